@@ -1,0 +1,98 @@
+"""What time is it, and what is a fresh id?  The only place in the product that asks the clock or the dice.
+
+Tests and the simulation replace the source with `use(...)`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import UUID
+
+
+class Source(Protocol):
+    """Where time and chance come from."""
+
+    def wall(self) -> float:
+        """Seconds since 1970 in UTC. May jump."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start. Never goes back."""
+
+    def entropy(self, size: int) -> bytes:
+        """`size` random bytes."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number in [low, high]."""
+
+
+class SystemSource:
+    """The machine's own clock and dice."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def entropy(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)
+
+
+_source: Source = SystemSource()
+_last_ms = 0
+_sequence = 0
+
+
+@contextmanager
+def use(source: Source) -> Iterator[None]:
+    """Take time and chance from `source` inside the block."""
+    global _source, _last_ms
+    before, _source, _last_ms = _source, source, 0
+    try:
+        yield
+    finally:
+        _source, _last_ms = before, 0
+
+
+def now() -> datetime:
+    """The wall clock in UTC, to the microsecond."""
+    return datetime.fromtimestamp(_source.wall(), UTC)
+
+
+def monotonic() -> float:
+    """Seconds on a clock that never goes back; for local deadlines."""
+    return _source.monotonic()
+
+
+def uniform(low: float, high: float) -> float:
+    """A random number in [low, high]; for jitter."""
+    return _source.uniform(low, high)
+
+
+def token() -> str:
+    """Sixteen hex digits that nobody can guess."""
+    return _source.entropy(8).hex()
+
+
+def uuid7() -> str:
+    """A UUIDv7 (RFC 9562, 5.7): sorts by time, and within one process by order of creation."""
+    global _last_ms, _sequence
+    ms = int(_source.wall() * 1000)
+    noise = int.from_bytes(_source.entropy(10), "big")
+    if ms > _last_ms:
+        _last_ms, _sequence = ms, (noise >> 70) & 0x7FF
+    else:
+        _sequence += 1
+        if _sequence > 0xFFF:
+            _last_ms, _sequence = _last_ms + 1, 0
+    value = (_last_ms & 0xFFFFFFFFFFFF) << 80 | 0x7 << 76 | _sequence << 64 | 0x2 << 62 | (noise & 0x3FFFFFFFFFFFFFFF)
+    return str(UUID(int=value))

@@ -1,0 +1,68 @@
+"""Which errors can Orchestrix raise, and what should the caller do about each?
+
+    OrchestrixError                 (sagas.engine.errors) root of all
+    ├── DefinitionError             (sagas.engine.errors) a saga is wrong; found at import
+    ├── IllegalTransition           (sagas.engine.errors) the state machine was asked for a move that it does not have
+    ├── RetryLater                  try again, the same call can succeed
+    │   └── Unavailable             database or broker is away, slow or full
+    │       └── OutcomeUnknown      the connection died during COMMIT: it may or may not have happened
+    ├── GiveUp                      trying again cannot help
+    │   ├── ConfigError             a setting is wrong; the message says which and what to write
+    │   ├── NotFound                no such thing
+    │   ├── Invalid                 the input is wrong; the message says what is allowed
+    │   └── SchemaMismatch          the database schema is behind or ahead of this version
+    └── Conflict                    somebody else was first: read again, then decide
+"""
+
+from sagas.engine.errors import DefinitionError, IllegalTransition, OrchestrixError
+
+__all__ = [
+    "ConfigError",
+    "Conflict",
+    "DefinitionError",
+    "GiveUp",
+    "IllegalTransition",
+    "Invalid",
+    "NotFound",
+    "OrchestrixError",
+    "OutcomeUnknown",
+    "RetryLater",
+    "SchemaMismatch",
+    "Unavailable",
+]
+
+
+class RetryLater(OrchestrixError):
+    """The same call can succeed later."""
+
+
+class Unavailable(RetryLater):
+    """The database or the broker is away, slow or full."""
+
+
+class OutcomeUnknown(Unavailable):
+    """The connection died during COMMIT: the change may or may not have happened. Read by key before trying again."""
+
+
+class GiveUp(OrchestrixError):
+    """Trying again cannot help."""
+
+
+class ConfigError(GiveUp):
+    """A setting is wrong. The message names it and says what to write."""
+
+
+class NotFound(GiveUp):
+    """There is no such thing."""
+
+
+class Invalid(GiveUp):
+    """The input is wrong. The message says what is allowed."""
+
+
+class SchemaMismatch(GiveUp):
+    """The database schema does not fit this version. The message names the command to run."""
+
+
+class Conflict(OrchestrixError):
+    """Somebody else was first: read again, then decide."""
