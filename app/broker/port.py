@@ -1,0 +1,219 @@
+"""What does the product ask of a message broker?  Everything comes in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Protocol
+
+Headers = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to publish: persistent, mandatory, `application/json`."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    message_id: str
+    correlation_id: str | None = None
+    type: str | None = None
+    timestamp: datetime | None = None
+    headers: Headers = field(default_factory=dict)
+
+
+class Outcome(Enum):
+    """What became of a published message."""
+
+    CONFIRMED = "confirmed"
+    """The broker has it."""
+    RETURNED = "returned"
+    """No queue is bound for it: declare the topology, then send again."""
+    REFUSED = "refused"
+    """This very message cannot be sent (too large, a name too long, a bad header). Sending it again cannot help."""
+    UNKNOWN = "unknown"
+    """The connection or the channel was lost, or the confirm is late: it may or may not arrive. Send it again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The outcome for one message, with the broker's or the client's own words where it was not confirmed.
+
+    `channel_closed` says that an error of the broker closed the channel while this message was in flight, so that one
+    of the messages of this batch is to blame: send the suspects one by one.
+    """
+
+    outcome: Outcome
+    detail: str = ""
+    channel_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A received message. `tag` is its place in its channel, `session` the life of the channel that it came by.
+
+    `delivery_count` is RabbitMQ's `x-delivery-count`: how often it was given back or lost before (0 at first).
+    Text that is not UTF-8 is decoded with replacement; the body is left as it came.
+    """
+
+    body: bytes
+    queue: str
+    exchange: str
+    routing_key: str
+    message_id: str | None
+    correlation_id: str | None
+    type: str | None
+    headers: Mapping[str, object]
+    redelivered: bool
+    delivery_count: int
+    tag: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A durable queue, or one that lives with the connection (`exclusive`)."""
+
+    name: str
+    arguments: Mapping[str, str | int | bool] = field(default_factory=dict)
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange. `kind` is `direct`, `topic` or `fanout`."""
+
+    name: str
+    kind: str
+    arguments: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Messages of `exchange` with `routing_key` go to `queue`."""
+
+    queue: str
+    exchange: str
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Exchanges, queues and bindings as data; declaring it twice changes nothing."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def __add__(self, other: Topology) -> Topology:
+        return Topology(self.exchanges + other.exchanges, self.queues + other.queues, self.bindings + other.bindings)
+
+
+class LinkState(Enum):
+    """The life of the connection to the broker."""
+
+    DOWN = "down"
+    CONNECTING = "connecting"
+    SETUP = "setup"
+    UP = "up"
+    CLOSING = "closing"
+
+
+class Consumer(Protocol):
+    """One channel that reads one or more queues, over every reconnect.
+
+    It starts with a prefetch of 1 and doubles it, up to the limit, as batches are finished (`acknowledge`), and starts
+    small again after each lost channel: a message that kills its reader is then alone.
+    """
+
+    async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
+        """Waits for at least one delivery, then takes what is there: up to `limit`, for at most `linger` seconds more.
+
+        A reconnect in between is invisible. Raises `asyncio.CancelledError` only, also when the consumer is closed
+        (then returns an empty list).
+        """
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """The deliveries are finished. Those of a lost channel are passed over: the broker gives them out again.
+
+        A finished prefix of the channel goes as one multiple-ack; the others one by one. Never blocks on a dead link.
+        """
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """The deliveries go back to their queues (`basic.nack`, requeue), where they count as delivered once more."""
+
+    def alive(self, delivery: Delivery) -> bool:
+        """Whether the channel that brought the delivery is still open, so that an ack can reach the broker."""
+
+    async def pause(self) -> None:
+        """Take nothing new, keep what was delivered: cancels the subscription, leaves the channel open."""
+
+    async def resume(self) -> None:
+        """Undoes `pause`; starts with a prefetch of 1 again."""
+
+    async def reopen(self) -> None:
+        """Closes the channel, which gives back all that is unfinished, and opens a new one."""
+
+    async def close(self) -> None:
+        """Closes the channel; what is unfinished goes back to its queues. `receive` returns an empty list."""
+
+
+class Broker(Protocol):
+    """A connection to a broker that heals itself: one link for publishing, one for consuming."""
+
+    @property
+    def state(self) -> LinkState:
+        """UP only when both links are."""
+
+    @property
+    def generation(self) -> int:
+        """Rises by one at each successful connect."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the broker takes no publishes at the moment (its alarm's text), else None."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the link is not UP, in one sentence without secrets, else None."""
+
+    def on_up(self, hook: Callable[[int], None]) -> None:
+        """`hook(generation)` is called in the loop each time that both links have come up. Must not block."""
+
+    def on_down(self, hook: Callable[[int, str], None]) -> None:
+        """`hook(generation, reason)` is called at once when a link is lost. Must not block."""
+
+    async def start(self) -> None:
+        """Begins to connect in the background and returns at once; an unreachable broker is no error."""
+
+    async def wait_up(self, timeout: float | None = None) -> bool:
+        """Waits until UP; False when `timeout` seconds have passed."""
+
+    async def stop(self) -> None:
+        """Closes every consumer, then both links. Waits at most 5 s."""
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        """Sends all, with every confirm in flight at once, and waits up to `timeout` seconds for them.
+
+        One result per message, in order; never raises for a message or a lost link. While the link is down it answers
+        UNKNOWN at once. A result that comes late is UNKNOWN: the message may still arrive.
+        """
+
+    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> Consumer:
+        """A consumer of the queues on a channel of its own. Works while the link is down; a missing queue is tried again.
+
+        `prefetch` ≥ 1 is the limit per queue.
+        """
+
+    async def declare(self, topology: Topology) -> None:
+        """Declares what is missing. Raises `Unavailable` (broker away), or `ConfigError` that names the queue or
+        exchange that exists with other arguments; that one is left alone."""
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        """(messages ready, consumers) by a passive declare; None if there is no such queue. Raises `Unavailable`."""
+
+    async def delete(self, queue: str) -> None:
+        """Deletes a queue; a missing one is no error. Raises `Unavailable`."""

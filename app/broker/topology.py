@@ -1,0 +1,58 @@
+"""How are the exchanges and queues named?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sagas.engine.catalog import Catalog
+
+from .port import Binding, Exchange, Queue, Topology
+
+COMMANDS: Final = "orchestrator.commands"
+EVENTS: Final = "orchestrator.events"
+DEAD: Final = "orchestrator.dead"
+UNROUTED: Final = "orchestrator.unrouted"
+
+_EXCHANGES: Final = (
+    Exchange(UNROUTED, "fanout"),
+    Exchange(COMMANDS, "topic"),
+    Exchange(EVENTS, "topic", {"alternate-exchange": UNROUTED}),
+    Exchange(DEAD, "direct", {"alternate-exchange": UNROUTED}),
+)
+
+
+def saga_topology(catalog: Catalog) -> Topology:
+    """Everything that the sagas of `catalog` need: a command queue and an event queue a step, and their dead letters."""
+    return Topology(
+        exchanges=_EXCHANGES,
+        queues=(Queue(UNROUTED, {"x-queue-type": "quorum"}),),
+        bindings=(Binding(UNROUTED, UNROUTED, ""),),
+    ) + sum((work_queue(COMMANDS, name) for name in catalog.commands), _many(EVENTS, catalog.events))
+
+
+def work_queue(exchange: str, name: str) -> Topology:
+    """A queue bound by its own name, with its dead letters. The arguments are these for ever."""
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": DEAD,
+        "x-dead-letter-routing-key": name,
+    }
+    return Topology(
+        queues=(Queue(name, arguments), Queue(dead_letters_of(name), {"x-queue-type": "quorum"})),
+        bindings=(Binding(name, exchange, name), Binding(dead_letters_of(name), DEAD, name)),
+    )
+
+
+def dead_letters_of(queue: str) -> str:
+    """The queue that keeps the dead letters of `queue`."""
+    return f"{queue}.dead"
+
+
+def incarnation_queue(incarnation: str) -> Queue:
+    """The empty queue whose absence says that the broker has lost its memory."""
+    return Queue(f"orchestrix.incarnation.{incarnation}", {"x-queue-type": "quorum"})
+
+
+def _many(exchange: str, names: Iterable[str]) -> Topology:
+    return sum((work_queue(exchange, name) for name in names), Topology())

@@ -1,0 +1,71 @@
+"""Which sagas does this process know, and to which step does a message belong?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from .definition import STEP_FAILED, Compensation, Saga, Step
+from .errors import DefinitionError
+
+
+class Owner(NamedTuple):
+    """The step, and its saga, that a command or an event belongs to."""
+
+    saga: Saga
+    step: Step
+
+
+class Catalog:
+    """The sagas that one process knows. Raises `DefinitionError` if two of them claim the same name or message."""
+
+    def __init__(self, sagas: Iterable[Saga]) -> None:
+        self._sagas: dict[str, Saga] = {}
+        self._commands: dict[str, Owner] = {}
+        self._events: dict[str, Owner] = {}
+        taken: dict[str, str] = {}
+        for saga in sagas:
+            self._add(saga, taken)
+
+    def _add(self, saga: Saga, taken: dict[str, str]) -> None:
+        if saga.name in self._sagas:
+            raise DefinitionError(f"two sagas are named {saga.name!r}: rename one")
+        self._sagas[saga.name] = saga
+        for step in saga.steps:
+            for message in _messages(step):
+                if message in taken:
+                    raise DefinitionError(
+                        f"{message} belongs to saga {taken[message]!r} and to {saga.name!r}: rename one"
+                    )
+                taken[message] = saga.name
+            self._commands[step.command] = self._events[step.event] = Owner(saga, step)
+
+    def __iter__(self) -> Iterator[Saga]:
+        return iter(self._sagas.values())
+
+    def saga(self, name: str) -> Saga | None:
+        """The saga of that name."""
+        return self._sagas.get(name)
+
+    def command(self, name: str) -> Owner | None:
+        """Who owns the command `cmd.…`."""
+        return self._commands.get(name)
+
+    def event(self, name: str) -> Owner | None:
+        """Who owns the success event `evt.…`."""
+        return self._events.get(name)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Every command; its queue has the same name."""
+        return tuple(self._commands)
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """Every event, that of failure last; its queue has the same name."""
+        return (*self._events, STEP_FAILED)
+
+
+def _messages(step: Step) -> list[str]:
+    undo = step.undo if isinstance(step.undo, Compensation) else None
+    return [step.command, step.event, *((undo.command, undo.event) if undo else ())]

@@ -1,0 +1,238 @@
+"""How is a saga written down, and is what was written complete?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .errors import DefinitionError, OrchestrixError
+
+COMPLETED: Final = "COMPLETED"
+FAILED: Final = "FAILED"
+COMPENSATING: Final = "COMPENSATING"
+COMPENSATION_FAILED: Final = "COMPENSATION_FAILED"
+TERMINAL: Final = frozenset({COMPLETED, FAILED})
+RESERVED: Final = frozenset({COMPLETED, FAILED, COMPENSATING, COMPENSATION_FAILED})
+STEP_FAILED: Final = "evt.stepFailed"
+CREATED: Final = "created"
+IMMEDIATE: Final = "immediate"
+
+_STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+_SAGA = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
+_COMMAND = re.compile(r"cmd\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
+_EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
+
+
+class FreeData(BaseModel):
+    """Saga data of any shape: the model of a saga that names none."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class BadData(OrchestrixError):
+    """The saga's model refuses the data. `errors` lists what is wrong and where, as pydantic reports it."""
+
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        super().__init__("; ".join(f"{'.'.join(map(str, e['loc'])) or 'data'}: {e['msg']}" for e in errors))
+        self.errors = errors
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a step is tried before its failure counts.
+
+    `attempts` includes the first one. The wait before attempt n is drawn from [0, min(cap, base * 2 ** (n - 2))].
+    """
+
+    attempts: int = 5
+    base: timedelta = timedelta(seconds=1)
+    cap: timedelta = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """What undoes a finished step: a command, and the event that says that it is undone."""
+
+    command: str
+    event: str
+    timeout: timedelta = timedelta(seconds=60)
+    retry: RetryPolicy = RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToUndo:
+    """Says on purpose that a step leaves nothing behind; `why` is for the reader."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command and the event that ends it. The saga is in `state` while the command is out, then in `then`."""
+
+    name: str
+    state: str
+    command: str
+    event: str
+    then: str
+    undo: Compensation | NothingToUndo | None = None
+    timeout: timedelta = timedelta(seconds=60)
+    retry: RetryPolicy = RetryPolicy()
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time that the step has, in milliseconds."""
+        return int(self.timeout / timedelta(milliseconds=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A legal move and the event (or `created`, `immediate`) that causes it. `source` is None for the start."""
+
+    source: str | None
+    target: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Saga:
+    """A saga as data. Checked when it is made: raises `DefinitionError` that says what to change.
+
+    `immediate` maps a state to the one that the orchestrator takes at once after it.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    immediate: Mapping[str, str] = field(default_factory=dict)
+    data: type[BaseModel] = FreeData
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "immediate", MappingProxyType(dict(self.immediate)))
+        _check(self)
+
+    @property
+    def initial(self) -> str:
+        """The state in which an instance begins."""
+        return self.steps[0].state
+
+    @cached_property
+    def path(self) -> tuple[str, ...]:
+        """The states of a good run in their order."""
+        return _walk(self)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Every legal move."""
+        good = [Edge(None, self.initial, CREATED)]
+        for state in self.path[:-1]:
+            step = self.step_in(state)
+            good.append(Edge(state, step.then, step.event) if step else Edge(state, self.immediate[state], IMMEDIATE))
+        return (*good, *(Edge(state, FAILED, STEP_FAILED) for state in self.path[:-1]))
+
+    @cached_property
+    def moves(self) -> frozenset[tuple[str | None, str]]:
+        """Every legal (from, to)."""
+        return frozenset((edge.source, edge.target) for edge in self.edges)
+
+    @cached_property
+    def _steps_by_state(self) -> dict[str, Step]:
+        return {step.state: step for step in self.steps}
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {state: place for place, state in enumerate(self.path)} | {FAILED: len(self.path)}
+
+    def step_in(self, state: str) -> Step | None:
+        """The step whose command is out while the saga is in `state`."""
+        return self._steps_by_state.get(state)
+
+    def step(self, name: str) -> Step | None:
+        """The step of that name."""
+        return next((step for step in self.steps if step.name == name), None)
+
+    def position(self, state: str) -> int:
+        """How far along the good run `state` lies; a state that the saga does not know lies behind all."""
+        return self._positions.get(state, len(self.path))
+
+    def check(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """`data` as a plain dict if the saga's model accepts it; raises `BadData` otherwise."""
+        try:
+            self.data.model_validate(data)
+        except ValidationError as refused:
+            raise BadData([dict(error) for error in refused.errors(include_url=False, include_context=False)]) from None
+        return dict(data)
+
+
+def _check(saga: Saga) -> None:
+    where = f"saga {saga.name!r}"
+    _demand(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
+    _demand(bool(saga.steps), f"{where}: has no step")
+    for step in saga.steps:
+        _check_step(where, step)
+    for what in ("name", "state", "command", "event"):
+        _unique(where, what, [getattr(step, what) for step in saga.steps])
+    undos = [step.undo for step in saga.steps if isinstance(step.undo, Compensation)]
+    _unique(where, "command", [s.command for s in saga.steps] + [undo.command for undo in undos])
+    _unique(where, "event", [s.event for s in saga.steps] + [undo.event for undo in undos])
+    for source, target in saga.immediate.items():
+        _check_state(where, source)
+        _check_state(where, target, end=True)
+    lost = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
+    _demand(not lost, f"{where}: no move leads to {', '.join(sorted(lost))}")
+
+
+def _check_step(where: str, step: Step) -> None:
+    at = f"{where}, step {step.name!r}"
+    _demand(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
+    _check_state(at, step.state)
+    _check_state(at, step.then, end=True)
+    _demand(step.timeout > timedelta(0), f"{at}: the timeout must be longer than nothing")
+    _check_messages(at, step.command, step.event)
+    if isinstance(step.undo, Compensation):
+        _check_messages(at + ", undo", step.undo.command, step.undo.event)
+    else:
+        _demand(step.undo is not None, f"{at}: say how it is undone: undo=Compensation(...) or NothingToUndo('why')")
+
+
+def _check_messages(at: str, command: str, event: str) -> None:
+    _demand(bool(_COMMAND.fullmatch(command)), f"{at}: command {command!r} must be cmd. and a name")
+    _demand(bool(_EVENT.fullmatch(event)), f"{at}: event {event!r} must be evt. and a name")
+    _demand(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
+
+
+def _check_state(at: str, state: str, *, end: bool = False) -> None:
+    _demand(bool(_STATE.fullmatch(state)), f"{at}: state {state!r} must be [A-Z][A-Z0-9_]*, at most 40 characters")
+    _demand(state not in RESERVED or (end and state == COMPLETED), f"{at}: state {state} is reserved")
+
+
+def _walk(saga: Saga) -> tuple[str, ...]:
+    where, seen, state = f"saga {saga.name!r}", [], saga.initial
+    thens = {step.state: step.then for step in saga.steps}
+    both = set(thens) & set(saga.immediate)
+    _demand(not both, f"{where}: {', '.join(sorted(both))} cannot wait for a step and move on at once")
+    while state != COMPLETED:
+        _demand(state not in seen, f"{where}: {state} is reached twice, so the saga would never end")
+        seen.append(state)
+        following = thens.get(state) or saga.immediate.get(state)
+        _demand(following is not None, f"{where}: nothing leads on from {state}: give it a step or an immediate move")
+        state = str(following)
+    return (*seen, COMPLETED)
+
+
+def _unique(where: str, what: str, values: list[str]) -> None:
+    twice = sorted({value for value in values if values.count(value) > 1})
+    _demand(not twice, f"{where}: {what} {', '.join(twice)} belongs to more than one step")
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise DefinitionError(otherwise)

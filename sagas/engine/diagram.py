@@ -1,0 +1,15 @@
+"""What does a saga look like as a Mermaid state diagram?"""
+
+from __future__ import annotations
+
+from .definition import COMPLETED, CREATED, FAILED, STEP_FAILED, Saga
+
+
+def to_mermaid(saga: Saga) -> str:
+    """A `stateDiagram-v2` of every legal move, in the order of the good run."""
+    lines = ["stateDiagram-v2"]
+    for edge in saga.edges:
+        label = {CREATED: "start", STEP_FAILED: "a step failed"}.get(edge.cause, edge.cause)
+        lines.append(f"    {edge.source or '[*]'} --> {edge.target}: {label}")
+    lines += [f"    {end} --> [*]" for end in (COMPLETED, FAILED)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,246 @@
+"""What do commands and events look like on the wire, and which bodies are refused?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .definition import STEP_FAILED
+from .errors import OrchestrixError
+
+MAX_BODY: Final = 1024 * 1024
+MAX_DATA: Final = 64 * 1024
+MAX_NESTING: Final = 64
+MAX_ID: Final = 2**53
+
+
+class Unreadable(OrchestrixError):
+    """A body that cannot be read as an event or a command. Its text is the reason that the dead letter carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An order to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt."""
+
+    id: str
+    type: str
+    saga: str
+    app_id: int
+    app_name: str
+    correlation_id: str
+    expected_state: str
+    step: str
+    attempt: int
+    timeout_ms: int
+    idempotency_key: str
+    data: Mapping[str, Any]
+
+    def body(self) -> bytes:
+        """The JSON of `contract.md`, in UTF-8."""
+        return dump(
+            {
+                "id": self.id,
+                "type": self.type,
+                "saga": self.saga,
+                "appId": self.app_id,
+                "appName": self.app_name,
+                "correlationId": self.correlation_id,
+                "expectedState": self.expected_state,
+                "step": self.step,
+                "attempt": self.attempt,
+                "timeoutMs": self.timeout_ms,
+                "idempotencyKey": self.idempotency_key,
+                "data": self.data,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepError:
+    """Why a step failed. `retry_after_ms` is the worker's wish in milliseconds."""
+
+    type: str
+    message: str
+    retryable: bool
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A worker's report. `causation_id` is the command's id; `error` is set for `evt.stepFailed` alone."""
+
+    type: str
+    app_id: int
+    correlation_id: str
+    saga: str | None
+    id: str | None
+    causation_id: str | None
+    data: Mapping[str, Any]
+    error: StepError | None = None
+
+
+def dump(value: object) -> bytes:
+    """Compact JSON in UTF-8; raises `ValueError` for NaN and infinity."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def load(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`.
+
+    Raises `Unreadable` for anything that not every JSON reader and every database would take alike: other encodings
+    than UTF-8, no object, NaN and infinity, NUL, lone surrogates, a key twice, more than 64 levels, over 1 MiB.
+    """
+    if len(body) > MAX_BODY:
+        raise Unreadable(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
+    try:
+        text = body.decode()
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_once)
+    except UnicodeDecodeError:
+        raise Unreadable("not-utf8") from None
+    except RecursionError:
+        raise Unreadable("too-deep") from None
+    except ValueError as error:
+        raise Unreadable(f"not-json: {error}"[:200]) from None
+    if not isinstance(value, dict):
+        raise Unreadable("not-an-object")
+    _check_text(text, value)
+    return value
+
+
+def event(routing_key: str, body: bytes, correlation_id: str | None = None, message_id: str | None = None) -> Event:
+    """The event in `body`; the routing key names its type. The properties stand in for what the body leaves out.
+
+    Raises `Unreadable`.
+    """
+    fields = load(body)
+    return Event(
+        type=routing_key,
+        app_id=_app_id(fields),
+        correlation_id=_text(fields, "correlationId") or correlation_id or _missing("correlationId"),
+        saga=_text(fields, "saga"),
+        id=message_id or _text(fields, "id"),
+        causation_id=_text(fields, "causationId"),
+        data=_object(fields, "data"),
+        error=_error(fields) if routing_key == STEP_FAILED else None,
+    )
+
+
+def command(body: bytes) -> Command:
+    """The command in `body`; raises `Unreadable`."""
+    fields = load(body)
+    return Command(
+        id=_required(fields, "id"),
+        type=_required(fields, "type"),
+        saga=_required(fields, "saga"),
+        app_id=_app_id(fields),
+        app_name=_required(fields, "appName"),
+        correlation_id=_required(fields, "correlationId"),
+        expected_state=_required(fields, "expectedState"),
+        step=_required(fields, "step"),
+        attempt=_number(fields, "attempt"),
+        timeout_ms=_number(fields, "timeoutMs"),
+        idempotency_key=_required(fields, "idempotencyKey"),
+        data=_object(fields, "data"),
+    )
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is out of range")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return fields
+
+
+def _check_text(text: str, value: object) -> None:
+    if text.count("[") + text.count("{") > MAX_NESTING and _depth(value) > MAX_NESTING:
+        raise Unreadable("too-deep")
+    lowered = text.lower()
+    if ("\\u0000" in lowered or "\\ud" in lowered) and not _storable(value):
+        raise Unreadable("nul-or-lone-surrogate")
+
+
+def _depth(value: object) -> int:
+    level, depth = [value], 0
+    while level := [
+        child
+        for node in level
+        if isinstance(node, dict | list)
+        for child in (node.values() if isinstance(node, dict) else node)
+    ]:
+        depth += 1
+        if depth > MAX_NESTING:
+            break
+    return depth
+
+
+def _storable(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, dict):
+        return all(_storable(key) and _storable(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(_storable, value))
+
+
+def _app_id(fields: Mapping[str, Any]) -> int:
+    value = fields.get("appId")
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 16:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
+        raise Unreadable("appId: must be a whole number from 1 to 2^53 - 1")
+    return value
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise Unreadable(f"{name}: must be a string")
+    return value or None
+
+
+def _required(fields: Mapping[str, Any], name: str) -> str:
+    return _text(fields, name) or _missing(name)
+
+
+def _missing(name: str) -> str:
+    raise Unreadable(f"{name}: is missing")
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
+        raise Unreadable(f"{name}: must be a whole number above 0")
+    return value
+
+
+def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Unreadable(f"{name}: must be an object")
+    return value
+
+
+def _error(fields: Mapping[str, Any]) -> StepError:
+    error = _object(fields, "error")
+    retryable = error.get("retryable", True)
+    after = error.get("retryAfterMs")
+    if not isinstance(retryable, bool):
+        raise Unreadable("error.retryable: must be true or false")
+    if after is not None and (not isinstance(after, int) or isinstance(after, bool) or not 0 <= after < MAX_ID):
+        raise Unreadable("error.retryAfterMs: must be a whole number of milliseconds")
+    return StepError(_text(error, "type") or "Error", _text(error, "message") or "", retryable, after)
