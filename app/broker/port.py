@@ -203,9 +203,9 @@ class Broker(Protocol):
         """
 
     async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> Consumer:
-        """A consumer of the queues on a channel of its own. Works while the link is down; a missing queue is tried again.
+        """A consumer of the queues on a channel of its own; `prefetch` ≥ 1 is the limit per queue.
 
-        `prefetch` ≥ 1 is the limit per queue.
+        Works while the link is down; a missing queue is tried again until it is there.
         """
 
     async def declare(self, topology: Topology) -> None:

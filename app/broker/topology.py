@@ -23,7 +23,7 @@ _EXCHANGES: Final = (
 
 
 def saga_topology(catalog: Catalog) -> Topology:
-    """Everything that the sagas of `catalog` need: a command queue and an event queue a step, and their dead letters."""
+    """Everything that the sagas of `catalog` need: a command and an event queue a step, with their dead letters."""
     return Topology(
         exchanges=_EXCHANGES,
         queues=(Queue(UNROUTED, {"x-queue-type": "quorum"}),),

@@ -1,0 +1,229 @@
+"""Which tables are there?  Every table of the product, on one page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, VARCHAR
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import LargeBinary, TypeDecorator
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment in UTC to the microsecond. Refuses times without a zone; gives back times in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        return dialect.type_descriptor(DATETIME(fsp=6) if dialect.name == "mysql" else DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a stored time needs a zone")
+        utc = value.astimezone(UTC)
+        return utc if dialect.name == "postgresql" else utc.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def Name(length: int) -> Any:
+    """Text that is compared code point by code point on every database."""
+    return (
+        String(length)
+        .with_variant(String(length, collation="C"), "postgresql")
+        .with_variant(VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+    )
+
+
+BigId = BigInteger().with_variant(Integer, "sqlite")
+Json = JSON().with_variant(JSONB, "postgresql")
+Body = LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
+
+_NEVER_STUCK: Final = (
+    "(state IN ('COMPLETED', 'FAILED') AND wake_at IS NULL AND wake_reason IS NULL AND blocker IS NULL)"
+    " OR (state NOT IN ('COMPLETED', 'FAILED') AND ("
+    "(wake_at IS NOT NULL AND wake_reason IS NOT NULL AND blocker IS NULL)"
+    " OR (wake_at IS NULL AND wake_reason IS NULL AND blocker IS NOT NULL)))"
+)
+
+
+def _instance_columns() -> list[Column[Any]]:
+    return [
+        Column("created_by", Name(200), nullable=False),
+        Column("state", String(40), nullable=False),
+        Column("created_at", UtcTime, nullable=False),
+        Column("updated_at", UtcTime, nullable=False),
+        Column("version", BigInteger, nullable=False),
+        Column("correlation_id", String(128), nullable=False),
+        Column("command_id", String(36)),
+        Column("attempt", Integer, nullable=False),
+        Column("wake_at", UtcTime),
+        Column("wake_reason", String(20)),
+        Column("wait_ms", BigInteger, nullable=False),
+        Column("blocker", String(20)),
+        Column("data", Json, nullable=False),
+        Column("definition_version", Integer, nullable=False),
+        Column("traceparent", String(64)),
+        Column("tracestate", String(512)),
+    ]
+
+
+def _history_columns(owner: str, table: str) -> list[Column[Any]]:
+    return [
+        Column("id", BigId, primary_key=True, autoincrement=True),
+        Column(owner, BigId, ForeignKey(f"{table}.id"), nullable=False),
+        Column("version", BigInteger, nullable=False),
+        Column("from_state", String(40)),
+        Column("to_state", String(40), nullable=False),
+        Column("reason", Text, nullable=False),
+        Column("correlation_id", String(128), nullable=False),
+        Column("actor", Name(200), nullable=False),
+        Column("caused_by", String(255)),
+        Column("command_id", String(36)),
+        Column("at", UtcTime, nullable=False),
+        UniqueConstraint(owner, "version"),
+    ]
+
+
+apps = Table(
+    "apps",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app_name", Name(200), nullable=False),
+    *_instance_columns(),
+    UniqueConstraint("app_name"),
+    CheckConstraint(_NEVER_STUCK, name="never_stuck"),
+    Index(None, "created_at", "id"),
+    Index(None, "state", "created_at", "id"),
+    Index(None, "created_by", "created_at", "id"),
+    Index(None, "wake_at"),
+)
+
+app_state_history = Table("app_state_history", metadata, *_history_columns("app_id", "apps"))
+
+saga_instances = Table(
+    "saga_instances",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("saga", String(40), nullable=False),
+    Column("key", Name(200), nullable=False),
+    *_instance_columns(),
+    UniqueConstraint("saga", "key"),
+    CheckConstraint(_NEVER_STUCK, name="never_stuck"),
+    Index(None, "saga", "created_at", "id"),
+    Index(None, "saga", "state", "created_at", "id"),
+    Index(None, "saga", "created_by", "created_at", "id"),
+    Index(None, "wake_at"),
+)
+
+saga_history = Table("saga_history", metadata, *_history_columns("instance_id", "saga_instances"))
+
+saga_notes = Table(
+    "saga_notes",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("saga", String(40), nullable=False),
+    Column("instance_id", BigInteger, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("type", String(110), nullable=False),
+    Column("reason", String(110), nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("first_at", UtcTime, nullable=False),
+    Column("last_at", UtcTime, nullable=False),
+    UniqueConstraint("saga", "instance_id", "kind", "type", "reason"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", String(36), nullable=False),
+    Column("saga", String(40), nullable=False),
+    Column("instance_id", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("exchange", String(255), nullable=False),
+    Column("routing_key", String(255), nullable=False),
+    Column("type", String(110), nullable=False),
+    Column("correlation_id", String(128), nullable=False),
+    Column("body", Body, nullable=False),
+    Column("traceparent", String(64)),
+    Column("tracestate", String(512)),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("topology", Json),
+    Column("created_at", UtcTime, nullable=False),
+    Column("claimed_by", String(100)),
+    Column("claimed_until", UtcTime, nullable=False),
+    Column("parked_reason", Text),
+    PrimaryKeyConstraint("id"),
+    Index(None, "saga", "instance_id", "version", "n"),
+    Index(None, "claimed_until"),
+)
+
+broker_incarnation = Table(
+    "broker_incarnation",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("incarnation", String(36), nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("scope", String(64), nullable=False),
+    Column("key", Name(255), nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("headers", Json, nullable=False),
+    Column("body", Body, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("scope", "key"),
+    Index(None, "created_at"),
+)
+
+job_group = Table(
+    "job_group",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app_name", Name(200), nullable=False),
+    Column("address_type", Integer, nullable=False),
+    Column("address_list", Text, nullable=False),
+    Column("marker", String(300)),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    UniqueConstraint("app_name"),
+)
