@@ -1,0 +1,146 @@
+"""How do the parts of a process start, stop and say how they are?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app import clock
+from app.errors import RetryLater
+
+log = logging.getLogger("orchestrix.lifecycle")
+
+
+class Service(Protocol):
+    """A part that runs from `start` to `stop`. `stop` may be called at any time, also twice or after a failed start."""
+
+    async def start(self) -> None:
+        """Begins; returns when the part can do its work or does so in the background."""
+
+    async def stop(self) -> None:
+        """Ends; returns when nothing of it runs any more."""
+
+
+class Services:
+    """Parts that start in order and stop in the reverse order."""
+
+    def __init__(self, parts: Sequence[Service]) -> None:
+        self._parts = list(parts)
+        self._started: list[Service] = []
+
+    async def start(self) -> None:
+        """Starts all; if one fails, those already started are stopped and the error goes on."""
+        try:
+            for part in self._parts:
+                self._started.append(part)
+                await part.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stops all; an error in one does not keep the others running."""
+        while self._started:
+            part = self._started.pop()
+            try:
+                await part.stop()
+            except Exception:
+                log.exception("stopping %s failed", type(part).__name__)
+
+
+class Loop:
+    """One background task that runs `work` over and over until stopped.
+
+    `work` is one round and waits by itself. A round that fails is logged, then tried again after 0.1 s, doubled up to
+    5 s, with jitter: `RetryLater` in one line, once per outage; anything else with its stack trace, for it is a bug.
+    """
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._work()
+                failures = 0
+            except Exception as error:
+                self._report(error, failures)
+                failures += 1
+                await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
+
+    def _report(self, error: Exception, failures: int) -> None:
+        if not isinstance(error, RetryLater):
+            log.error("%s failed and is tried again", self._name, exc_info=error)
+        elif failures == 0:
+            log.warning("%s waits: %s", self._name, error)
+
+
+class Wake:
+    """Lets one task sleep until another has something for it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Ends the current or the next `wait`."""
+        self._event.set()
+
+    async def wait(self, timeout: float | None) -> bool:
+        """True when set; False when `timeout` seconds have passed. Forgets that it was set."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How one component is; `reason` says what is wrong with it."""
+
+    component: str
+    healthy: bool
+    reason: str | None = None
+
+
+class Health:
+    """What the health pages read: a component is healthy while its probe returns None."""
+
+    def __init__(self) -> None:
+        self._probes: dict[str, Callable[[], str | None]] = {}
+        self.started = False
+        self.draining = False
+
+    def watch(self, component: str, probe: Callable[[], str | None]) -> None:
+        """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block."""
+        self._probes[component] = probe
+
+    def checks(self) -> list[Check]:
+        """Every component, as it is now."""
+        found = [(name, probe()) for name, probe in self._probes.items()]
+        return [Check(name, reason is None, reason) for name, reason in found]
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work can be taken."""
+        return self.started and not self.draining and all(check.healthy for check in self.checks())
