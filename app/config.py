@@ -139,9 +139,8 @@ def load(environ: Mapping[str, str] | None = None, **flags: Any) -> Settings:
         if alias in env and not any(key.upper() == name for key in env):
             _put(merged, path.split("."), env[alias])
     for key, text in env.items():
-        path = _path(key)
-        if path is not None:
-            _put(merged, path, text)
+        if setting := _path(key):
+            _put(merged, setting, text)
     for key, value in flags.items():
         if value is not None:
             _put(merged, key.split("__"), value)

@@ -1,0 +1,65 @@
+"""What can be asked of the orchestrator, and what does it answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.persistence.idempotency import StoredAnswer
+from sagas.engine.state import Instance
+from sagas.engine.transition import Start
+
+__all__ = ["IdempotencyKey", "InFlight", "KeyReused", "Replayed", "StartRequest", "StartResult", "Started", "Taken"]
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A client's key. `render` makes the answer that is stored in the start's own transaction."""
+
+    scope: str
+    key: str
+    fingerprint: str
+    render: Callable[[Instance], StoredAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """Start one instance of `saga`."""
+
+    saga: str
+    start: Start
+    idempotency: IdempotencyKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The instance is committed; its command leaves by itself."""
+
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """There is an instance of that name already; nothing was written."""
+
+    existing: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The key was used before with the same request: its stored answer."""
+
+    answer: StoredAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReused:
+    """The key was used before with another request."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A request with this key has not ended yet."""
+
+
+StartResult = Started | Taken | Replayed | KeyReused | InFlight
