@@ -1,0 +1,172 @@
+"""What can every test ask for?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.processes import Processes
+from tests.servers import lookup, shared, sql
+from tests.servers.base import Server
+from tests.servers.maria import MariaServer
+from tests.servers.names import Pool
+from tests.servers.postgres import PostgresServer
+from tests.servers.rabbit import RabbitServer
+from tests.servers.run import Run
+from tests.servers.shared import Broker, Database
+
+
+@pytest.fixture(scope="session")
+def server_run() -> Iterator[Run]:
+    """The folder and the reaper of this run's servers and processes."""
+    run = Run()
+    yield run
+    run.close()
+
+
+# The servers of the whole run: started when the first test asks, never stopped or changed by a test.
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server(server_run: Run) -> Iterator[Broker]:
+    """The shared broker; ask for `rabbitmq_url` instead unless you need several virtual hosts."""
+    with shared.broker(server_run) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres_server(server_run: Run) -> Iterator[Database]:
+    """The shared PostgreSQL."""
+    with shared.database(lookup.POSTGRESQL, server_run) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(server_run: Run) -> Iterator[Database]:
+    """The shared MariaDB."""
+    with shared.database(lookup.MARIADB, server_run) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def _vhosts(rabbitmq_server: Broker) -> Iterator[Pool]:
+    with shared.pool(rabbitmq_server.change_vhosts, batch=20, keep=not lookup.given(lookup.RABBITMQ)) as names:
+        yield names
+
+
+@pytest.fixture(scope="session")
+def _postgres_databases(postgres_server: Database) -> Iterator[Pool]:
+    with _databases(postgres_server, lookup.POSTGRESQL) as names:
+        yield names
+
+
+@pytest.fixture(scope="session")
+def _mariadb_databases(mariadb_server: Database) -> Iterator[Pool]:
+    with _databases(mariadb_server, lookup.MARIADB) as names:
+        yield names
+
+
+def _databases(server: Database, kind: lookup.Kind) -> AbstractContextManager[Pool]:
+    admin = server.url()
+    return shared.pool(lambda add, drop: sql.change_databases(admin, add, drop), batch=5, keep=not lookup.given(kind))
+
+
+# One test's own corner of a shared server.
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq_server: Broker, _vhosts: Pool) -> Iterator[str]:
+    """`amqp://…` of a virtual host that is empty and this test's alone."""
+    with shared.lent(_vhosts) as name:
+        yield rabbitmq_server.url(name)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Database, _postgres_databases: Pool) -> Iterator[str]:
+    """`postgresql+asyncpg://…` of an empty database that is this test's alone."""
+    with shared.lent(_postgres_databases) as name:
+        yield postgres_server.url(name)
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: Database, _mariadb_databases: Pool) -> Iterator[str]:
+    """`mysql+asyncmy://…` of an empty database that is this test's alone."""
+    with shared.lent(_mariadb_databases) as name:
+        yield mariadb_server.url(name)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """`sqlite+aiosqlite:///…` of a file that does not exist yet."""
+    return f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
+
+
+# Servers that a test may stop, kill and freeze.
+
+
+@pytest.fixture
+def private_rabbitmq(server_run: Run) -> Iterator[Callable[[], RabbitServer]]:
+    """Starts a RabbitMQ of the test's own, at each call (about 9 s)."""
+    with _factory(lookup.RABBITMQ, server_run) as start:
+        yield cast(Callable[[], RabbitServer], start)
+
+
+@pytest.fixture
+def private_postgres(server_run: Run) -> Iterator[Callable[[], PostgresServer]]:
+    """Starts a PostgreSQL of the test's own, at each call (about 1 s)."""
+    with _factory(lookup.POSTGRESQL, server_run) as start:
+        yield cast(Callable[[], PostgresServer], start)
+
+
+@pytest.fixture
+def private_mariadb(server_run: Run) -> Iterator[Callable[[], MariaServer]]:
+    """Starts a MariaDB of the test's own, at each call (about 2 s)."""
+    with _factory(lookup.MARIADB, server_run) as start:
+        yield cast(Callable[[], MariaServer], start)
+
+
+@contextmanager
+def _factory(kind: lookup.Kind, run: Run) -> Iterator[Callable[[], Server]]:
+    started: list[Server] = []
+
+    def start() -> Server:
+        server = lookup.private_server(kind, run)
+        started.append(server)
+        server.start()
+        return server
+
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.discard()
+
+
+@pytest.fixture
+def processes(server_run: Run, tmp_path: Path) -> Iterator[Processes]:
+    """Starts product processes (`spawn`, `run`); ends them with the test and shows their logs if it failed."""
+    started = Processes(server_run, tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def scale() -> Callable[[int, int], int]:
+    """`scale(few, many)`: how often to repeat; `few` in `make test`, `many` in `make soak`."""
+    soaking = os.environ.get("ORCHESTRIX_SOAK") == "1"
+    return lambda few, many: many if soaking else few
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the end of each product process's log to the report of a failed test."""
+    report = yield
+    started = getattr(item, "funcargs", {}).get("processes")
+    if report.failed and isinstance(started, Processes):
+        report.sections.extend(started.logs())
+    return report

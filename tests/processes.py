@@ -1,0 +1,148 @@
+"""How does a test run the product as real processes, and see what they did?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.servers import reaper
+from tests.servers.run import Run
+from tests.support import eventually, eventually_sync
+
+ORCHESTRIX = Path(sys.executable).with_name("orchestrix")
+
+
+class Process:
+    """A running `orchestrix …`. Its output, both streams, goes to a file."""
+
+    def __init__(self, run: Run, name: str, arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path, log: Path):
+        self.name = name
+        self.log_path = log
+        self._run = run
+        self._popen = run.spawn([str(ORCHESTRIX), *arguments], env=env, cwd=cwd, log=log)
+
+    @property
+    def pid(self) -> int:
+        """The process id, also after the end."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, minus the signal's number if one ended it, or None while it runs."""
+        return self._popen.poll()
+
+    def log(self) -> str:
+        """All that it printed so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The end of what it printed."""
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    async def wait_for_line(self, pattern: str, *, deadline: float = 30.0) -> re.Match[str]:
+        """The first match of the regular expression in the output. Raises AssertionError when it ends without one."""
+        await eventually(lambda: self._decided(pattern), deadline=deadline, message=f"{self.name}: {pattern!r}")
+        return self._found(pattern)
+
+    def wait_for_line_sync(self, pattern: str, *, deadline: float = 30.0) -> re.Match[str]:
+        """`wait_for_line` for tests without an event loop."""
+        eventually_sync(lambda: self._decided(pattern), deadline=deadline, message=f"{self.name}: {pattern!r}")
+        return self._found(pattern)
+
+    async def exited(self, *, deadline: float = 30.0) -> int:
+        """Waits for the end and returns the exit code."""
+        await eventually(lambda: self.returncode is not None, deadline=deadline, message=f"{self.name} ends")
+        return self.exited_sync()
+
+    def exited_sync(self, *, deadline: float = 30.0) -> int:
+        """`exited` for tests without an event loop."""
+        return self._popen.wait(deadline)
+
+    def terminate(self) -> None:
+        """SIGTERM to the process alone; follow with `exited`."""
+        self.send(signal.SIGTERM)
+
+    def send(self, number: signal.Signals) -> None:
+        """Any signal, to the process alone."""
+        self._popen.send_signal(number)
+
+    def kill9(self) -> None:
+        """SIGKILL to it and all its children; it has ended when this returns."""
+        self._run.kill(self._popen)
+
+    def pause(self) -> None:
+        """Freezes it and its children (SIGSTOP)."""
+        reaper.signal_family(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undoes `pause`."""
+        reaper.signal_family(self.pid, signal.SIGCONT)
+
+    def _decided(self, pattern: str) -> bool:
+        ended = self.returncode is not None  # asked before reading: the last line may come between
+        return ended or re.search(pattern, self.log(), re.MULTILINE) is not None
+
+    def _found(self, pattern: str) -> re.Match[str]:
+        match = re.search(pattern, self.log(), re.MULTILINE)
+        assert match, f"{self.name} ended with {self.returncode} without {pattern!r}:\n{self.log_tail()}"
+        return match
+
+
+class Processes:
+    """Starts product processes for one test and ends them with it."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self._run = run
+        self._folder = folder
+        self._all: list[Process] = []
+
+    def spawn(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, name: str = ""
+    ) -> Process:
+        """Starts `orchestrix arguments…`. `env` comes on top of ours without its ORCHESTRIX_ variables."""
+        name = name or f"{arguments[0]}-{len(self._all) + 1}"
+        log = self._folder / f"{name}.log"
+        process = Process(self._run, name, arguments, _environment(env), cwd or self._folder, log)
+        self._all.append(process)
+        return process
+
+    def run(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 30.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `orchestrix arguments…` to its end; exit code, stdout and stderr are in the answer."""
+        return subprocess.run(
+            [str(ORCHESTRIX), *arguments],
+            env=_environment(env),
+            cwd=cwd or self._folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    async def run_async(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 30.0
+    ) -> subprocess.CompletedProcess[str]:
+        """`run` beside a running event loop, for tests that serve the command from the same process."""
+        return await asyncio.to_thread(self.run, *arguments, env=env, cwd=cwd, timeout=timeout)
+
+    def logs(self) -> list[tuple[str, str]]:
+        """(title, end of the log) of each process, for the report of a failed test."""
+        return [(f"{p.name} (pid {p.pid}, exit code {p.returncode})", p.log_tail()) for p in self._all]
+
+    def close(self) -> None:
+        """Ends all of them at once."""
+        for process in self._all:
+            process.kill9()
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRIX_")}
+    return {**ours, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", **(more or {})}

@@ -1,0 +1,1 @@
+"""Which servers do the tests talk to, and where do these come from?"""

@@ -1,0 +1,152 @@
+"""How does a private RabbitMQ run, and how does a test get a virtual host of its own?"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.servers.base import Server
+from tests.servers.ports import free_port
+from tests.servers.run import Run, command, environment
+
+_NODE = "orchestrix@localhost"  # never the machine's own name, which may not resolve
+_ERLANG = (
+    "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none "  # two schedulers that do not spin: other servers run beside it
+    "-kernel inet_dist_use_interface {127,0,0,1}"
+)
+# Nothing may raise an alarm because the machine that runs the tests is full or small.
+_CONF = """\
+listeners.tcp.1 = 127.0.0.1:{port}
+disk_free_limit.absolute = 50MB
+log.console = false
+log.file.level = info
+"""
+
+
+def find() -> Path | None:
+    """The folder of `rabbitmq-server` and `rabbitmqctl`, or None.
+
+    Debian's own /usr/sbin/rabbitmq-server is a wrapper that changes to another user and to the machine's data; the
+    programs that it calls are taken instead.
+    """
+    on_path = shutil.which("rabbitmq-server")
+    folders = [Path("/usr/lib/rabbitmq/bin"), *([Path(on_path).parent] if on_path else [])]
+    return next((f for f in folders if (f / "rabbitmq-server").exists() and (f / "rabbitmqctl").exists()), None)
+
+
+def amqp_url(port: int, vhost: str, *, host: str = "127.0.0.1", login: str = "guest:guest") -> str:
+    """An AMQP address; the virtual host is percent-encoded as the URI specification asks."""
+    return f"amqp://{login}@{host}:{port}/{quote(vhost, safe='')}"
+
+
+def speaks_amqp(port: int) -> bool:
+    """Whether a broker answers the AMQP 0-9-1 protocol header with its first method frame."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as link:
+            link.sendall(b"AMQP\x00\x00\x09\x01")
+            return link.recv(1) == b"\x01"
+    except OSError:
+        return False
+
+
+class RabbitServer(Server):
+    """RabbitMQ without plugins, with an epmd and a cookie of its own. User `guest`, password `guest`."""
+
+    kind = "rabbitmq"
+    user = "rabbitmq"
+
+    def __init__(self, binaries: Path, run: Run) -> None:
+        super().__init__(run)
+        self._binaries = binaries
+        self._epmd_port = free_port()
+        self._dist_port = free_port()
+        self._epmd: subprocess.Popen[bytes] | None = None
+
+    def url(self, vhost: str = "/") -> str:
+        """The AMQP address of a virtual host."""
+        return amqp_url(self.port, vhost)
+
+    def eval(self, expression: str) -> str:
+        """Evaluates an Erlang expression (without the final dot) in the node; about 0.7 s. Raises CommandFailed."""
+        return self.ctl("eval", expression + ".")
+
+    def ctl(self, *arguments: str) -> str:
+        """Runs `rabbitmqctl`; about 0.7 s. Raises CommandFailed."""
+        program = str(self._binaries / "rabbitmqctl")
+        return command(
+            [program, "-q", "-n", _NODE, *arguments], env=self.env(), cwd=self.home, account=self.account
+        ).strip()
+
+    def change_vhosts(self, add: Sequence[str], drop: Sequence[str]) -> None:
+        """Adds and drops virtual hosts in one call, because one call costs more than twenty hosts."""
+        self.eval(
+            f'lists:foreach(fun(N) -> rabbit_vhost:delete(N, <<"tests">>) end, {_binaries(drop)}),'
+            f'lists:foreach(fun(N) -> rabbit_vhost:add(N, <<"tests">>), rabbit_auth_backend_internal:set_permissions('
+            f'<<"guest">>, N, <<".*">>, <<".*">>, <<".*">>, <<"tests">>) end, {_binaries(add)})'
+        )
+
+    def launch(self) -> None:
+        if self._epmd is None:
+            self._epmd = self._start_epmd()
+        super().launch()
+
+    def discard(self) -> None:
+        if self._epmd is not None:
+            self.run.kill(self._epmd)
+            self._epmd = None
+        super().discard()
+
+    def prepare(self) -> None:
+        self.write(".erlang.cookie", secrets.token_hex(16), mode=0o400)
+        self.write("rabbitmq.conf", _CONF.format(port=self.port))
+        self.write("enabled_plugins", "[].\n")
+        self.write("env.conf", "")
+
+    def argv(self) -> list[str]:
+        return [str(self._binaries / "rabbitmq-server")]
+
+    def env(self) -> dict[str, str]:
+        home = str(self.home)
+        return environment(
+            self.home,
+            ERL_EPMD_PORT=str(self._epmd_port),
+            ERL_EPMD_ADDRESS="127.0.0.1",
+            RABBITMQ_NODENAME=_NODE,
+            RABBITMQ_DIST_PORT=str(self._dist_port),
+            RABBITMQ_MNESIA_BASE=f"{home}/mnesia",
+            RABBITMQ_LOG_BASE=f"{home}/log",
+            RABBITMQ_PID_FILE=f"{home}/pid",
+            RABBITMQ_CONFIG_FILE=f"{home}/rabbitmq.conf",
+            RABBITMQ_GENERATED_CONFIG_DIR=f"{home}/generated",
+            RABBITMQ_CONF_ENV_FILE=f"{home}/env.conf",
+            RABBITMQ_ENABLED_PLUGINS_FILE=f"{home}/enabled_plugins",
+            RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=_ERLANG,
+        )
+
+    def answers(self) -> bool:
+        return speaks_amqp(self.port)
+
+    def log_tail(self, lines: int = 40) -> str:
+        node_log = self.home / "log" / f"{_NODE}.log"
+        text = node_log.read_text(errors="replace").splitlines()[-lines:] if node_log.exists() else []
+        return "\n".join([super().log_tail(lines), *text])
+
+    def _start_epmd(self) -> subprocess.Popen[bytes]:
+        """Our own port mapper: the one that Erlang starts by itself would outlive the tests."""
+        program = shutil.which("epmd", path=self.env()["PATH"]) or "epmd"
+        return self.run.spawn(
+            [program, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
+            env=self.env(),
+            cwd=self.home,
+            log=self.log,
+            account=self.account,
+        )
+
+
+def _binaries(names: Sequence[str]) -> str:
+    return "[" + ",".join(f'<<"{name}">>' for name in names) + "]"

@@ -1,0 +1,64 @@
+"""How does a test wait for something that other tasks, threads or processes do?"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+from tests.servers.ports import free_port
+
+__all__ = ["eventually", "eventually_sync", "free_port"]
+
+T = TypeVar("T")
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T]], *, deadline: float, every: float = 0.02, message: str = ""
+) -> T:
+    """The first true answer of `condition`, which may be a coroutine function.
+
+    `deadline` and `every` are seconds on the running loop's clock, so that virtual time works. A condition that raises
+    AssertionError counts as not yet true. Raises AssertionError with `message` and the last answer at the deadline.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + deadline
+    last: object = "no answer yet"
+    while True:
+        try:
+            async with asyncio.timeout_at(end):
+                answer = condition()
+                last = value = cast(T, await answer if inspect.isawaitable(answer) else answer)
+            if value:
+                return value
+        except AssertionError as error:
+            last = error
+        except TimeoutError:
+            if loop.time() < end:
+                raise  # the condition's own
+        if loop.time() >= end:
+            raise AssertionError(_too_late(condition, deadline, message, last))
+        await asyncio.sleep(every)
+
+
+def eventually_sync(condition: Callable[[], T], *, deadline: float, every: float = 0.02, message: str = "") -> T:
+    """`eventually` for tests and fixtures without an event loop."""
+    end = time.monotonic() + deadline
+    while True:
+        last: object
+        try:
+            last = value = condition()
+            if value:
+                return value
+        except AssertionError as error:
+            last = error
+        if time.monotonic() >= end:
+            raise AssertionError(_too_late(condition, deadline, message, last))
+        time.sleep(every)
+
+
+def _too_late(condition: Callable[[], object], deadline: float, message: str, last: object) -> str:
+    what = message or getattr(condition, "__qualname__", repr(condition))
+    return f"{what}: not within {deadline:g} s; last answer: {last!r}"
