@@ -1,0 +1,100 @@
+"""With which AMQP reply code is a client refused, and does that end its channel or its connection?"""
+
+from __future__ import annotations
+
+NAMES = {
+    320: "CONNECTION_FORCED",
+    403: "ACCESS_REFUSED",
+    404: "NOT_FOUND",
+    405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED",
+    501: "FRAME_ERROR",
+    502: "SYNTAX_ERROR",
+    503: "COMMAND_INVALID",
+    504: "CHANNEL_ERROR",
+    505: "UNEXPECTED_FRAME",
+    530: "NOT_ALLOWED",
+    540: "NOT_IMPLEMENTED",
+    541: "INTERNAL_ERROR",
+}
+CHANNEL_CODES = frozenset({403, 404, 405, 406})
+LONGEST_TEXT = 255
+
+
+class Refusal(Exception):
+    """The client asked for something that it cannot have. Codes as in AMQP 0-9-1, 1.2 (reply codes)."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+    @property
+    def ends_connection(self) -> bool:
+        return self.code not in CHANNEL_CODES
+
+    @property
+    def reply_text(self) -> str:
+        """At most 255 bytes of UTF-8, because it travels as a short string."""
+        text = f"{NAMES[self.code]} - {self.sentence}"
+        return text.encode()[:LONGEST_TEXT].decode(errors="ignore")
+
+
+def access_refused(sentence: str) -> Refusal:
+    return Refusal(403, sentence)
+
+
+def not_found(kind: str, name: str, vhost: str) -> Refusal:
+    return Refusal(404, f"no {kind} '{name}' in vhost '{vhost}'")
+
+
+def locked(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        405,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}': it belongs to another connection",
+    )
+
+
+def precondition_failed(sentence: str) -> Refusal:
+    return Refusal(406, sentence)
+
+
+def inequivalent(arg: str, kind: str, name: str, vhost: str, received: object, current: object) -> Refusal:
+    where = f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}'"
+    return precondition_failed(f"{where}: received {received!r} but current is {current!r}")
+
+
+def unknown_delivery_tag(tag: int) -> Refusal:
+    return precondition_failed(f"unknown delivery tag {tag}")
+
+
+def frame_error(sentence: str) -> Refusal:
+    return Refusal(501, sentence)
+
+
+def syntax_error(sentence: str) -> Refusal:
+    return Refusal(502, sentence)
+
+
+def command_invalid(sentence: str) -> Refusal:
+    return Refusal(503, sentence)
+
+
+def channel_error(sentence: str) -> Refusal:
+    return Refusal(504, sentence)
+
+
+def unexpected_frame(sentence: str) -> Refusal:
+    return Refusal(505, sentence)
+
+
+def not_allowed(sentence: str) -> Refusal:
+    return Refusal(530, sentence)
+
+
+def not_implemented(sentence: str) -> Refusal:
+    return Refusal(540, sentence)
+
+
+def internal_error(sentence: str) -> Refusal:
+    return Refusal(541, sentence)
