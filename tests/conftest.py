@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from tests.ledger import Ledger
 from tests.processes import Processes
 from tests.servers import lookup, shared, sql
 from tests.servers.base import Server
@@ -19,6 +20,21 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
+
+_SOAKING = os.environ.get("ORCHESTRIX_SOAK") == "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Ledger(config), "ledger")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A soak runs only the tests that have a long variant."""
+    if not _SOAKING:
+        return
+    short = [item for item in items if "scale" not in getattr(item, "fixturenames", ())]
+    items[:] = [item for item in items if item not in short]
+    config.hook.pytest_deselected(items=short)
 
 
 @pytest.fixture(scope="session")
@@ -158,8 +174,7 @@ def processes(server_run: Run, tmp_path: Path) -> Iterator[Processes]:
 @pytest.fixture
 def scale() -> Callable[[int, int], int]:
     """`scale(few, many)`: how often to repeat; `few` in `make test`, `many` in `make soak`."""
-    soaking = os.environ.get("ORCHESTRIX_SOAK") == "1"
-    return lambda few, many: many if soaking else few
+    return lambda few, many: many if _SOAKING else few
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,6 +31,9 @@ class Binaries(NamedTuple):
     server: Path
     install: Path
 
+    def __str__(self) -> str:
+        return str(self.server.parent)
+
 
 def find() -> Binaries | None:
     """`mariadbd` and `mariadb-install-db`, or None."""

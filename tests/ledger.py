@@ -1,0 +1,97 @@
+"""Which rows of the specification does no passing test name?
+
+`requirements.txt` beside this file lists the rows: the id, and whether a document or a test proves it. A test names the
+rows that it proves: `@pytest.mark.req("S3-47")`. What passed is kept in `build/requirements.json`; a run of a few tests
+changes only what these say.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[1]
+ROWS = Path(__file__).with_name("requirements.txt")
+RESULTS = _ROOT / "build" / "requirements.json"
+
+
+def rows() -> dict[str, str]:
+    """Each row's id and its kind of proof, `doc` or `test`, in the specification's order."""
+    pairs = (line.split("\t") for line in ROWS.read_text().splitlines() if line)
+    return {row: proof for row, proof in pairs}
+
+
+def unproven(proven: Iterable[str]) -> list[str]:
+    """The rows that need a test and are not among the proven ones."""
+    known = set(proven)
+    return [row for row, proof in rows().items() if proof == "test" and row not in known]
+
+
+class Ledger:
+    """The pytest plugin that writes down which rows the passing tests name."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._complete = config.args_source is not pytest.Config.ArgsSource.ARGS and not (
+            config.getoption("keyword") or config.getoption("markexpr")
+        )
+        self._outcome: dict[str, tuple[bool, list[str]]] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Refuses a mark that names no row."""
+        known = rows()
+        for item in items:
+            unknown = [row for row in _named(item) if row not in known]
+            if unknown:
+                raise pytest.UsageError(f"{item.nodeid} names unknown rows of the specification: {unknown}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """A test has passed when set-up, call and tear-down have."""
+        report = yield
+        named = _named(item)
+        if named:
+            so_far, _ = self._outcome.get(item.nodeid, (True, named))
+            self._outcome[item.nodeid] = (so_far and report.passed, named)
+        return report
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Writes the results; an interrupted run adds to the last ones like a partial run."""
+        complete = self._complete and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        results = {} if complete else load()
+        for test in self._outcome:
+            results.pop(test, None)
+        results |= {test: named for test, (passed, named) in self._outcome.items() if passed}
+        if results or RESULTS.exists():
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True))
+
+
+def load() -> dict[str, list[str]]:
+    """Each passing test of the last runs and the rows that it names."""
+    results: dict[str, list[str]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return results
+
+
+def _named(item: pytest.Item) -> list[str]:
+    return [row for mark in item.iter_markers("req") for row in mark.args]
+
+
+def main() -> int:
+    """Prints the rows without a passing test, a section of the specification per line."""
+    if not RESULTS.exists():
+        print("No results yet: run `make test` first.", file=sys.stderr)
+        return 1
+    needed = [row for row, proof in rows().items() if proof == "test"]
+    missing = unproven(row for named in load().values() for row in named)
+    for section in dict.fromkeys(row.partition("-")[0] for row in missing):
+        print(*(row for row in missing if row.startswith(f"{section}-")))
+    print(f"{len(needed) - len(missing)} of {len(needed)} rows that need a test are named by a passing one.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
