@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
 
 from sagas.engine.catalog import Catalog
 
@@ -56,3 +57,17 @@ def incarnation_queue(incarnation: str) -> Queue:
 
 def _many(exchange: str, names: Iterable[str]) -> Topology:
     return sum((work_queue(exchange, name) for name in names), Topology())
+
+
+def to_json(topology: Topology) -> dict[str, Any]:
+    """`topology` as plain JSON, for a row that must bring its own."""
+    return asdict(topology)
+
+
+def from_json(stored: Mapping[str, Any]) -> Topology:
+    """The topology that `to_json` wrote."""
+    return Topology(
+        tuple(Exchange(**one) for one in stored.get("exchanges", ())),
+        tuple(Queue(**one) for one in stored.get("queues", ())),
+        tuple(Binding(**one) for one in stored.get("bindings", ())),
+    )

@@ -222,3 +222,12 @@ def _change(instance: Instance, target: str, reason: str, caused_by: str | None,
 def later(wait: timedelta, cap: timedelta) -> timedelta:
     """Twice `wait`, but at most `cap`."""
     return min(wait * 2, max(cap, wait))
+
+
+def block(instance: Instance, blocker: str, reason: str, now: datetime) -> Moved:
+    """`instance` waiting for a person, in its state; its wake-up is off."""
+    change = _change(instance, instance.state, reason[:MAX_REASON], None, now)
+    held = replace(
+        instance, version=change.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
+    )
+    return Moved(held, (change,), None)

@@ -1,0 +1,133 @@
+"""What is a node made of, and in which order do its parts start?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from app.bootstrap.parts import DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
+from app.broker.port import Broker
+from app.broker.topology import saga_topology
+from app.config import Settings
+from app.lifecycle import Health, Service, Services
+from app.orchestration.events import EventListener
+from app.orchestration.housekeeping import Housekeeping
+from app.orchestration.incarnation import Incarnation
+from app.orchestration.relay import OutboxRelay
+from app.orchestration.starts import Starter
+from app.orchestration.wakeups import Wakeups
+from app.orchestration.watch import Watch
+from app.persistence.engine import Database
+from sagas.engine.catalog import Catalog
+
+ROLES = ("api", "orchestrator", "coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A part whose start and stop have other names."""
+
+    begin: Callable[[], Awaitable[None]]
+    end: Callable[[], Awaitable[None]]
+
+    async def start(self) -> None:
+        await self.begin()
+
+    async def stop(self) -> None:
+        await self.end()
+
+
+async def _nothing() -> None:
+    return
+
+
+@dataclass(slots=True)
+class Node:
+    """One process's part of the system. `links` start at once; `duties` when the schema is known to fit."""
+
+    name: str
+    settings: Settings
+    database: Database
+    broker: Broker
+    catalog: Catalog
+    health: Health
+    relay: OutboxRelay
+    watch: Watch
+    starter: Starter
+    database_watch: DatabaseWatch
+    roles: frozenset[str]
+    links: Services = field(init=False)
+    duties: Services = field(init=False)
+
+    def __post_init__(self) -> None:
+        begin = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
+        self.links = begin
+        self.duties = Services(self._duties())
+
+    async def start(self) -> None:
+        """Connects in the background; an absent database or broker is no error."""
+        await self.links.start()
+
+    async def begin(self) -> None:
+        """Waits for the database, then takes up the duties. Raises `SchemaMismatch`."""
+        await self.database_watch.wait_for_schema()
+        await self.duties.start()
+        self.health.started = True
+
+    async def stop(self) -> None:
+        """Finishes what is in hand and disconnects."""
+        self.health.draining = True
+        await self.duties.stop()
+        await self.links.stop()
+
+    def _duties(self) -> list[Service]:
+        duties: list[Service] = [self.relay, self.watch]
+        if "orchestrator" in self.roles:
+            duties += self._orchestration()
+        if "api" in self.roles:
+            duties += [Call(self.starter.run, self.starter.stop), Housekeeping(self.database)]
+        return duties
+
+    def _orchestration(self) -> list[Service]:
+        tuned, topology = self.settings.orchestrator, saga_topology(self.catalog)
+        incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, topology)
+        self.health.watch("Topology", incarnation.trouble)
+        listener = EventListener(
+            self.database,
+            self.broker,
+            self.relay,
+            self.watch,
+            self.catalog,
+            node=self.name,
+            batch=tuned.batch,
+            linger=tuned.linger,
+        )
+        wakeups = Wakeups(self.database, self.broker, self.relay, self.catalog, cap=tuned.wait_cap, batch=tuned.batch)
+        return [incarnation, listener, wakeups]
+
+
+def build_node(settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str]) -> Node:
+    """A node with these roles; nothing is connected yet. Raises `ConfigError` and `DefinitionError`."""
+    name = unique_name(settings)
+    catalog = load_catalog(settings)
+    database = open_database(settings)
+    broker = open_broker(broker_url, f"orchestrix node {name}")
+    health, database_watch = Health(), DatabaseWatch(database)
+    watched(health, database_watch, broker)
+    tuned = settings.orchestrator
+    relay = OutboxRelay(database, broker, saga_topology(catalog), node=name, lease=tuned.claim, batch=tuned.batch)
+    watch = Watch(database)
+    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch)
+    return Node(
+        name=name,
+        settings=settings,
+        database=database,
+        broker=broker,
+        catalog=catalog,
+        health=health,
+        relay=relay,
+        watch=watch,
+        starter=starter,
+        database_watch=database_watch,
+        roles=roles,
+    )

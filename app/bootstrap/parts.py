@@ -1,0 +1,159 @@
+"""How are the database, the broker and the sagas of a process made from its settings?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from workers.sdk.modules import load_sagas
+
+from app import clock
+from app.broker.port import Broker, LinkState
+from app.broker.rabbitmq import AmqpBroker
+from app.config import Settings
+from app.errors import ConfigError, RetryLater, SchemaMismatch, Unavailable
+from app.lifecycle import Health
+from app.persistence import schema
+from app.persistence.engine import Database
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+
+log = logging.getLogger("orchestrix")
+
+
+def open_database(settings: Settings) -> Database:
+    """The database of `settings`; nothing is connected yet. Raises `ConfigError` if none is named."""
+    if settings.database_url is None:
+        raise ConfigError("no database is named: set ORCHESTRIX_DATABASE_URL, or run `orchestrix dev` in this folder")
+    return Database(settings.database_url, pool_size=settings.database.pool_size)
+
+
+def open_broker(url: str | Callable[[], str], name: str) -> Broker:
+    """The broker at `url`; nothing is connected yet. A callable is asked before each connect."""
+    return AmqpBroker(url, name=name)
+
+
+def load_catalog(settings: Settings) -> Catalog:
+    """The app saga and those of `ORCHESTRIX_SAGAS`. Raises `ConfigError` or `DefinitionError`."""
+    return Catalog([APP_PROVISIONING, *load_sagas(settings.sagas)])
+
+
+def unique_name(settings: Settings) -> str:
+    """The id on the wire: the node's name and a mark of this start."""
+    return f"{settings.node_id}-{clock.token()[:8]}"
+
+
+def broker_trouble(broker: Broker) -> Callable[[], str | None]:
+    """The health probe of `broker`."""
+
+    def probe() -> str | None:
+        if broker.state is not LinkState.UP:
+            return broker.trouble or f"the broker is {broker.state.value}"
+        return f"the broker takes no messages: {broker.blocked}" if broker.blocked else None
+
+    return probe
+
+
+async def check_schema(database: Database) -> None:
+    """Raises `SchemaMismatch` with the command to run, or `Unavailable`."""
+    current = await schema.current(database)
+    if current == schema.HEAD:
+        return
+    if current is None or current < schema.HEAD:
+        have = f"is at {current}" if current else "has no schema"
+        raise SchemaMismatch(f"the database {have}, this version needs {schema.HEAD}: run `orchestrix db upgrade`")
+    raise SchemaMismatch(f"the database is at {current}, ahead of this version ({schema.HEAD}): upgrade this program")
+
+
+class DatabaseWatch:
+    """Asks the database every two seconds how it is, and keeps the estimate of its clock fresh."""
+
+    def __init__(self, database: Database, every: float = 2.0) -> None:
+        self._database = database
+        self._every = every
+        self._trouble: str | None = "the database has not answered yet"
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begins to ask."""
+        self._task = asyncio.create_task(self._run(), name="database watch")
+
+    async def stop(self) -> None:
+        """Stops asking."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def trouble(self) -> str | None:
+        """The health probe."""
+        return self._trouble
+
+    async def wait_for_schema(self) -> None:
+        """Waits until the database answers; raises `SchemaMismatch` if its schema is another one."""
+        told = False
+        while True:
+            try:
+                await check_schema(self._database)
+                return
+            except RetryLater as away:
+                if not told:
+                    log.warning("waiting for the database: %s", away)
+                told = True
+                await asyncio.sleep(clock.uniform(0.2, 1.0))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(5.0):
+                    await self._database.ping()
+                self._trouble = None
+            except (Unavailable, TimeoutError) as away:
+                self._trouble = str(away) or "the database does not answer"
+            except Exception as error:
+                self._trouble = f"the database cannot be asked: {type(error).__name__}"
+                log.debug("ping failed", exc_info=error)
+            await asyncio.sleep(self._every)
+
+
+class Signals:
+    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._received)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _received(self) -> None:
+        if self.stop.is_set():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().remove_signal_handler(number)
+        self.stop.set()
+
+
+async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Waits for the order to stop or for `task` to fail; raises what the task raised."""
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            await waiting
+    finally:
+        waiting.cancel()
+
+
+def watched(health: Health, database: DatabaseWatch, broker: Broker) -> None:
+    """Puts the database and the broker on the health page."""
+    health.watch("Database", database.trouble)
+    health.watch("Broker", broker_trouble(broker))

@@ -1,0 +1,50 @@
+"""How does a worker process run?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from app.bootstrap.parts import DatabaseWatch, Signals, first_of, load_catalog, open_broker, open_database, unique_name
+from app.config import Settings
+from workers.sdk import assemble
+
+log = logging.getLogger("orchestrix")
+
+
+async def run_worker(
+    settings: Settings,
+    *,
+    queues: Sequence[str],
+    broker_url: Callable[[], str],
+    ready: Callable[[Sequence[str]], None],
+) -> None:
+    """Serves `queues` (all that there are handlers for if empty) until SIGINT or SIGTERM.
+
+    Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
+    """
+    catalog = load_catalog(settings)
+    database = open_database(settings)
+    name = unique_name(settings)
+    broker = open_broker(broker_url, f"orchestrix worker {name}")
+    worker = assemble(settings, database, broker, catalog, queues)
+    watch = DatabaseWatch(database)
+    with Signals() as signals:
+        await broker.start()
+        await watch.start()
+
+        async def begin() -> None:
+            await watch.wait_for_schema()
+            await worker.start()
+            ready(worker.queues)
+
+        beginning = asyncio.create_task(begin(), name="begin")
+        try:
+            await first_of(signals.stop, beginning)
+        finally:
+            beginning.cancel()
+            await worker.stop()
+            await watch.stop()
+            await broker.stop()
+            await database.close()

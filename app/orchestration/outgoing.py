@@ -1,0 +1,51 @@
+"""How does a command become a row of the outbox, and the row a message?"""
+
+from __future__ import annotations
+
+from app.broker.port import Outgoing
+from app.broker.topology import COMMANDS
+from app.persistence.outbox import OutboxRow
+from sagas.engine.messages import Command
+from sagas.engine.state import Instance
+from sagas.engine.transition import Moved
+
+
+def row_for(instance: Instance, command: Command) -> OutboxRow:
+    """The outbox row of `command`. Its id is the message's id: every copy of the command carries the same."""
+    return OutboxRow(
+        id=command.id,
+        saga=instance.saga,
+        instance_id=instance.id,
+        version=instance.version,
+        n=0,
+        exchange=COMMANDS,
+        routing_key=command.type,
+        type=command.type,
+        correlation_id=command.correlation_id,
+        body=command.body(),
+        traceparent=instance.traceparent,
+        tracestate=instance.tracestate,
+        timeout_ms=command.timeout_ms,
+        topology=None,
+        created_at=instance.updated_at,
+    )
+
+
+def rows_of(moved: list[Moved]) -> list[OutboxRow]:
+    """The outbox rows that `moved` owes."""
+    return [row_for(one.instance, one.command) for one in moved if one.command is not None]
+
+
+def message_of(row: OutboxRow) -> Outgoing:
+    """The message of an outbox row; the trace context that was stored with it travels in its headers."""
+    context = {"traceparent": row.traceparent, "tracestate": row.tracestate}
+    return Outgoing(
+        exchange=row.exchange,
+        routing_key=row.routing_key,
+        body=row.body,
+        message_id=row.id,
+        correlation_id=row.correlation_id,
+        type=row.type,
+        timestamp=row.created_at,
+        headers={name: value for name, value in context.items() if value is not None},
+    )

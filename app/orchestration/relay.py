@@ -1,0 +1,204 @@
+"""How do committed commands reach the broker, whichever node committed them?"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from app import clock
+from app.broker.port import Broker, LinkState, Outcome, Published, Topology
+from app.broker.topology import from_json
+from app.errors import ConfigError, RetryLater
+from app.lifecycle import Loop, Wake
+from app.orchestration.outgoing import message_of
+from app.persistence import history, instances, outbox
+from app.persistence.engine import Database, Transaction
+from app.persistence.outbox import OutboxRow
+from app.persistence.pairs import Pair, pair_of
+from sagas.engine.state import UNSENDABLE
+from sagas.engine.transition import block
+
+log = logging.getLogger("orchestrix.relay")
+
+MEMORY = 20_000
+"""Rows that wait in memory; beyond that their claims run out and they are read again."""
+LATE = 1.0
+"""Seconds after which a confirm moves the deadline of the step that it belongs to."""
+POLL_MIN, POLL_MAX = 0.02, 5.0
+
+
+class OutboxRelay:
+    """Publishes rows of the outbox and deletes those that the broker has confirmed.
+
+    Rows that this process has just committed come by `take` and are claimed already. Rows whose claim ran out, of
+    whichever node, are claimed by a scan: only the oldest of each saga, so that no first copy overtakes an older one.
+    No transaction is open while it publishes. A row that this node cannot finish before its claim runs out is left
+    to the next scan of any node.
+    """
+
+    def __init__(
+        self, database: Database, broker: Broker, topology: Topology, *, node: str, lease: float, batch: int
+    ) -> None:
+        self.lease = lease
+        self._database = database
+        self._broker = broker
+        self._topology = topology
+        self._node = node
+        self._batch = batch
+        self._waiting: deque[tuple[float, OutboxRow]] = deque()
+        self._confirmed: list[OutboxRow] = []
+        self._send_wake, self._scan_wake, self._delete_wake = Wake(), Wake(), Wake()
+        self._pause = POLL_MIN
+        self._loops = [
+            Loop("outbox relay", self._send),
+            Loop("outbox scan", self._scan),
+            Loop("outbox delete", self._delete),
+        ]
+        broker.on_up(self._link_up)
+
+    async def start(self) -> None:
+        """Begins to send."""
+        for loop in self._loops:
+            await loop.start()
+
+    async def stop(self) -> None:
+        """Stops sending and deletes what is confirmed; the claims of the rest are given up."""
+        for loop in self._loops:
+            await loop.stop()
+        with suppress(RetryLater):
+            await self._delete_confirmed()
+            left = [row.id for _, row in self._waiting]
+            self._waiting.clear()
+            if left:
+                await self._database.run(lambda tx: outbox.release(tx, left))
+
+    def take(self, rows: Iterable[OutboxRow]) -> None:
+        """Send these rows, which this node has committed with a claim of its own not longer ago than a commit takes."""
+        until = clock.monotonic() + self.lease * 0.6
+        self._waiting.extend((until, row) for row in rows)
+        while len(self._waiting) > MEMORY:
+            self._waiting.pop()
+        self._send_wake.set()
+
+    def poke(self) -> None:
+        """Rows without a claim may have been committed: look at once."""
+        self._pause = POLL_MIN
+        self._scan_wake.set()
+
+    def _link_up(self, _generation: int) -> None:
+        self._send_wake.set()
+        self.poke()
+
+    async def _send(self) -> None:
+        if not self._waiting or self._broker.state is not LinkState.UP:
+            await self._send_wake.wait(1.0 if self._waiting else None)
+            return
+        rows = self._next_batch()
+        if rows:
+            results = await self._broker.publish([message_of(row) for row in rows])
+            await self._settle(rows, results)
+
+    def _next_batch(self) -> list[OutboxRow]:
+        now, rows = clock.monotonic(), []
+        while self._waiting and len(rows) < self._batch:
+            until, row = self._waiting.popleft()
+            if until > now:
+                rows.append(row)
+        return rows
+
+    async def _settle(self, rows: Sequence[OutboxRow], results: Sequence[Published]) -> None:
+        """Sorts the outcomes: confirmed rows are deleted soon, the others are tried again in the right way."""
+        suspects: list[OutboxRow] = []
+        for row, result in zip(rows, results, strict=True):
+            if result.outcome is Outcome.CONFIRMED:
+                self._confirmed.append(row)
+            elif result.outcome is Outcome.REFUSED:
+                await self._park(row, result.detail)
+            elif result.outcome is Outcome.RETURNED or result.channel_closed:
+                suspects.append(row)
+            else:
+                self.take([row])
+        if self._confirmed:
+            self._delete_wake.set()
+        if suspects:
+            await self._send_apart(suspects)
+
+    async def _send_apart(self, suspects: Sequence[OutboxRow]) -> None:
+        """Declares what is missing, then sends one by one: whoever closes the channel again is the one to blame."""
+        try:
+            await self._broker.declare(self._topology_of(suspects))
+        except ConfigError as wrong:
+            log.warning("%s", wrong)
+        for row in suspects:
+            (result,) = await self._broker.publish([message_of(row)])
+            if result.outcome is Outcome.CONFIRMED:
+                self._confirmed.append(row)
+                self._delete_wake.set()
+            elif result.outcome is Outcome.REFUSED or (result.channel_closed and "406" in result.detail):
+                await self._park(row, result.detail)
+            elif result.outcome is Outcome.RETURNED:
+                log.warning("no queue takes %s from %s yet: it is tried again", row.routing_key, row.exchange)
+
+    def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
+        return sum((from_json(row.topology) for row in rows if row.topology is not None), self._topology)
+
+    async def _scan(self) -> None:
+        """Claims what nobody sends; sleeps until the next claim runs out, or until it is poked."""
+        if self._broker.state is LinkState.UP and len(self._waiting) < self._batch:
+            claimed = await self._database.run(
+                lambda tx: outbox.claim(tx, self._node, lease_s=self.lease, limit=self._batch)
+            )
+            if claimed:
+                self._pause = POLL_MIN
+                self.take(claimed)
+                return
+        await self._scan_wake.wait(await self._until_next())
+
+    async def _until_next(self) -> float:
+        async with self._database.read() as connection:
+            due = await outbox.next_claim(connection)
+        self._pause = min(self._pause * 2, POLL_MAX)
+        return POLL_MAX if due is None else min(max(due, self._pause), POLL_MAX)
+
+    async def _delete(self) -> None:
+        await self._delete_wake.wait(None if not self._confirmed else 0.0)
+        await self._delete_confirmed()
+
+    async def _delete_confirmed(self) -> None:
+        done, self._confirmed = self._confirmed, []
+        if not done:
+            return
+        try:
+            await self._database.run(lambda tx: self._forget(tx, done))
+        except BaseException:
+            self._confirmed.extend(done)
+            raise
+
+    async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
+        await outbox.delete(tx, sorted(row.id for row in rows))
+        now = self._database.now()
+        late: dict[Pair, list[tuple[int, str, int]]] = {}
+        for row in rows:
+            if (now - row.created_at).total_seconds() > LATE:
+                late.setdefault(pair_of(row.saga), []).append((row.instance_id, row.id, row.timeout_ms))
+        for pair, moved in late.items():
+            await instances.confirmed_late(tx, pair, sorted(moved))
+
+    async def _park(self, row: OutboxRow, detail: str) -> None:
+        """Sets the row aside with its reason; the saga that owes it waits for a person, the others go on."""
+        log.error("cannot send %s of %s %s: %s", row.type, row.saga, row.instance_id, detail)
+        await self._database.run(lambda tx: self._set_aside(tx, row, detail))
+
+    async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:
+        pair = pair_of(row.saga)
+        instance = await instances.lock_one(tx, pair, row.instance_id)
+        if instance is None or instance.command_id != row.id or not instance.live:
+            await outbox.delete(tx, [row.id])
+            return
+        await outbox.park(tx, row.id, detail)
+        if instance.blocker is None:
+            held = block(instance, UNSENDABLE, f"{UNSENDABLE}: {row.type}: {detail}", self._database.now())
+            await instances.update(tx, pair, [(instance.version, held.instance)])
+            await history.insert(tx, pair, [(instance.id, change) for change in held.history])

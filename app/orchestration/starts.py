@@ -1,0 +1,226 @@
+"""How is a saga started, many at a time in one commit?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from app import clock
+from app.errors import Conflict, Contention, NotFound, RetryLater, Unavailable
+from app.orchestration.outgoing import rows_of
+from app.orchestration.relay import OutboxRelay
+from app.orchestration.requests import (
+    IdempotencyKey,
+    InFlight,
+    KeyReused,
+    Replayed,
+    Started,
+    StartRequest,
+    StartResult,
+    Taken,
+)
+from app.orchestration.watch import Watch
+from app.persistence import history, idempotency, instances, outbox
+from app.persistence.engine import Database, Transaction
+from app.persistence.pairs import Pair, pair_of
+from sagas.engine.catalog import Catalog
+from sagas.engine.definition import Saga
+from sagas.engine.transition import Moved, numbered, start
+
+KEY_WAIT = 2.0
+"""Seconds that a request waits for another one with its key."""
+STOPPED = Unavailable("this node is stopping: send the request to another one")
+
+
+@dataclass(slots=True)
+class _Asked:
+    request: StartRequest
+    answer: asyncio.Future[StartResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+@dataclass(slots=True)
+class _KeyLock:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class _KeyTaken(Conflict):
+    """Another request with this key has committed first."""
+
+
+class Starter:
+    """Starts sagas. Requests that come while a commit is under way share the next one.
+
+    State, history and the owed command are written in one transaction; the relay publishes after the commit.
+    """
+
+    def __init__(
+        self, database: Database, catalog: Catalog, relay: OutboxRelay, watch: Watch, *, node: str, batch: int
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._relay = relay
+        self._watch = watch
+        self._node = node
+        self._batch = batch
+        self._queue: list[_Asked] = []
+        self._arrived = asyncio.Event()
+        self._keys: dict[tuple[str, str], _KeyLock] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._keyed: set[asyncio.Task[StartResult]] = set()
+
+    async def start(self, request: StartRequest) -> StartResult:
+        """Commits a new instance, or says why not. A caller that goes away does not undo what it has asked for.
+
+        Raises `NotFound` for an unknown saga, `Unavailable` (nothing was written) and `OutcomeUnknown`.
+        """
+        if self._catalog.saga(request.saga) is None:
+            raise NotFound(f"there is no saga {request.saga!r}")
+        if self._task is None:
+            raise STOPPED
+        if request.idempotency is not None:
+            return await self._start_keyed(request, request.idempotency)
+        asked = _Asked(request)
+        self._queue.append(asked)
+        self._arrived.set()
+        return await self._with_existing(request, await asked.answer)
+
+    async def run(self) -> None:
+        """Begins to take requests."""
+        self._task = asyncio.create_task(self._commit_all(), name="starts")
+
+    async def stop(self) -> None:
+        """Refuses what has not begun; a commit under way is finished."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._committing is not None:
+            await self._committing
+        for asked in self._queue:
+            _fail(asked, STOPPED)
+        self._queue.clear()
+        await asyncio.gather(*self._keyed, return_exceptions=True)
+
+    async def _commit_all(self) -> None:
+        while True:
+            await self._arrived.wait()
+            batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
+            if not self._queue:
+                self._arrived.clear()
+            self._committing = asyncio.create_task(self._commit(batch), name="start batch")
+            await asyncio.shield(self._committing)
+
+    async def _commit(self, batch: Sequence[_Asked]) -> None:
+        wanted = [asked for asked in batch if not asked.answer.cancelled()]
+        try:
+            moved = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in wanted]))
+        except RetryLater as away:
+            for asked in wanted:
+                _fail(asked, away)
+        except Exception as error:
+            await self._commit_apart(wanted, error)
+        else:
+            self._announce([one for one in moved if one is not None])
+            for asked, one in zip(wanted, moved, strict=True):
+                if not asked.answer.done():
+                    asked.answer.set_result(Started(one.instance) if one else Taken(None))
+
+    async def _commit_apart(self, wanted: Sequence[_Asked], error: Exception) -> None:
+        if len(wanted) == 1:
+            _fail(wanted[0], error)
+            return
+        middle = len(wanted) // 2
+        await self._commit(wanted[:middle])
+        await self._commit(wanted[middle:])
+
+    async def _write(self, tx: Transaction, requests: Sequence[StartRequest]) -> list[Moved | None]:
+        now = self._database.now()
+        places: dict[Pair, list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault(pair_of(request.saga), []).append(place)
+        written: list[Moved | None] = [None] * len(requests)
+        for pair, group in sorted(places.items(), key=lambda item: item[0].name):
+            begun = [start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now) for place in group]
+            ids = await instances.insert(tx, pair, begun)
+            for place, one, new_id in zip(group, begun, ids, strict=True):
+                written[place] = numbered(self._saga(requests[place]), one, new_id) if new_id is not None else None
+            new = [one for place in group if (one := written[place]) is not None]
+            await history.insert(tx, pair, [(one.instance.id, change) for one in new for change in one.history])
+            await outbox.insert(tx, rows_of(new), claimed_by=self._node, lease_s=self._relay.lease)
+        return written
+
+    def _saga(self, request: StartRequest) -> Saga:
+        saga = self._catalog.saga(request.saga)
+        assert saga is not None
+        return saga
+
+    def _announce(self, moved: list[Moved]) -> None:
+        self._relay.take(rows_of(moved))
+        self._watch.committed(one.instance for one in moved)
+
+    async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:
+        if not isinstance(result, Taken):
+            return result
+        async with self._database.read() as connection:
+            found = await instances.by_key(connection, pair_of(request.saga), request.saga, request.start.key)
+        return Taken(found.id if found else None)
+
+    async def _start_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
+        task = asyncio.create_task(self._one_at_a_time(request, key))
+        self._keyed.add(task)
+        task.add_done_callback(self._keyed.discard)
+        return await asyncio.shield(task)
+
+    async def _one_at_a_time(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
+        name = (key.scope, key.key)
+        held = self._keys.setdefault(name, _KeyLock())
+        held.users += 1
+        try:
+            async with asyncio.timeout(KEY_WAIT):
+                await held.lock.acquire()
+        except TimeoutError:
+            return InFlight()
+        else:
+            try:
+                return await self._replayed(key) or await self._commit_keyed(request, key)
+            finally:
+                held.lock.release()
+        finally:
+            held.users -= 1
+            if not held.users:
+                self._keys.pop(name, None)
+
+    async def _commit_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
+        try:
+            one = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
+        except _KeyTaken:
+            return await self._replayed(key) or InFlight()
+        except Contention:
+            return InFlight()
+        if one is None:
+            return await self._replayed(key) or await self._with_existing(request, Taken(None))
+        self._announce([one])
+        return Started(one.instance)
+
+    async def _write_keyed(self, tx: Transaction, request: StartRequest, key: IdempotencyKey) -> Moved | None:
+        (one,) = await self._write(tx, [request])
+        if one is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(one.instance)):
+            raise _KeyTaken("another request with this key came first")
+        return one
+
+    async def _replayed(self, key: IdempotencyKey) -> StartResult | None:
+        async with self._database.read() as connection:
+            stored = await idempotency.find(connection, key.scope, key.key)
+        if stored is None:
+            return None
+        return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
+
+
+def _fail(asked: _Asked, error: Exception) -> None:
+    if not asked.answer.done():
+        asked.answer.set_exception(error)
