@@ -54,13 +54,15 @@ class QueueSettings:
 def queue_settings(
     name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Mapping[str, Any], profile: Profile
 ) -> QueueSettings:
-    """Checked settings. Raises Refusal 406 (wrong value), 540 (not offered) or 541 (refused by RabbitMQ 4.3)."""
+    """Checked settings. Raises Refusal 406 (wrong value) or 540 (not offered)."""
     for arg, value in arguments.items():
         _check_argument(name, arg, value)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
         raise _invalid(name, "x-dead-letter-routing-key", "there is no x-dead-letter-exchange")
     quorum = arguments.get("x-queue-type", "classic") == "quorum"
-    _check_flags(name, durable, exclusive, auto_delete, quorum, profile)
+    _check_quorum(name, durable, exclusive, auto_delete, quorum)
+    if "x-delivery-limit" in arguments and not quorum:
+        raise _invalid(name, "x-delivery-limit", "only a quorum queue counts deliveries")
     return QueueSettings(
         durable=durable,
         exclusive=exclusive,
@@ -91,13 +93,16 @@ def _check_argument(queue: str, arg: str, value: object) -> None:
         raise _invalid(queue, arg, f"{value} is negative")
 
 
-def _check_flags(name: str, durable: bool, exclusive: bool, auto_delete: bool, quorum: bool, profile: Profile) -> None:
-    if quorum:
-        wrong = [("non-durable", not durable), ("exclusive-owner", exclusive), ("auto-delete", auto_delete)]
-        for flag, is_set in wrong:
-            if is_set:
-                raise errors.precondition_failed(f"invalid property '{flag}' for quorum queue '{name}'")
-    elif not (durable or exclusive or profile.transient_shared_queues):
+def _check_quorum(name: str, durable: bool, exclusive: bool, auto_delete: bool, quorum: bool) -> None:
+    wrong = [("non-durable", not durable), ("exclusive-owner", exclusive), ("auto-delete", auto_delete)]
+    for flag, is_set in wrong:
+        if quorum and is_set:
+            raise errors.precondition_failed(f"invalid property '{flag}' for quorum queue '{name}'")
+
+
+def refuse_transient(name: str, settings: QueueSettings, profile: Profile) -> None:
+    """RabbitMQ 4.3 makes no new queue that is neither durable nor exclusive. Raises Refusal 541."""
+    if not (settings.durable or settings.exclusive or profile.transient_shared_queues):
         raise errors.internal_error(
             f"queue '{name}' is neither durable nor exclusive: transient_nonexcl_queues is deprecated and denied"
         )

@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
             self._send(commands.Connection.CloseOk())
             self._end()
         elif self._negotiation.done:
-            raise errors.not_implemented(f"method {index >> 16}.{index & 0xFFFF} on channel 0")
+            raise errors.channel_error(f"method {index >> 16}.{index & 0xFFFF} was not expected on channel 0")
         else:
             self._negotiate(index, payload)
 
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = self._negotiation.on_method(index, payload)
         except ValueError as e:
-            raise errors.syntax_error(str(e)) from e
+            raise errors.frame_error(str(e)) from e
         if answer is not None:
             self._send(answer)
         if self._negotiation.done:
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
                 raise
             self._refuse_channel(channel, refusal, index)
         except (ValueError, IndexError, OverflowError, RecursionError) as e:
-            raise errors.syntax_error(f"the frame cannot be read: {e}") from e
+            raise errors.frame_error(f"the frame cannot be read: {e}") from e
 
     def _pass_on(self, channel: Channel, kind: int, index: int, payload: bytes) -> None:
         if kind == wire.METHOD:

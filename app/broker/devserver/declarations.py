@@ -8,7 +8,7 @@ from pamqp import commands
 
 from app import clock
 from app.broker.devserver import errors, wire
-from app.broker.devserver.arguments import exchange_settings, queue_settings
+from app.broker.devserver.arguments import exchange_settings, queue_settings, refuse_transient
 from app.broker.devserver.queues import Queue
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def _declare(channel: Channel, method: commands.Queue.Declare) -> Queue:
     name = method.queue or f"amq.gen-{clock.token()}"
     if method.queue.startswith(RESERVED) and method.queue not in vhost.queues:
         raise errors.access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-    if name in vhost.queues:
-        vhost.queue(name, channel.link)
     flags = method.durable, method.exclusive, method.auto_delete
     settings = queue_settings(name, *flags, method.arguments, channel.link.profile)
+    if name not in vhost.queues:
+        refuse_transient(name, settings, channel.link.profile)
     return vhost.declare_queue(name, settings, channel.link)
 
 
@@ -53,10 +53,12 @@ def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
 
 
 def unbind_queue(channel: Channel, method: commands.Queue.Unbind) -> None:
-    queue = named_queue(channel, method.queue)
+    """A binding, queue or exchange that is missing is no error."""
     _refuse_default(method.exchange)
-    exchange = channel.link.vhost.exchange(method.exchange)
-    channel.link.vhost.unbind(exchange, queue.name, method.routing_key)
+    vhost = channel.link.vhost
+    name = method.queue or channel.last_queue
+    if name in vhost.queues and vhost.has_exchange(method.exchange):
+        vhost.unbind(vhost.exchange(method.exchange), vhost.queue(name, channel.link).name, method.routing_key)
     channel.send(commands.Queue.UnbindOk())
 
 

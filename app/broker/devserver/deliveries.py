@@ -41,7 +41,7 @@ class Deliveries:
         """Give back to the queue, or to its dead letters. Raises Refusal 406 for a tag that is not out."""
         taken = self._take(tag, multiple)
         if requeue:
-            _give_back(taken)
+            _give_back(taken, nacked=True)
         else:
             for one in taken:
                 one.queue.reject(one.entry)
@@ -50,7 +50,7 @@ class Deliveries:
     def recover(self) -> None:
         """Give back everything that is out."""
         taken = self._take_all()
-        _give_back(taken)
+        _give_back(taken, nacked=False)
         self._settle_queues(taken)
 
     def release(self) -> list[Queue]:
@@ -63,7 +63,7 @@ class Deliveries:
         for consumer in left:
             consumer.queue.remove(consumer)
         taken = self._take_all()
-        _give_back(taken)
+        _give_back(taken, nacked=False)
         queues = list(dict.fromkeys(consumer.queue for consumer in left))
         for queue in dict.fromkeys([one.queue for one in taken] + queues):
             queue.settle()
@@ -98,9 +98,9 @@ class Deliveries:
             queue.settle()
 
 
-def _give_back(taken: Iterable[Unacked]) -> None:
+def _give_back(taken: Iterable[Unacked], *, nacked: bool) -> None:
     by_queue: dict[Queue, list[Entry]] = {}
     for one in taken:
         by_queue.setdefault(one.queue, []).append(one.entry)
     for queue, entries in by_queue.items():
-        queue.give_back(entries)
+        queue.give_back(entries, nacked=nacked)

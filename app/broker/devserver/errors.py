@@ -61,7 +61,13 @@ def precondition_failed(sentence: str) -> Refusal:
 
 def inequivalent(arg: str, kind: str, name: str, vhost: str, received: object, current: object) -> Refusal:
     where = f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}'"
-    return precondition_failed(f"{where}: received {received!r} but current is {current!r}")
+    return precondition_failed(f"{where}: received {_shown(received)} but current is {_shown(current)}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"'{str(value).lower()}'" if isinstance(value, bool) else f"'{value}'"
 
 
 def unknown_delivery_tag(tag: int) -> Refusal:

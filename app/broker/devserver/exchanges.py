@@ -20,6 +20,16 @@ class ExchangeSettings:
     internal: bool
     alternate: str | None
 
+    def by_argument(self) -> dict[str, object]:
+        """Under the names that a client knows."""
+        return {
+            "type": self.kind,
+            "durable": self.durable,
+            "auto_delete": self.auto_delete,
+            "internal": self.internal,
+            "alternate-exchange": self.alternate,
+        }
+
 
 def topic_matches(pattern: str, routing_key: str) -> bool:
     """Whether `*` (one word) and `#` (any number) of the binding key fit. AMQP 0-9-1, 3.1.3.3."""

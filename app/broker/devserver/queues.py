@@ -22,9 +22,9 @@ class Graveyard(Protocol):
 
 
 class Entry:
-    """A message's place in one queue. `expires` is a monotonic time; `returns` counts how often it came back.
+    """A message's place in one queue: lower positions go first. `expires` is a monotonic time.
 
-    Only a `counted` one, in a quorum queue, shows its returns to consumers.
+    `returns` counts how often it came back; only a `counted` one, in a quorum queue, shows that to consumers.
     """
 
     __slots__ = ("counted", "expires", "message", "position", "redelivered", "returns")
@@ -36,6 +36,10 @@ class Entry:
         self.counted = counted
         self.returns = 0
         self.redelivered = False
+
+
+# Positions of messages that came back to a quorum queue count up from 0, so they come before all fresh ones.
+FIRST_FRESH = 1 << 62
 
 
 class Consumer:
@@ -80,16 +84,18 @@ class Queue:
         self.consumers: deque[Consumer] = deque()
         self._graveyard = graveyard
         self._active: Consumer | None = None
-        self._next_position = 0
+        self._next_fresh = FIRST_FRESH
+        self._next_returned = 0
         self._timer: asyncio.TimerHandle | None = None
         self.deleted = False
 
     def publish(self, message: Message) -> None:
-        self.ready.append(Entry(message, self._next_position, self._deadline(message), self.settings.quorum))
-        self._next_position += 1
-        self.pump()
-        self._trim()
-        self._watch_head()
+        self.ready.append(Entry(message, self._fresh_position(), self._deadline(message), self.settings.quorum))
+        self.settle()
+
+    def _fresh_position(self) -> int:
+        self._next_fresh += 1
+        return self._next_fresh
 
     def pump(self) -> None:
         """Hand out what consumers have room for."""
@@ -120,22 +126,43 @@ class Queue:
         self._watch_head()
         return entry
 
-    def give_back(self, entries: Iterable[Entry]) -> None:
-        """Put undone messages back where they were; those that came back too often die. The caller pumps."""
-        for entry in sorted(entries, key=lambda one: one.position, reverse=True):
-            entry.redelivered = True
-            entry.returns += 1
-            if self._returned_too_often(entry):
-                self._graveyard.bury(self, entry.message, "delivery_limit")
-            elif not self.deleted:
-                self._insert(entry)
+    def give_back(self, entries: Iterable[Entry], *, nacked: bool) -> None:
+        """Put undone messages back; those that came back too often die. The caller settles.
+
+        A classic queue puts them where they were. A quorum queue puts them before all that were never out, in the order
+        in which they come back; without delivery limit, nacked ones go to its end (RabbitMQ 3.10, measured).
+        """
+        returning = [entry for entry in entries if not self.deleted and self._may_return(entry)]
+        for entry in returning:
+            entry.position = self._position_of_returned(entry, nacked)
+        for entry in sorted(returning, key=lambda one: one.position, reverse=True):
+            self._insert(entry)
+
+    def _may_return(self, entry: Entry) -> bool:
+        entry.redelivered = True
+        entry.returns += 1
+        if self._returned_too_often(entry):
+            self._graveyard.bury(self, entry.message, "delivery_limit")
+            return False
+        return True
+
+    def _position_of_returned(self, entry: Entry, nacked: bool) -> int:
+        if not self.settings.quorum:
+            return entry.position
+        if nacked and self.settings.delivery_limit is None:
+            return self._fresh_position()
+        self._next_returned += 1
+        return self._next_returned
 
     def _returned_too_often(self, entry: Entry) -> bool:
         limit = self.settings.delivery_limit
         return limit is not None and entry.returns > limit
 
     def _insert(self, entry: Entry) -> None:
-        """Nearly always the very front: a message that was out is older than those that never were."""
+        """Nearly always the very front, or the end: a message that was out is older than those that never were."""
+        if not self.ready or entry.position > self.ready[-1].position:
+            self.ready.append(entry)
+            return
         at = 0
         for other in self.ready:
             if other.position > entry.position:

@@ -52,8 +52,8 @@ class VirtualHost:
             self._exchanges[name] = Exchange(name, settings)
             return
         current = self._exchanges[name].settings
-        for arg in ("kind", "durable", "auto_delete", "internal", "alternate"):
-            mine, asked = getattr(current, arg), getattr(settings, arg)
+        for arg, mine in current.by_argument().items():
+            asked = settings.by_argument()[arg]
             if mine != asked:
                 raise errors.inequivalent(arg, "exchange", name, self.name, asked, mine)
 
