@@ -1,0 +1,31 @@
+"""Which systems do the acceptance tests run on?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.system import System
+from tests.processes import Processes
+
+
+@pytest.fixture
+def system(processes: Processes, tmp_path: Path, postgres_url: str, rabbitmq_url: str) -> System:
+    """RabbitMQ and PostgreSQL with the schema in place; no process yet."""
+    made = System(processes, tmp_path, postgres_url, rabbitmq_url)
+    made.upgrade()
+    return made
+
+
+@pytest.fixture
+def system_on(processes: Processes, tmp_path: Path) -> Callable[[str, str], System]:
+    """A system on the given database and broker, with the schema in place."""
+
+    def make(database_url: str, broker_url: str) -> System:
+        made = System(processes, tmp_path, database_url, broker_url)
+        made.upgrade()
+        return made
+
+    return make

@@ -1,0 +1,147 @@
+"""Does a newcomer get from nothing to a completed app with one command?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.plain_pika import PikaWorker, succeed
+from tests.acceptance.system import Client
+from tests.processes import Process, Processes
+from tests.support import eventually, free_port
+
+SLACK = 3
+
+
+def start_dev(processes: Processes, folder: Path, **env: str) -> tuple[Process, dict[str, str]]:
+    """`orchestrix dev` in `folder`, ready; the process and its dev.json."""
+    process = processes.spawn("dev", "--port", str(free_port()), cwd=folder, env=env)
+    process.wait_for_line_sync(r"Ready in", deadline=30)
+    described: dict[str, str] = json.loads((folder / ".orchestrix" / "dev.json").read_text())
+    return process, described
+
+
+@pytest.mark.req("DC-1", "S3-1")
+async def test_dev_is_ready_in_seconds_and_completes_the_first_app(processes: Processes, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    _, dev = start_dev(processes, tmp_path)
+    assert time.monotonic() - begun < 3 * SLACK
+    async with Client(dev["apiUrl"]) as client:
+        begun = time.monotonic()
+        app = await client.created("billing")
+        assert app["state"] == "APP_INITIATED"
+        assert app["version"] == 1
+        done = await client.completed(app["id"], deadline=2 * SLACK)
+        assert time.monotonic() - begun < 2 * SLACK
+        assert done["version"] == 4
+        rows = await client.history(app["id"])
+    assert [(row["fromState"], row["toState"]) for row in rows] == [
+        (None, "APP_INITIATED"),
+        ("APP_INITIATED", "GIT_REPO_CREATED"),
+        ("GIT_REPO_CREATED", "REGISTERING"),
+        ("REGISTERING", "COMPLETED"),
+    ]
+    clone = tmp_path / "clone"
+    repository = tmp_path / ".orchestrix" / "repos" / f"{app['id']}.git"
+    subprocess.run(["git", "clone", "--quiet", str(repository), str(clone)], check=True, capture_output=True)
+    log = subprocess.run(["git", "log", "--oneline"], cwd=clone, check=True, capture_output=True, text=True)
+    assert len(log.stdout.splitlines()) == 1
+
+
+async def test_dev_json_tells_the_others_and_goes_with_a_clean_stop(processes: Processes, tmp_path: Path) -> None:
+    process, dev = start_dev(processes, tmp_path)
+    path = tmp_path / ".orchestrix" / "dev.json"
+    assert set(dev) == {"pid", "startedAt", "databaseUrl", "brokerUrl", "apiUrl"}
+    assert path.stat().st_mode & 0o777 == 0o600
+    second = processes.run("dev", cwd=tmp_path)
+    assert second.returncode == 4, second.stderr
+    process.terminate()
+    assert await process.exited(deadline=15) == 0
+    assert not path.exists()
+
+
+async def test_a_second_terminals_worker_joins_the_embedded_broker(processes: Processes, tmp_path: Path) -> None:
+    _, dev = start_dev(processes, tmp_path)
+    worker = processes.spawn("worker", cwd=tmp_path, env={"ORCHESTRIX_GIT__PROVIDER": "simulated"})
+    await worker.wait_for_line("cmd.createGitRepo")
+    async with Client(dev["apiUrl"]) as client:
+        apps = [await client.created(f"shared-{n}") for n in range(20)]
+        for app in apps:
+            await client.completed(app["id"], deadline=60)
+    made = {app["id"] for app in apps if (tmp_path / ".orchestrix" / "repos" / f"{app['id']}.git").exists()}
+    assert 0 < len(made) < len(apps), "both workers had their share"
+
+
+async def test_a_plain_pika_worker_joins_the_embedded_broker(processes: Processes, tmp_path: Path) -> None:
+    _, dev = start_dev(processes, tmp_path)
+    async with Client(dev["apiUrl"]) as client:
+        with PikaWorker(dev["brokerUrl"], succeed) as worker:
+            for n in range(30):
+                app = await client.created(f"pika-{n}")
+                await client.completed(app["id"])
+            assert worker.commands, "the foreign worker had its share"
+
+
+async def test_dev_remembers_its_apps_over_a_kill(processes: Processes, tmp_path: Path) -> None:
+    slow = {"ORCHESTRIX_GIT__PROVIDER": "simulated"}
+    process, dev = start_dev(processes, tmp_path, **slow)
+    names = [f"survivor-{n}" for n in range(20)]
+    async with Client(dev["apiUrl"]) as client:
+        ids = [(await client.created(name))["id"] for name in names]
+    process.kill9()
+    _, dev = start_dev(processes, tmp_path, **slow)
+    async with Client(dev["apiUrl"]) as client:
+        for app_id in ids:
+            await client.completed(app_id, deadline=60)
+            assert [row["version"] for row in await client.history(app_id)] == [1, 2, 3, 4]
+
+
+async def test_the_cli_creates_waits_and_shows(processes: Processes, tmp_path: Path) -> None:
+    start_dev(processes, tmp_path)
+    created = await processes.run_async("apps", "create", "ledger", "--by", "ada", "--wait", "-o", "json", cwd=tmp_path)
+    assert created.returncode == 0, created.stderr
+    app = json.loads(created.stdout)
+    assert app["state"] == "COMPLETED"
+    again = await processes.run_async("apps", "create", "ledger", "--by", "ada", cwd=tmp_path)
+    assert again.returncode == 4
+    assert "Traceback" not in again.stderr
+    shown = await processes.run_async("apps", "history", str(app["id"]), cwd=tmp_path)
+    assert "GIT_REPO_CREATED" in shown.stdout
+    missing = await processes.run_async("apps", "show", "999999", cwd=tmp_path)
+    assert missing.returncode == 3
+
+
+async def test_serve_and_worker_without_settings_say_what_to_do(processes: Processes, tmp_path: Path) -> None:
+    for command in ("serve", "worker"):
+        done = await processes.run_async(command, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "ORCHESTRIX_" in done.stderr
+        assert "Traceback" not in done.stderr
+    stale = {"pid": 2**22 - 3, "startedAt": "2026-01-01T00:00:00.000000Z", "databaseUrl": "sqlite+aiosqlite:////x"}
+    (tmp_path / ".orchestrix").mkdir()
+    (tmp_path / ".orchestrix" / "dev.json").write_text(
+        json.dumps({**stale, "brokerUrl": "amqp://127.0.0.1:1/", "apiUrl": "http://127.0.0.1:1"})
+    )
+    assert (await processes.run_async("worker", cwd=tmp_path)).returncode == 5
+
+
+async def test_dev_serves_health_and_documents(processes: Processes, tmp_path: Path) -> None:
+    _, dev = start_dev(processes, tmp_path)
+    async with httpx.AsyncClient(base_url=dev["apiUrl"], trust_env=False) as http:
+        await eventually(lambda: _ok(http, "/health/ready"), deadline=10)
+        for path in ("/health", "/health/live", "/health/startup", "/openapi.json", "/docs"):
+            assert (await http.get(path)).status_code == 200, path
+        health = (await http.get("/health")).json()
+    assert health["status"] == "healthy"
+    assert all(set(check) >= {"component", "isHealthy"} for check in health["checks"])
+    assert os.path.exists(tmp_path / ".orchestrix" / "orchestrix.db")
+
+
+async def _ok(http: httpx.AsyncClient, path: str) -> bool:
+    return (await http.get(path)).status_code == 200

@@ -1,0 +1,95 @@
+"""Is nothing lost and nothing done twice when processes and the broker die in the middle of the work?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.acceptance.system import Client, System, create_all
+from tests.servers.rabbit import RabbitServer
+from tests.support import eventually
+
+NAMES = [f"app-{n}" for n in range(200)]
+
+
+async def some_done(system: System, least: int) -> None:
+    """Waits until `least` apps are completed, so that the rest is in the middle of it."""
+
+    async def enough() -> bool:
+        return sum(app.state == "COMPLETED" for app in (await system.ledger()).apps) >= least
+
+    await eventually(enough, deadline=60, every=0.05)
+
+
+@pytest.mark.req("S3-52", "S3-53", "S3-54")
+async def test_a_worker_is_killed_in_the_middle(system: System) -> None:
+    _, url = system.node()
+    await system.ready(url)
+    worker = system.worker()
+    async with Client(url) as client:
+        answered = await create_all([client], NAMES)
+    await some_done(system, 20)
+    worker.kill9()
+    system.worker()
+    ledger = await system.all_ended(answered, deadline=90)
+    ledger.check_completed(NAMES)
+    assert len(list(system.repos.glob("*.git"))) == len(NAMES)
+
+
+@pytest.mark.req("S3-48", "S3-52")
+async def test_a_node_is_killed_in_the_middle(system: System) -> None:
+    (first, first_url), (_, second_url) = system.node(), system.node()
+    await system.ready(first_url)
+    await system.ready(second_url)
+    system.worker()
+    async with Client(first_url) as one, Client(second_url) as two:
+        creating = asyncio.create_task(create_all([one, two], NAMES, at_once=20))
+        await some_done(system, 5)
+        first.kill9()
+        answered = await creating
+    assert len(answered) >= len(NAMES) // 2
+    ledger = await system.all_ended(answered, deadline=120)
+    ledger.check_completed(answered)
+
+
+@pytest.mark.req("S3-53")
+async def test_the_broker_is_stopped_and_started(
+    system_on: Callable[[str, str], System], postgres_url: str, private_rabbitmq: Callable[[], RabbitServer]
+) -> None:
+    broker = await asyncio.to_thread(private_rabbitmq)
+    system = system_on(postgres_url, broker.url())
+    _, url = system.node()
+    await system.ready(url)
+    system.worker()
+    async with Client(url) as client:
+        answered = await create_all([client], NAMES[:100])
+        await some_done(system, 10)
+        await asyncio.to_thread(broker.stop)
+        during = await create_all([client], NAMES[100:])
+        assert during == NAMES[100:], "starts are taken while the broker is away"
+        assert (await client.http.get("/health/ready")).status_code == 503
+        assert (await client.http.get("/health/live")).status_code == 200
+        await asyncio.to_thread(broker.start)
+        await system.ready(url, deadline=60)
+    ledger = await system.all_ended(answered + during, deadline=120)
+    ledger.check_completed(NAMES)
+    assert len(list(system.repos.glob("*.git"))) == len(NAMES)
+
+
+async def test_the_broker_comes_back_empty(
+    system_on: Callable[[str, str], System], postgres_url: str, private_rabbitmq: Callable[[], RabbitServer]
+) -> None:
+    broker = await asyncio.to_thread(private_rabbitmq)
+    system = system_on(postgres_url, broker.url())
+    _, url = system.node()
+    await system.ready(url)
+    async with Client(url) as client:
+        answered = await create_all([client], NAMES[:50])
+    await asyncio.to_thread(broker.ctl, "stop_app")
+    await asyncio.to_thread(broker.ctl, "reset")
+    await asyncio.to_thread(broker.ctl, "start_app")
+    system.worker()
+    ledger = await system.all_ended(answered, deadline=90)
+    ledger.check_completed(NAMES[:50])

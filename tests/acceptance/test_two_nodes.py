@@ -1,0 +1,53 @@
+"""Do several nodes and workers on RabbitMQ and PostgreSQL share the work without doing any of it twice?"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.system import Client, System, create_all
+
+
+@pytest.mark.req("S3-34", "S3-40", "S3-41", "S3-47", "S3-48", "S3-49", "S3-52", "S3-53", "DC-4", "DC-6")
+async def test_300_concurrent_starts_complete_by_exactly_the_good_path(system: System) -> None:
+    nodes = [system.node(), system.node()]
+    workers = [system.worker(), system.worker()]
+    for _, url in nodes:
+        await system.ready(url)
+    for worker in workers:
+        await worker.wait_for_line("cmd.createGitRepo")
+    names = [f"app-{n}" for n in range(300)]
+    async with Client(nodes[0][1]) as first, Client(nodes[1][1]) as second:
+        answered = await create_all([first, second], names, at_once=300)
+    assert len(answered) == 300
+    ledger = await system.all_ended(names, deadline=90)
+    ledger.check_completed(names)
+    assert len(list(system.repos.glob("*.git"))) == 300
+
+
+async def test_workers_serve_the_queues_that_they_are_given(system: System) -> None:
+    _, url = system.node()
+    await system.ready(url)
+    git = system.worker("-q", "cmd.createGitRepo", "--concurrency", "2")
+    async with Client(url) as client:
+        app = await client.created("half-served")
+        await git.wait_for_line("cmd.createGitRepo")
+        answer = await client.http.get(f"/apps/{app['id']}", params={"wait": "20s", "sinceVersion": "2"})
+        assert answer.json()["state"] == "REGISTERING"
+        system.worker("-q", "cmd.registerApp")
+        await client.completed(app["id"])
+
+
+async def test_nodes_stop_within_seconds_and_lose_nothing(system: System) -> None:
+    (first, first_url), (_, second_url) = system.node(), system.node()
+    worker = system.worker()
+    await system.ready(first_url)
+    await system.ready(second_url)
+    names = [f"rolling-{n}" for n in range(100)]
+    async with Client(first_url) as one, Client(second_url) as two:
+        answered = await create_all([one, two], names)
+    first.terminate()
+    worker.terminate()
+    assert await first.exited(deadline=20) == 0
+    assert await worker.exited(deadline=45) == 0
+    system.worker()
+    (await system.all_ended(answered, deadline=90)).check_completed(answered)
