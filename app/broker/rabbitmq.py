@@ -1,0 +1,97 @@
+"""How does the broker port work over AMQP 0-9-1?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from app.errors import ConfigError, Unavailable
+
+from . import queues as admin
+from .consumer import AmqpConsumer
+from .link import Link
+from .port import Consumer, LinkState, Outcome, Outgoing, Published, Topology
+from .publisher import Publisher
+from .supervisor import Session, Supervisor
+
+
+class AmqpBroker:
+    """`port.Broker` for RabbitMQ and the embedded broker.
+
+    `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
+    before every connect. `name` shows in the broker's list of connections. `heartbeat` is in seconds.
+    Declares and look-ups run on the consuming connection, which an alarm of the broker does not block.
+    """
+
+    def __init__(self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10) -> None:
+        ask = url if callable(url) else lambda: url
+        self._publisher = Publisher()
+        self._supervisor = Supervisor(ask, name, heartbeat, self._set_up)
+        self._consumers: list[AmqpConsumer] = []
+
+    async def _set_up(self, session: Session) -> None:
+        await self._publisher.attach(session.publish)
+
+    @property
+    def state(self) -> LinkState:
+        return self._supervisor.state
+
+    @property
+    def generation(self) -> int:
+        return self._supervisor.generation
+
+    @property
+    def blocked(self) -> str | None:
+        try:
+            return self._supervisor.current().publish.blocked
+        except Unavailable:
+            return None
+
+    @property
+    def trouble(self) -> str | None:
+        return self._supervisor.trouble
+
+    def on_up(self, hook: Callable[[int], None]) -> None:
+        self._supervisor.up_hooks.append(hook)
+
+    def on_down(self, hook: Callable[[int, str], None]) -> None:
+        self._supervisor.down_hooks.append(hook)
+
+    async def start(self) -> None:
+        self._supervisor.start()
+
+    async def wait_up(self, timeout: float | None = None) -> bool:
+        return await self._supervisor.wait_up(timeout)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        self._consumers.clear()
+        await self._supervisor.stop()
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        if self.state is not LinkState.UP:
+            return [Published(Outcome.UNKNOWN, self.trouble or "not connected to the broker")] * len(messages)
+        return await self._publisher.publish(messages, timeout)
+
+    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> Consumer:
+        if prefetch < 1:
+            raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
+        for queue in queues:
+            admin.check_name(queue)
+        self._consumers = [one for one in self._consumers if not one.closed]
+        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive)
+        self._consumers.append(consumer)
+        consumer.start()
+        return consumer
+
+    async def _consume_link(self) -> Link:
+        return (await self._supervisor.session()).consume
+
+    async def declare(self, topology: Topology) -> None:
+        await admin.declare(self._supervisor.current().consume, topology)
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        return await admin.count(self._supervisor.current().consume, queue)
+
+    async def delete(self, queue: str) -> None:
+        await admin.delete(self._supervisor.current().consume, queue)
