@@ -1,0 +1,40 @@
+"""How is the HTTP application put together?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from app.api import apps, docs, health, openapi, problems, routes, sagas
+from app.api.context import ApiContext
+from app.api.middleware import Edge
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
+
+
+def build(context: ApiContext, lifespan: Lifespan | None = None) -> FastAPI:
+    """The ASGI application; `lifespan` runs around its service."""
+    app = FastAPI(
+        title="Orchestrix",
+        version=context.version,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
+    )
+    routes.add(app, context, (*apps.ROUTES, *sagas.ROUTES, *health.ROUTES))
+    docs.add(app)
+    openapi.install(app)
+    problems.add_handlers(app)
+    app.add_middleware(Edge)
+    return app
+
+
+def _untraced(scope: MutableMapping[str, Any]) -> bool:
+    return str(scope.get("path", "")).startswith(UNTRACED)

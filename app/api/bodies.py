@@ -1,0 +1,113 @@
+"""What did the client send, and is it acceptable?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from app.api.names import Name, is_storable
+from app.api.problems import Problem, invalid_body, pointer
+from sagas.engine.definition import BadData, Saga
+from sagas.engine.messages import Unreadable, load
+
+M = TypeVar("M", bound=BaseModel)
+DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
+
+
+class NewApp(BaseModel):
+    """An app to create."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"appName": "billing", "createdBy": "ada"}]},
+    )
+
+    appName: Name
+    createdBy: Name
+    data: dict[str, Any] = Field(default_factory=dict, description=DATA_ABOUT)
+
+
+class NewSaga(BaseModel):
+    """An instance to start."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"key": "order-4711", "createdBy": "ada", "data": {"amount": 12}}]},
+    )
+
+    key: Name
+    createdBy: Name
+    data: dict[str, Any] = Field(default_factory=dict, description=DATA_ABOUT)
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in the body. Raises `Problem`: 415 for another type, 400 for what is no strict JSON, 422 else."""
+    _check_type(request)
+    body = await request.body()
+    try:
+        return load(body)
+    except Unreadable as refused:
+        reason = str(refused)
+    if reason == "not-an-object":
+        raise invalid_body([{"pointer": "", "detail": "must be an object"}])
+    if reason == "nul-or-lone-surrogate":
+        raise invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
+    raise Problem("malformed_json", f"{reason[:200]}.")
+
+
+NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"
+
+
+def parsed(model: type[M], fields: dict[str, Any]) -> M:
+    """`fields` as a `model`; raises `Problem` 422 that names every wrong field."""
+    try:
+        return model.model_validate(fields, strict=True)
+    except ValidationError as refused:
+        raise invalid_body(
+            [
+                {"pointer": pointer(error["loc"]), "detail": error["msg"].removeprefix("Value error, ")}
+                for error in refused.errors(include_url=False, include_context=False, include_input=False)
+            ]
+        ) from None
+
+
+def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` if the saga's model accepts it; raises `Problem` 422 otherwise."""
+    try:
+        return saga.check(data)
+    except BadData as refused:
+        raise invalid_body(
+            [
+                {"pointer": pointer(("data", *error["loc"])), "detail": str(error["msg"]).removeprefix("Value error, ")}
+                for error in refused.errors
+            ]
+        ) from None
+
+
+def unstorable(value: object) -> list[str]:
+    """JSON pointers to the strings of `value`, or to the objects whose keys, hold what not every database keeps."""
+    return [pointer(place) for place in _unstorable(value, ())][:20]
+
+
+def _unstorable(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(value, str) and not is_storable(value):
+        yield place
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        if isinstance(key, str) and not is_storable(key):
+            yield place
+        else:
+            yield from _unstorable(child, (*place, key))
+
+
+def _check_type(request: Request) -> None:
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = parameters.replace(" ", "").replace('"', "").lower()
+    if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+        raise Problem("unsupported_media_type", "Send JSON in UTF-8 with Content-Type: application/json.")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem("unsupported_media_type", "Send the body as it is, without Content-Encoding.")

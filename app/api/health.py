@@ -1,0 +1,67 @@
+"""Is the process alive, and can it take work?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from app.api.routes import Call, Handler, Route
+from app.api.schemas import HealthBody
+from app.api.shared import json_of
+from app.api.start import JSON
+from app.lifecycle import Check
+from sagas.engine.messages import dump
+
+NEVER_STORED: Final = {"Cache-Control": "no-store"}
+
+
+async def overall(call: Call) -> Response:
+    """The shape of the specification's shard coordinator: 200, or 503 when a component is not healthy."""
+    checks = call.context.health.checks()
+    healthy = all(check.healthy for check in checks)
+    return _answer(healthy, "healthy" if healthy else "unhealthy", checks)
+
+
+async def live(call: Call) -> Response:
+    """200 as long as the event loop answers. Looks at nothing else: an outage elsewhere must not restart this."""
+    return _answer(True, "alive", [])
+
+
+async def ready(call: Call) -> Response:
+    """Whether new work can be taken, and what stands against it."""
+    health = call.context.health
+    own = [] if health.started else [Check("Start", False, "not finished yet")]
+    own += [Check("Stop", False, "the process is stopping")] if health.draining else []
+    checks = own + health.checks()
+    good = all(check.healthy for check in checks)
+    return _answer(good, "ready" if good else "not ready", checks)
+
+
+async def startup(call: Call) -> Response:
+    """Whether the start is over."""
+    started = call.context.health.started
+    return _answer(started, "started" if started else "starting", [])
+
+
+def _answer(good: bool, status: str, checks: list[Check]) -> Response:
+    body = {"status": status, "checks": [_check(check) for check in checks]}
+    return Response(dump(body), 200 if good else 503, NEVER_STORED, JSON)
+
+
+def _check(check: Check) -> dict[str, Any]:
+    shown = {"component": check.component, "isHealthy": check.healthy}
+    return shown if check.reason is None else {**shown, "reason": check.reason}
+
+
+def _route(path: str, name: str, handler: Handler, summary: str) -> Route:
+    answers = {200: json_of(HealthBody, "Yes."), 503: json_of(HealthBody, "No.")}
+    return Route("GET", path, name, handler, summary, tag="health", parameters=None, answers=answers)
+
+
+ROUTES: Final = (
+    _route("/health", "getHealth", overall, "Is every component healthy?"),
+    _route("/health/live", "getLive", live, "Does the process answer at all?"),
+    _route("/health/ready", "getReady", ready, "Can it take new work?"),
+    _route("/health/startup", "getStartup", startup, "Has it finished its start?"),
+)

@@ -1,0 +1,54 @@
+"""Has this very request been answered before?"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from app.api.problems import bad_header
+from app.orchestration.requests import IdempotencyKey
+from app.persistence.idempotency import StoredAnswer
+from sagas.engine.messages import dump
+from sagas.engine.state import Instance
+
+HEADER: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotent-Replayed"
+ANYBODY: Final = "anonymous"
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+
+
+def key_of(
+    request: Request, body: Mapping[str, Any], answer: Callable[[Instance, str], StoredAnswer]
+) -> IdempotencyKey | None:
+    """The request's key, whose answers are made by `answer(instance, fingerprint)`. Raises `Problem` 400."""
+    values = request.headers.getlist(HEADER)
+    if not values:
+        return None
+    if len(values) > 1:
+        raise bad_header(HEADER, "stands twice.")
+    key = plain_key(values[0])
+    canonical = json.dumps([request.method, request.url.path, body], sort_keys=True, separators=(",", ":"))
+    fingerprint = sha256(canonical.encode()).hexdigest()
+    return IdempotencyKey(
+        scope=sha256(dump([ANYBODY, request.method, request.url.path])).hexdigest(),
+        key=key,
+        fingerprint=fingerprint,
+        render=lambda instance: answer(instance, fingerprint),
+    )
+
+
+def plain_key(value: str) -> str:
+    """The key in `value`: a string of RFC 9651 (in quotes) or bare. Raises `Problem` 400."""
+    text = value.strip()
+    if text.startswith('"'):
+        match = _QUOTED.fullmatch(text)
+        text = re.sub(r"\\(.)", r"\1", match[1]) if match else ""
+    if not _KEY.fullmatch(text):
+        raise bad_header(HEADER, "must be 1 to 255 visible ASCII characters, bare or in quotes.")
+    return text

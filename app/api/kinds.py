@@ -1,0 +1,63 @@
+"""Of which saga is this call, and how are its instances shown?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from app.api import views
+from app.api.problems import not_found
+from app.api.routes import Call
+from app.persistence.pairs import Pair, pair_of
+from sagas.engine.definition import RESERVED, Saga
+from sagas.engine.messages import MAX_ID
+from sagas.engine.state import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The instances of one saga, at `path`."""
+
+    saga: Saga
+    pair: Pair
+    path: str
+    view: Callable[[Instance], dict[str, Any]]
+
+    @property
+    def states(self) -> frozenset[str]:
+        """Every state that an instance can be in."""
+        return RESERVED | frozenset(self.saga.path)
+
+    def link(self, instance_id: int) -> str:
+        """Where the instance is."""
+        return f"{self.path}/{instance_id}"
+
+
+KindOf = Callable[[Call], Kind]
+
+
+def apps(call: Call) -> Kind:
+    """The apps."""
+    return _kind(call, views.APP, "/apps", views.app)
+
+
+def named(call: Call) -> Kind:
+    """The saga that the path names; raises `Problem` 404 if this process does not know it."""
+    name = call.path("name")
+    return _kind(call, name, f"/sagas/{name}", views.instance)
+
+
+def instance_id(call: Call) -> int:
+    """The id in the path; raises `Problem` 404 for what no instance can have."""
+    text = call.path("id")
+    if text.isascii() and text.isdigit() and len(text) <= 16 and text[0] != "0" and int(text) < MAX_ID:
+        return int(text)
+    raise not_found(f"instance {text[:60]!r}: an id is a whole number")
+
+
+def _kind(call: Call, name: str, path: str, view: Callable[[Instance], dict[str, Any]]) -> Kind:
+    saga = call.context.catalog.saga(name)
+    if saga is None:
+        raise not_found(f"saga {name[:60]!r}")
+    return Kind(saga, pair_of(name), path, view)

@@ -1,0 +1,43 @@
+"""What does the OpenAPI document say?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from app.api.bodies import NewApp, NewSaga
+from app.api.schemas import MODELS
+
+REF: Final = "#/components/schemas/{model}"
+ABOUT: Final = (
+    "Durable sagas over commands and events. A start answers as soon as it is committed; follow it by long-poll "
+    "(`wait`) or by server-sent events. Every error is a problem of RFC 9457 with a `code`."
+)
+TAGS: Final = [
+    {"name": "apps", "description": "Apps: their git repository is created, then they are registered."},
+    {"name": "sagas", "description": "Sagas of any name, your own among them."},
+    {"name": "health", "description": "For load balancers and for people."},
+]
+
+
+def install(app: FastAPI) -> None:
+    """Makes `app.openapi()` give the document, built once."""
+
+    def document() -> dict[str, Any]:
+        if not app.openapi_schema:
+            app.openapi_schema = _build(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _build(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes, tags=TAGS)
+    _, schemas = models_json_schema([(model, "serialization") for model in MODELS], ref_template=REF)
+    _, asked = models_json_schema([(NewApp, "validation"), (NewSaga, "validation")], ref_template=REF)
+    components = document.setdefault("components", {}).setdefault("schemas", {})
+    components.update({**schemas["$defs"], **asked["$defs"]})
+    return document

@@ -1,0 +1,165 @@
+"""How does the API say that something went wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.errors import NotFound, OutcomeUnknown, Unavailable
+from sagas.engine.messages import dump
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "/docs#"
+
+
+class Kind(NamedTuple):
+    """One row of the table: the status, and the title that never changes."""
+
+    status: int
+    title: str
+
+
+# Every error is a problem of RFC 9457 with a `code` from this table.
+CODES: Final[Mapping[str, Kind]] = {
+    "malformed_json": Kind(400, "The body is not acceptable JSON"),
+    "bad_parameter": Kind(400, "A query parameter is wrong"),
+    "bad_header": Kind(400, "A request header is wrong"),
+    "bad_request": Kind(400, "The request is wrong"),
+    "not_found": Kind(404, "There is no such thing"),
+    "method_not_allowed": Kind(405, "The method is not allowed here"),
+    "already_exists": Kind(409, "The name is taken"),
+    "use_apps": Kind(409, "Apps are created elsewhere"),
+    "idempotency_in_flight": Kind(409, "A request with this key has not ended yet"),
+    "body_too_large": Kind(413, "The body is too large"),
+    "unsupported_media_type": Kind(415, "The body must be JSON"),
+    "invalid_body": Kind(422, "The body does not fit the schema"),
+    "idempotency_key_reused": Kind(422, "The key was used for another request"),
+    "internal_error": Kind(500, "The server made a mistake"),
+    "unavailable": Kind(503, "Try again later"),
+    "outcome_unknown": Kind(503, "It may or may not have happened"),
+}
+
+_CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+class Problem(Exception):
+    """An answer that is an error. `members` are added to the body, `headers` to the response."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.members = members
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return CODES[self.code].status
+
+    def response(self) -> Response:
+        """The problem as it goes over the wire."""
+        kind = CODES[self.code]
+        return _response(kind, self.code, self.detail, self.headers, self.members)
+
+
+def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
+    """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
+    named = ", ".join(error["pointer"] or "the body" for error in errors)
+    return Problem("invalid_body", f"Wrong: {named}.", errors=[dict(error) for error in errors])
+
+
+def bad_parameter(name: str, detail: str) -> Problem:
+    """400 about the query parameter `name`."""
+    return Problem("bad_parameter", f"{name}: {detail}", parameter=name)
+
+
+def bad_header(name: str, detail: str) -> Problem:
+    """400 about the request header `name`."""
+    return Problem("bad_header", f"{name}: {detail}", header=name)
+
+
+def not_found(what: str) -> Problem:
+    """404."""
+    return Problem("not_found", f"There is no {what}.")
+
+
+def internal_error() -> Problem:
+    """500 that tells nothing about the inside; the log has the rest under the same correlation id."""
+    return Problem("internal_error", "Something unforeseen happened. The log has it under this X-Correlation-ID.")
+
+
+def pointer(location: Sequence[str | int]) -> str:
+    """`location` as a JSON pointer (RFC 6901, 3)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Makes every error of routes and router a problem."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(NotFound, _absent)
+    app.add_exception_handler(OutcomeUnknown, _outcome_unknown)
+    app.add_exception_handler(Unavailable, _unavailable)
+
+
+def _response(
+    kind: Kind, code: str, detail: str, headers: Mapping[str, str], members: Mapping[str, Any] | None = None
+) -> Response:
+    body = {"type": TYPE_PREFIX + code, "title": kind.title, "status": kind.status, "detail": detail, "code": code}
+    return Response(dump({**body, **(members or {})}), kind.status, dict(headers), MEDIA_TYPE)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
+    kind = CODES.get(code) or Kind(error.status_code, HTTPStatus(error.status_code).phrase)
+    detail = {
+        404: f"There is nothing at {request.url.path!r}.",
+        405: f"{request.method} is not allowed at {request.url.path!r}.",
+    }.get(error.status_code, str(error.detail))
+    return _response(kind, code, detail, error.headers or {})
+
+
+async def _validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return invalid_body(
+        [{"pointer": pointer(e["loc"][1:]), "detail": str(e["msg"])} for e in error.errors()]
+    ).response()
+
+
+async def _absent(request: Request, error: Exception) -> Response:
+    return Problem("not_found", str(error)).response()
+
+
+async def _unavailable(request: Request, error: Exception) -> Response:
+    detail = "The database is away, slow or full; nothing was changed. Try again."
+    return Problem("unavailable", detail, headers={"Retry-After": "1"}).response()
+
+
+async def _outcome_unknown(request: Request, error: Exception) -> Response:
+    detail = (
+        "The connection to the database died during the commit, so this may have happened or not. "
+        "Repeat the request with the Idempotency-Key that it had, or look for the name before you try again."
+    )
+    return Problem("outcome_unknown", detail, headers={"Retry-After": "1"}).response()

@@ -1,0 +1,143 @@
+"""How does a handler meet its request, and how does it show in the OpenAPI document?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api import problems
+from app.api.context import ApiContext
+from app.api.parameters import Parameter, Query
+from app.api.schemas import ProblemBody
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, with its parameters checked."""
+
+    context: ApiContext
+    request: Request
+    query: Query
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params.get(name, ""))
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation: what it does, and what its users must know of it. `problems` are codes from the table.
+
+    Parameters that are not named are refused; None lets all pass, for probes that add some against caches.
+    """
+
+    method: str
+    path: str
+    name: str
+    handler: Handler
+    summary: str
+    about: str = ""
+    tag: str = ""
+    parameters: Sequence[Parameter] | None = ()
+    headers: Sequence[Mapping[str, Any]] = ()
+    body: type[Any] | None = None
+    answers: Mapping[int | str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+
+
+ALWAYS: Final = ("bad_header", "internal_error")
+
+
+def add(app: FastAPI, context: ApiContext, routes: Sequence[Route]) -> None:
+    """Serves `routes`. Query parameters that a route does not name are refused with 400."""
+    for route in routes:
+        app.add_api_route(
+            route.path,
+            _endpoint(context, route),
+            methods=[route.method],
+            operation_id=route.name,
+            name=route.name,
+            summary=route.summary,
+            description=route.about or None,
+            tags=[route.tag],
+            response_model=None,
+            response_class=Response,
+            responses={**_answers(route), **_problems(route)},
+            openapi_extra=_extra(route),
+        )
+
+
+def _endpoint(context: ApiContext, route: Route) -> Callable[[Request], Awaitable[Response]]:
+    handler, known = route.handler, route.parameters
+
+    async def endpoint(request: Request) -> Response:
+        raw = b"" if known is None else request.scope["query_string"]
+        return await handler(Call(context, request, Query(raw, known or ())))
+
+    return endpoint
+
+
+def _answers(route: Route) -> dict[int | str, dict[str, Any]]:
+    return {status: dict(answer) for status, answer in route.answers.items()}
+
+
+def _problems(route: Route) -> dict[int | str, dict[str, Any]]:
+    by_status: dict[int, list[str]] = {}
+    for code in (*route.problems, *ALWAYS):
+        by_status.setdefault(problems.CODES[code].status, []).append(code)
+    return {status: _problem(status, codes) for status, codes in sorted(by_status.items())}
+
+
+def _problem(status: int, codes: Sequence[str]) -> dict[str, Any]:
+    titles = "; ".join(f"{problems.CODES[code].title} (`{code}`)" for code in codes)
+    examples = {code: {"value": _example(code, status)} for code in codes}
+    schema = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
+    answer: dict[str, Any] = {
+        "description": titles,
+        "content": {problems.MEDIA_TYPE: {"schema": schema, "examples": examples}},
+    }
+    if status == 503 or "idempotency_in_flight" in codes:
+        answer["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+    return answer
+
+
+def _example(code: str, status: int) -> dict[str, Any]:
+    return {
+        "type": problems.TYPE_PREFIX + code,
+        "title": problems.CODES[code].title,
+        "status": status,
+        "detail": "…",
+        "code": code,
+    }
+
+
+def _extra(route: Route) -> dict[str, Any]:
+    in_path = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    parameters: list[Mapping[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]} for name in in_path
+    ]
+    parameters += [_query(parameter) for parameter in route.parameters or ()] + list(route.headers)
+    extra: dict[str, Any] = {"parameters": parameters} if parameters else {}
+    if route.body is not None:
+        schema = {"$ref": f"#/components/schemas/{route.body.__name__}"}
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return extra
+
+
+PATH_SCHEMAS: Final[Mapping[str, Any]] = {
+    "id": {"type": "integer", "format": "int64", "minimum": 1},
+    "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$"},
+}
+
+
+def _query(parameter: Parameter) -> dict[str, Any]:
+    schema = {"type": "array", "items": parameter.schema} if parameter.many else parameter.schema
+    return {"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema}

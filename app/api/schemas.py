@@ -1,0 +1,192 @@
+"""What do the answers look like in the OpenAPI document?"""
+
+# The handlers write these by hand, for speed; a test holds what they write against what stands here.
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+APP = {
+    "id": 1,
+    "appName": "billing",
+    "createdBy": "ada",
+    "state": "APP_INITIATED",
+    "version": 1,
+    "correlationId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
+    "createdAt": "2026-01-31T12:00:00.000000Z",
+    "updatedAt": "2026-01-31T12:00:00.000000Z",
+    "data": {},
+}
+CHANGE = {
+    "version": 2,
+    "fromState": "APP_INITIATED",
+    "toState": "GIT_REPO_CREATED",
+    "reason": "evt.gitRepoCreated",
+    "actor": "orchestrator",
+    "correlationId": APP["correlationId"],
+    "causedBy": "0199c2a4-60aa-7d10-8f00-1a2b3c4d5e6f",
+    "commandId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12",
+    "at": "2026-01-31T12:00:01.250000Z",
+}
+
+
+def _shown(example: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]})
+
+
+class _Instance(BaseModel):
+    createdBy: str
+    state: str
+    version: int = Field(description="Rises by one with every change; also the ETag.")
+    correlationId: str
+    createdAt: datetime
+    updatedAt: datetime
+    data: dict[str, Any]
+
+
+class AppBody(_Instance):
+    """One app."""
+
+    model_config = _shown(APP)
+
+    id: int
+    appName: str
+
+
+class SagaBody(_Instance):
+    """One instance of a saga. Those of the saga `app` have their `appName` too."""
+
+    model_config = _shown({**APP, "saga": "app", "key": "billing"})
+
+    id: int
+    saga: str
+    key: str
+    appName: str = ""
+
+
+class _Page(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    nextCursor: str | None = Field(description="For `cursor` of the next call; null at the end.")
+
+
+class AppPage(_Page):
+    """Some apps, and where the next ones begin."""
+
+    items: list[AppBody]
+
+
+class SagaPage(_Page):
+    """Some instances, and where the next ones begin."""
+
+    items: list[SagaBody]
+
+
+class ChangeBody(BaseModel):
+    """One row of history."""
+
+    model_config = _shown(CHANGE)
+
+    version: int
+    fromState: str | None = Field(description="Null in the first row.")
+    toState: str
+    reason: str
+    actor: str
+    correlationId: str
+    causedBy: str | None = Field(description="The message id of the event.")
+    commandId: str | None
+    at: datetime
+
+
+class StateEvent(ChangeBody):
+    """The data of an event of the stream: a row of history, and the state of the instance when it was read."""
+
+    model_config = _shown({**CHANGE, "state": "REGISTERING"})
+
+    state: str
+
+
+class ChangePage(_Page):
+    """Some history, the oldest first."""
+
+    items: list[ChangeBody]
+
+
+class MessageBody(BaseModel):
+    """A command or event of one instance."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["command", "event"]
+    type: str
+    id: str | None = Field(description="The message id, where it is known.")
+    status: Literal["pending", "parked", "sent", "accepted", "ignored"] = Field(
+        description="A pending command has not been confirmed by the broker; a parked one cannot be sent."
+    )
+    reason: str | None = Field(description="Why it was ignored or parked, or what a failure said.")
+    count: int = Field(description="How often; ignored messages of one type and reason are counted together.")
+    version: int | None = Field(description="The version of the instance that sent the command or took the event.")
+    at: datetime
+    lastAt: datetime
+
+
+class MessagePage(_Page):
+    """All messages, the oldest first."""
+
+    items: list[MessageBody]
+
+
+class CheckBody(BaseModel):
+    """How one component is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    component: str
+    isHealthy: bool
+    reason: str | None = Field(None, description="What is wrong with it; absent while it is healthy.")
+
+
+class HealthBody(BaseModel):
+    """How the process is."""
+
+    model_config = _shown({"status": "healthy", "checks": [{"component": "Database", "isHealthy": True}]})
+
+    status: str
+    checks: list[CheckBody]
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field."""
+
+    pointer: str = Field(description="JSON pointer (RFC 6901) into the body.")
+    detail: str
+
+
+class ProblemBody(BaseModel):
+    """An error as of RFC 9457."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Which error this is, for programs. The list is at `/docs`.")
+    errors: list[FieldError] | None = Field(None, description="For status 422: every wrong field.")
+    existing: str | None = Field(None, description="For `already_exists`: where the one of that name is.")
+
+
+MODELS: tuple[type[BaseModel], ...] = (
+    AppBody,
+    AppPage,
+    ChangePage,
+    HealthBody,
+    MessagePage,
+    ProblemBody,
+    SagaBody,
+    SagaPage,
+    StateEvent,
+)

@@ -1,0 +1,120 @@
+"""Which calls and descriptions do apps and other sagas have in common?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from app.api.idempotency import HEADER, REPLAYED
+from app.api.kinds import Kind, KindOf
+from app.api.routes import Call, Handler, Route
+from app.api.schemas import ChangePage, MessagePage, StateEvent
+from app.api.single import PAGING, WAIT, list_history, show
+from app.api.stream import AFTER, follow
+from app.api.timeline import list_messages
+
+Answers = Mapping[int | str, Mapping[str, Any]]
+
+
+def _header(name: str, about: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": about, "schema": schema or {"type": "string"}}
+
+
+START_HEADERS: Final = (
+    _header(HEADER, "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.", {"maxLength": 255}),
+    _header("X-Correlation-ID", "Carried by every command and event; a UUID by default.", {"maxLength": 128}),
+    _header("traceparent", "W3C Trace Context; carried along."),
+)
+START_PROBLEMS: Final = (
+    "malformed_json",
+    "bad_parameter",
+    "already_exists",
+    "idempotency_in_flight",
+    "body_too_large",
+    "unsupported_media_type",
+    "invalid_body",
+    "idempotency_key_reused",
+    "unavailable",
+    "outcome_unknown",
+)
+_SHOWN: Final = {"ETag": {"description": "The version in quotes.", "schema": {"type": "string"}}}
+_STARTED: Final = {
+    **_SHOWN,
+    "Location": {"description": "Where it is from now on.", "schema": {"type": "string"}},
+    REPLAYED: {"description": "`true` for a stored answer.", "schema": {"type": "string"}},
+}
+
+
+def json_of(model: type[Any], about: str, headers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """An answer with a `model` as its body."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+    return {"description": about, "content": content, **({"headers": headers} if headers else {})}
+
+
+def started(model: type[Any]) -> Answers:
+    """The answers to a start."""
+    return {200: json_of(model, "It is committed.", _STARTED)}
+
+
+def page(model: type[Any]) -> Answers:
+    """The answers to a list."""
+    link = {"Link": {"description": 'The next page, `rel="next"`.', "schema": {"type": "string"}}}
+    return {200: json_of(model, "One page.", link)}
+
+
+_STREAM: Final[Answers] = {
+    200: {
+        "description": "Events named `state`, one for each row of history; the id is its version.",
+        "content": {"text/event-stream": {"itemSchema": {"$ref": f"#/components/schemas/{StateEvent.__name__}"}}},
+    },
+    204: {"description": "It has ended and the client has seen it all."},
+}
+_PROBLEMS: Final = ("not_found", "bad_parameter", "unavailable")
+
+
+def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any]) -> tuple[Route, ...]:
+    """The calls about one instance below `path`."""
+    one = f"{path}/{{id}}"
+    shown = {200: json_of(model, "As it is now.", _SHOWN), 304: {"description": "The client has it: `If-None-Match`."}}
+    none_match = _header("If-None-Match", "The ETag that the client has.")
+    resume = _header("Last-Event-ID", "The id of the last event that was seen.", {"type": "integer"})
+
+    def route(suffix: str, name: str, handler: Handler, summary: str, **more: Any) -> Route:
+        return Route("GET", one + suffix, name, handler, summary, tag=tag, problems=_PROBLEMS, **more)
+
+    return (
+        route("", f"get{noun}", _for(kind_of, show), "Show one", parameters=WAIT, headers=(none_match,), answers=shown),
+        route(
+            "/history",
+            f"get{noun}History",
+            _for(kind_of, list_history),
+            "Its history, the oldest row first",
+            parameters=PAGING,
+            answers=page(ChangePage),
+        ),
+        route(
+            "/messages",
+            f"get{noun}Messages",
+            _for(kind_of, list_messages),
+            "Its commands and events, also the ignored ones",
+            answers={200: json_of(MessagePage, "All of them.")},
+        ),
+        route(
+            "/events",
+            f"follow{noun}",
+            _for(kind_of, follow),
+            "Follow it live (server-sent events)",
+            parameters=(AFTER,),
+            headers=(resume,),
+            answers=_STREAM,
+        ),
+    )
+
+
+def _for(kind_of: KindOf, handler: Callable[[Call, Kind], Awaitable[Response]]) -> Handler:
+    async def bound(call: Call) -> Response:
+        return await handler(call, kind_of(call))
+
+    return bound

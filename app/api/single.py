@@ -1,0 +1,93 @@
+"""How is one instance, and what became of it over time?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from app import clock
+from app.api import cursors, views
+from app.api.headers import matches
+from app.api.kinds import Kind, instance_id
+from app.api.listing import CURSOR, LIMIT, page_response
+from app.api.parameters import MAX_LIMIT, Parameter
+from app.api.problems import not_found
+from app.api.routes import Call
+from app.api.start import JSON
+from app.api.waiting import moved, unless_gone
+from app.persistence import history, instances
+from sagas.engine.messages import dump
+from sagas.engine.state import Instance
+
+LONGEST_WAIT: Final = 60.0
+ORDER: Final = "version"
+
+WAIT: Final = (
+    Parameter("wait", "Answer only when something changes, or after this time: `20s`, `500ms`, `20`; at most `60s`."),
+    Parameter(
+        "sinceVersion",
+        "With `wait`: answer as soon as the version is above this one. Without it, the next change is waited for, "
+        "unless the instance has ended.",
+        {"type": "integer", "minimum": 0},
+    ),
+)
+PAGING: Final = (LIMIT, CURSOR)
+
+
+async def show(call: Call, kind: Kind) -> Response:
+    """One instance with its ETag; 304 where the client has it; with `wait`, at the end of the wait."""
+    wait = call.query.duration("wait", LONGEST_WAIT)
+    since = call.query.number("sinceVersion")
+    instance = await load(call, kind)
+    if wait and not (since is None and not instance.live):
+        instance = await _awaited(call, kind, instance, instance.version if since is None else since, wait)
+    tag = views.etag(instance)
+    if matches(call.request, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(dump(kind.view(instance)), headers={"ETag": tag}, media_type=JSON)
+
+
+async def load(call: Call, kind: Kind) -> Instance:
+    """The instance that the path names; raises `Problem` 404."""
+    wanted = instance_id(call)
+    async with call.context.database.read() as connection:
+        instance = await instances.get(connection, kind.pair, kind.saga.name, wanted)
+    if instance is None:
+        raise absent(kind, wanted)
+    return instance
+
+
+def absent(kind: Kind, wanted: int) -> Exception:
+    """404 for an id that is free."""
+    return not_found(f"{kind.saga.name} {wanted}")
+
+
+async def list_history(call: Call, kind: Kind) -> Response:
+    """The history, the oldest row first."""
+    wanted, limit = instance_id(call), call.query.limit(MAX_LIMIT)
+    cursor = call.query.text("cursor")
+    after = cursors.decode(ORDER, cursor, int)[0] if cursor else 0
+    async with call.context.database.read() as connection:
+        if await instances.get(connection, kind.pair, kind.saga.name, wanted) is None:
+            raise absent(kind, wanted)
+        found = await history.listing(connection, kind.pair, wanted, after, limit + 1)
+    last = found[limit - 1].version if len(found) > limit else None
+    items = [views.change(change) for change in found[:limit]]
+    return page_response(call, items, cursors.encode(ORDER, last, wanted) if last else None)
+
+
+async def _awaited(call: Call, kind: Kind, instance: Instance, since: int, wait: float) -> Instance:
+    """`instance` as it is at the end of the wait; as it is now for a client that went away."""
+
+    async def passed() -> bool:
+        nonlocal instance
+        end = clock.monotonic() + wait
+        while instance.version <= since and await moved(
+            call.context, kind.saga.name, instance.id, since, end - clock.monotonic()
+        ):
+            instance = await load(call, kind)
+        return True
+
+    await unless_gone(call.request, passed())
+    return instance

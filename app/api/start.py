@@ -1,0 +1,86 @@
+"""How is a saga started over HTTP?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from app.api.bodies import checked_data
+from app.api.headers import CORRELATION, correlation_id, trace_context
+from app.api.idempotency import REPLAYED, key_of
+from app.api.kinds import Kind
+from app.api.problems import Problem
+from app.api.routes import Call
+from app.api.views import etag
+from app.orchestration.requests import InFlight, KeyReused, Replayed, Started, StartRequest, StartResult, Taken
+from app.persistence.idempotency import StoredAnswer
+from sagas.engine.messages import dump
+from sagas.engine.state import Instance
+from sagas.engine.transition import Start
+
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which instance the client wants."""
+
+    key: str
+    created_by: str
+    data: dict[str, Any]
+
+
+async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> Response:
+    """Commits the instance and answers 200, or raises `Problem`. `body` is what the client sent, for its key."""
+    traceparent, tracestate = trace_context(call.request)
+    wanted = Start(
+        key=wish.key,
+        created_by=wish.created_by,
+        correlation_id=correlation_id(call.request),
+        data=checked_data(kind.saga, wish.data),
+        traceparent=traceparent,
+        tracestate=tracestate,
+    )
+    key = key_of(call.request, body, lambda instance, fingerprint: _stored(kind, instance, fingerprint))
+    result = await call.context.starter.start(StartRequest(kind.saga.name, wanted, key))
+    return _answer(kind, wish, result)
+
+
+def _answer(kind: Kind, wish: Wish, result: StartResult) -> Response:
+    match result:
+        case Started(instance):
+            return Response(_body(kind, instance), headers=_headers(kind, instance))
+        case Replayed(answer):
+            return Response(answer.body, answer.status, {**answer.headers, REPLAYED: "true"})
+        case Taken(existing):
+            link = kind.link(existing) if existing is not None else None
+            raise Problem("already_exists", f"There is one named {wish.key!r} already.", existing=link)
+        case KeyReused():
+            raise Problem("idempotency_key_reused", "This Idempotency-Key came before, with another request.")
+        case InFlight():
+            raise Problem(
+                "idempotency_in_flight", "The request with this key is still being worked on.", headers=RETRY_SOON
+            )
+
+
+RETRY_SOON: Final = {"Retry-After": "1"}
+
+
+def _stored(kind: Kind, instance: Instance, fingerprint: str) -> StoredAnswer:
+    return StoredAnswer(fingerprint, 200, _headers(kind, instance), _body(kind, instance))
+
+
+def _body(kind: Kind, instance: Instance) -> bytes:
+    return dump(kind.view(instance))
+
+
+def _headers(kind: Kind, instance: Instance) -> dict[str, str]:
+    return {
+        "Content-Type": JSON,
+        "Location": kind.link(instance.id),
+        "ETag": etag(instance),
+        CORRELATION: instance.correlation_id,
+    }
