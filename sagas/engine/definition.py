@@ -29,6 +29,9 @@ _SAGA = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
 _COMMAND = re.compile(r"cmd\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 _EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
+_DEAD = ".dead"
+_SHORTEST = timedelta(milliseconds=1)
+_LONGEST = timedelta(days=3650)
 
 
 class FreeData(BaseModel):
@@ -116,6 +119,7 @@ class Saga:
     version: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))
         object.__setattr__(self, "immediate", MappingProxyType(dict(self.immediate)))
         _check(self)
 
@@ -195,17 +199,26 @@ def _check_step(where: str, step: Step) -> None:
     _demand(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
     _check_state(at, step.state)
     _check_state(at, step.then, end=True)
-    _demand(step.timeout > timedelta(0), f"{at}: the timeout must be longer than nothing")
-    _check_messages(at, step.command, step.event)
+    _check_order(at, step)
     if isinstance(step.undo, Compensation):
-        _check_messages(at + ", undo", step.undo.command, step.undo.event)
+        _check_order(at + ", undo", step.undo)
     else:
         _demand(step.undo is not None, f"{at}: say how it is undone: undo=Compensation(...) or NothingToUndo('why')")
+
+
+def _check_order(at: str, order: Step | Compensation) -> None:
+    _check_messages(at, order.command, order.event)
+    _demand(_SHORTEST <= order.timeout <= _LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
+    _demand(order.retry.attempts >= 1, f"{at}: attempts counts the first one too, so it is at least 1")
+    waits = timedelta(0) <= order.retry.base <= order.retry.cap <= _LONGEST
+    _demand(waits, f"{at}: a retry's base and cap must be in this order, from nothing to ten years")
 
 
 def _check_messages(at: str, command: str, event: str) -> None:
     _demand(bool(_COMMAND.fullmatch(command)), f"{at}: command {command!r} must be cmd. and a name")
     _demand(bool(_EVENT.fullmatch(event)), f"{at}: event {event!r} must be evt. and a name")
+    for name in (command, event):
+        _demand(not name.endswith(_DEAD), f"{at}: {name} would share its queue with dead letters: end it otherwise")
     _demand(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ MAX_BODY: Final = 1024 * 1024
 MAX_DATA: Final = 64 * 1024
 MAX_NESTING: Final = 64
 MAX_ID: Final = 2**53
+MAX_EVENT_ID: Final = 255
 
 
 class Unreadable(OrchestrixError):
@@ -121,7 +122,7 @@ def event(routing_key: str, body: bytes, correlation_id: str | None = None, mess
         app_id=_app_id(fields),
         correlation_id=_text(fields, "correlationId") or correlation_id or _missing("correlationId"),
         saga=_text(fields, "saga"),
-        id=message_id or _text(fields, "id"),
+        id=_event_id(fields, message_id),
         causation_id=_text(fields, "causationId"),
         data=_object(fields, "data"),
         error=_error(fields) if routing_key == STEP_FAILED else None,
@@ -174,17 +175,15 @@ def _check_text(text: str, value: object) -> None:
 
 
 def _depth(value: object) -> int:
-    level, depth = [value], 0
-    while level := [
-        child
-        for node in level
-        if isinstance(node, dict | list)
-        for child in (node.values() if isinstance(node, dict) else node)
-    ]:
+    level, depth = _containers([value]), 0
+    while level and depth <= MAX_NESTING:
+        level = _containers(child for node in level for child in (node.values() if isinstance(node, dict) else node))
         depth += 1
-        if depth > MAX_NESTING:
-            break
     return depth
+
+
+def _containers(values: Iterable[object]) -> list[dict[str, Any] | list[Any]]:
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def _storable(value: object) -> bool:
@@ -202,6 +201,15 @@ def _app_id(fields: Mapping[str, Any]) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
         raise Unreadable("appId: must be a whole number from 1 to 2^53 - 1")
     return value
+
+
+def _event_id(fields: Mapping[str, Any], message_id: str | None) -> str | None:
+    """The id that history will quote. A property, unlike a body, has not been looked through yet."""
+    found = _text(fields, "id")
+    found = message_id or found
+    if found is not None and (len(found) > MAX_EVENT_ID or not _storable(found)):
+        raise Unreadable(f"id: must be at most {MAX_EVENT_ID} characters, none of them NUL")
+    return found
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:

@@ -62,7 +62,7 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         wake_reason=DEADLINE,
         wait_ms=first.timeout_ms,
         blocker=None,
-        data=asked.data,
+        data=dict(asked.data),
         definition_version=saga.version,
         created_at=now,
         updated_at=now,
@@ -225,7 +225,9 @@ def later(wait: timedelta, cap: timedelta) -> timedelta:
 
 
 def block(instance: Instance, blocker: str, reason: str, now: datetime) -> Moved:
-    """`instance` waiting for a person, in its state; its wake-up is off."""
+    """`instance` waiting for a person, in its state; its wake-up is off. Raises `IllegalTransition` once it ended."""
+    if not instance.live:
+        raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: there is nothing to wait for")
     change = _change(instance, instance.state, reason[:MAX_REASON], None, now)
     held = replace(
         instance, version=change.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
