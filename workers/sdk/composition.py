@@ -1,0 +1,47 @@
+"""Which handlers does this worker have: its own, the user's, or those that the command line chose?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from app.broker.port import Broker
+from app.config import Settings
+from app.errors import ConfigError
+from app.persistence.engine import Database
+from sagas.engine.catalog import Catalog
+from workers import app_registration, git_repo
+
+from .context import LOGGER
+from .handlers import HandlerTable
+from .modules import load_handlers
+from .worker import Worker
+
+
+def assemble(
+    settings: Settings, database: Database, broker: Broker, catalog: Catalog, queues: Sequence[str] = ()
+) -> Worker:
+    """A worker for `queues`, or for every command that it has a handler for. A user's handler replaces a built-in one.
+
+    Raises `ConfigError`: a module of `ORCHESTRIX_WORKERS` is wrong, a queue or the saga of a handler is unknown, or
+    this machine lacks what a built-in handler needs.
+    """
+    users = load_handlers(settings.workers)
+    built_in = _built_in(settings, database)
+    known = list(dict.fromkeys([*built_in, *users]))
+    for queue in queues:
+        if queue not in known:
+            raise ConfigError(f"this worker has no handler for {queue}; it has {', '.join(known)}")
+    table = HandlerTable()
+    for command in dict.fromkeys(queues or known):
+        if command in users and command in built_in:
+            LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the built-in handler", command)
+        table.add(command, users[command] if command in users else built_in[command]()[command])
+    return Worker(broker, database, catalog, table, settings)
+
+
+def _built_in(settings: Settings, database: Database) -> dict[str, Callable[[], HandlerTable]]:
+    """Made only when wanted: a worker that serves other queues needs no git."""
+    return {
+        git_repo.CREATE: lambda: git_repo.handlers(settings.git),
+        app_registration.REGISTER: lambda: app_registration.handlers(settings.registration, database),
+    }

@@ -1,0 +1,62 @@
+"""What does a handler know about the command that it works on?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app import clock
+from sagas.engine.messages import Command
+
+LOGGER: Final = logging.getLogger("orchestrix.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The saga, the step and the attempt that a handler works for.
+
+    `idempotency_key` is the same over every attempt and every copy: mark effects with it. `ends` is the moment on
+    `clock.monotonic()` at which the step's time is over.
+    """
+
+    app_id: int
+    app_name: str
+    saga: str
+    step: str
+    correlation_id: str
+    attempt: int
+    idempotency_key: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    ends: float = float("inf")
+
+    @classmethod
+    def of(cls, command: Command, ends: float) -> Context:
+        """The context of `command`, whose time is over at `ends`."""
+        return cls(
+            app_id=command.app_id,
+            app_name=command.app_name,
+            saga=command.saga,
+            step=command.step,
+            correlation_id=command.correlation_id,
+            attempt=command.attempt,
+            idempotency_key=command.idempotency_key,
+            data=command.data,
+            ends=ends,
+        )
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that the step has left, never below 0.
+
+        They count from the receipt of the command or, where it had to wait here, from the later look at the saga that
+        said that the orchestrator still waits for it.
+        """
+        return max(0.0, self.ends - clock.monotonic())
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry the correlation id."""
+        extra = {"correlation_id": self.correlation_id, "saga": self.saga, "app_id": self.app_id, "step": self.step}
+        return logging.LoggerAdapter(LOGGER, extra)

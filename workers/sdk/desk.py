@@ -1,0 +1,83 @@
+"""Which commands does the worker hold, and how do they leave its hands?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app import clock
+from app.broker.port import Consumer, Delivery
+from sagas.engine.catalog import Owner
+from sagas.engine.messages import Command
+
+from .job import Job
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many commands ended in which way since the worker's start."""
+
+    done: int = 0
+    """Their success event is confirmed."""
+    failed: int = 0
+    """Their failure event is confirmed."""
+    dropped: int = 0
+    """The saga had moved on."""
+    older: int = 0
+    """The saga's row still lay before them; the orchestrator will send them again."""
+    dead: int = 0
+    """They went to the dead letters."""
+    joined: int = 0
+    """Further copies of a command that was in hand already."""
+
+
+class Desk:
+    """The commands in hand by their id, and the consumer that they came by."""
+
+    def __init__(self, consumer: Consumer, counts: Counts) -> None:
+        self.consumer = consumer
+        self.counts = counts
+        self.stopping = asyncio.Event()
+        self._jobs: dict[str, Job] = {}
+
+    def admit(self, command: Command, owner: Owner, delivery: Delivery) -> Job | None:
+        """A new job; None if the command is in hand already and the delivery has joined it."""
+        if job := self._jobs.get(command.id):
+            job.deliveries.append(delivery)
+            self.counts.joined += 1
+            return None
+        job = self._jobs[command.id] = Job(command, owner, clock.monotonic(), [delivery])
+        return job
+
+    def alive(self, job: Job) -> bool:
+        """Whether the broker still waits for this worker's word about the command: if not, others get it."""
+        return any(self.consumer.alive(delivery) for delivery in job.deliveries)
+
+    def forget(self, job: Job) -> None:
+        """The job is over: a copy that comes from now on is a job of its own."""
+        self._jobs.pop(job.command.id, None)
+
+    async def finish(self, jobs: Iterable[Job]) -> None:
+        """Forgets the jobs and acknowledges every copy of their commands."""
+        await self.consumer.acknowledge(self._release(jobs))
+
+    async def give_back(self, jobs: Iterable[Job]) -> None:
+        """Forgets the jobs and gives their commands to other workers."""
+        await self.consumer.give_back(self._release(jobs))
+
+    def _release(self, jobs: Iterable[Job]) -> Sequence[Delivery]:
+        deliveries = []
+        for job in jobs:
+            self.forget(job)
+            deliveries += job.deliveries
+        return deliveries
+
+    async def pause(self, seconds: float) -> bool:
+        """Waits; False if the worker is to stop."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+        except TimeoutError:
+            return True
+        return False

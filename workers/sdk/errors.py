@@ -1,0 +1,43 @@
+"""How does a handler say that its step failed, and that its own infrastructure is away?
+
+OrchestrixError       (sagas.engine.errors)
+├── StepFailed        the step failed: reported as `evt.stepFailed`; `retryable` says whether another try may help
+│   ├── Transient     another try may help
+│   └── Permanent     no try will ever help
+└── Unavailable       (app.errors, below RetryLater) not the step's fault: the worker keeps the command and waits
+"""
+
+from __future__ import annotations
+
+from app.errors import Unavailable
+from sagas.engine.errors import OrchestrixError
+
+__all__ = ["Permanent", "StepFailed", "Transient", "Unavailable"]
+
+
+class StepFailed(OrchestrixError):
+    """The step failed, and why: `type` is one word for programs, `message` a sentence for people.
+
+    `retry_after` is the worker's wish in seconds, for the orchestrator alone decides about retries.
+    """
+
+    def __init__(self, type: str, message: str, *, retryable: bool = True, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.type = type
+        self.message = message
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class Transient(StepFailed):
+    """The step failed, but another try may help; `retry_after` in seconds."""
+
+    def __init__(self, type: str, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(type, message, retryable=True, retry_after=retry_after)
+
+
+class Permanent(StepFailed):
+    """The step failed and no try will ever help."""
+
+    def __init__(self, type: str, message: str) -> None:
+        super().__init__(type, message, retryable=False)

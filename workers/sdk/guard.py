@@ -1,0 +1,70 @@
+"""Does the saga still wait for this command?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final
+
+from app.persistence.engine import Database
+from app.persistence.instances import guard
+from app.persistence.pairs import Pair, pair_of
+from sagas.engine.definition import Saga
+from sagas.engine.messages import Command
+from sagas.engine.state import Instance
+
+from .job import Job
+
+RETRY: Final = "retry"
+
+
+class Verdict(Enum):
+    """What the row of a saga says about a command."""
+
+    CURRENT = "current"
+    """The saga waits for exactly this command: do the work."""
+    MISSING = "missing"
+    """There is no such saga; perhaps its row is not visible yet."""
+    OLDER = "older"
+    """The row lies before the command; perhaps its commit is not visible yet."""
+    NEWER = "newer"
+    """The saga has moved on, is held by a blocker, or waits before another try."""
+
+
+def judge(saga: Saga, row: Instance | None, command: Command) -> Verdict:
+    """What `row`, the instance that `command` names, says about it."""
+    if row is None or row.saga != saga.name:
+        return Verdict.MISSING
+    here, there = saga.position(row.state), saga.position(command.expected_state)
+    if row.live and (here, row.attempt) < (there, command.attempt):
+        return Verdict.OLDER
+    current = (
+        row.command_id == command.id
+        and row.state == command.expected_state
+        and row.blocker is None
+        and row.wake_reason != RETRY
+    )
+    return Verdict.CURRENT if current else Verdict.NEWER
+
+
+class Guard:
+    """Looks at the rows of many commands with one select for each pair of tables, on the primary."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def look(self, jobs: Sequence[Job]) -> list[Verdict]:
+        """One verdict a job, in order. Raises `Unavailable`."""
+        rows = await self._rows([job.command for job in jobs])
+        return [judge(job.saga, rows.get((job.command.saga, job.command.app_id)), job.command) for job in jobs]
+
+    async def _rows(self, commands: Iterable[Command]) -> dict[tuple[str, int], Instance]:
+        wanted: dict[Pair, set[int]] = {}
+        for command in commands:
+            wanted.setdefault(pair_of(command.saga), set()).add(command.app_id)
+        found: dict[tuple[str, int], Instance] = {}
+        async with self._database.read() as connection:
+            for pair, ids in wanted.items():
+                rows = await guard(connection, pair, sorted(ids))
+                found |= {(row.saga, row.id): row for row in rows.values()}
+        return found

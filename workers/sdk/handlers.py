@@ -1,0 +1,79 @@
+"""Which function does the work of which command?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from app.errors import ConfigError
+from sagas.engine.messages import Command
+
+from .context import Context
+
+Output: TypeAlias = Mapping[str, Any] | None
+Handler: TypeAlias = Callable[[Context, Command], Output | Awaitable[Output]]
+H = TypeVar("H", bound=Callable[..., Any])
+
+
+class Registration(NamedTuple):
+    """A function that `handles` has seen."""
+
+    command: str
+    handler: Handler
+
+
+registered: list[Registration] = []
+
+
+def handles(command: str) -> Callable[[H], H]:
+    """Makes a function the handler of `command` (`cmd.…`).
+
+    It is called with the `Context` and the `Command`; the mapping that it returns is the data of the success event. An
+    `async def` runs in the worker's event loop and is cancelled when the step's time is over; a `def` runs in a thread
+    of its own, which nothing can cancel: a long one asks `context.remaining`.
+    """
+
+    def register(handler: H) -> H:
+        _check(command, handler)
+        registered.append(Registration(command, handler))
+        return handler
+
+    return register
+
+
+class HandlerTable(Mapping[str, Handler]):
+    """One handler a command."""
+
+    def __init__(self, registrations: Iterable[tuple[str, Handler]] = ()) -> None:
+        self._handlers: dict[str, Handler] = {}
+        for command, handler in registrations:
+            self.add(command, handler)
+
+    def add(self, command: str, handler: Handler) -> None:
+        """Raises `ConfigError` if another function handles the command already."""
+        known = self._handlers.setdefault(command, handler)
+        if known is not handler:
+            raise ConfigError(f"{command} has two handlers, {_name(known)} and {_name(handler)}: remove one")
+
+    def __getitem__(self, command: str) -> Handler:
+        return self._handlers[command]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+def _check(command: str, handler: Callable[..., Any]) -> None:
+    if not isinstance(command, str) or not command.startswith("cmd."):
+        raise ConfigError(f'{_name(handler)}: write the command\'s name, as in @handles("cmd.createGitRepo")')
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError:
+        raise ConfigError(f"{_name(handler)} must take two arguments, the context and the command") from None
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    return f"{getattr(handler, '__module__', '?')}.{getattr(handler, '__qualname__', repr(handler))}"

@@ -1,0 +1,46 @@
+"""What does the worker know of one command in its hands?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.broker.port import Delivery
+from sagas.engine.catalog import Owner
+from sagas.engine.definition import Saga, Step
+from sagas.engine.messages import Command
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A command from its receipt until its event is confirmed. Times are of `clock.monotonic()`.
+
+    `deliveries` are all copies that came meanwhile: acknowledged together. `looked` is the last look at the saga's row;
+    `older_since` the first look that found the row behind the command.
+    """
+
+    command: Command
+    owner: Owner
+    received: float
+    deliveries: list[Delivery] = field(default_factory=list)
+    looked: float | None = None
+    older_since: float | None = None
+
+    @property
+    def saga(self) -> Saga:
+        """The saga that owns the command."""
+        return self.owner.saga
+
+    @property
+    def step(self) -> Step:
+        """The step that owns the command."""
+        return self.owner.step
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether an earlier copy may have ended its reader."""
+        return self.deliveries[0].redelivered
+
+    @property
+    def ends(self) -> float:
+        """When the step's time is over: it begins anew with a look, for that says that the saga still waits."""
+        return (self.looked or self.received) + self.command.timeout_ms / 1000

@@ -1,0 +1,89 @@
+"""Which sagas and handlers do the user's own modules bring?"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from app.errors import ConfigError, OrchestrixError
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.definition import Saga
+
+from .handlers import HandlerTable, registered
+
+SAGAS: Final = "ORCHESTRIX_SAGAS"
+WORKERS: Final = "ORCHESTRIX_WORKERS"
+OURS: Final = frozenset({"app", "sagas", "workers", "migrations"})
+
+
+def load_sagas(names: Sequence[str]) -> list[Saga]:
+    """Every saga at the top level of the modules, without the product's own.
+
+    Raises `ConfigError` that names the module and says what is wrong with it.
+    """
+    found: dict[int, Saga] = {}
+    for module in load_modules(names, SAGAS):
+        sagas = [value for value in vars(module).values() if isinstance(value, Saga) and value is not APP_PROVISIONING]
+        if not sagas:
+            raise ConfigError(f"{SAGAS}: {_where(module)} has no saga at its top level: write NAME = Saga(…) there")
+        found |= {id(saga): saga for saga in sagas}
+    return list(found.values())
+
+
+def load_handlers(names: Sequence[str]) -> HandlerTable:
+    """The handlers that the modules define or import by name.
+
+    Raises `ConfigError` that names the module and says what is wrong with it.
+    """
+    table = HandlerTable()
+    for module in load_modules(names, WORKERS):
+        theirs = [one for one in registered if _belongs(one.handler, module)]
+        if not theirs:
+            raise ConfigError(f'{WORKERS}: {_where(module)} has no handler: write @handles("cmd.…") above a function')
+        for command, handler in theirs:
+            table.add(command, handler)
+    return table
+
+
+def load_modules(names: Sequence[str], setting: str) -> list[ModuleType]:
+    """Imports the modules that `setting` names; the working directory is looked through last.
+
+    Raises `ConfigError`, whose cause is the module's own error.
+    """
+    if names and not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
+    return [_load(name, setting) for name in names]
+
+
+def _load(name: str, setting: str) -> ModuleType:
+    if (top := name.partition(".")[0]) in OURS:
+        raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{setting}: module {name!r} cannot be imported: {_cause(name, error)}") from error
+
+
+def _cause(name: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name!r} in {os.getcwd()} nor where Python looks for modules"
+    if isinstance(error, OrchestrixError):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({error.filename}, line {error.lineno})"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+
+
+def _belongs(handler: object, module: ModuleType) -> bool:
+    home = str(getattr(handler, "__module__", ""))
+    return f"{home}.".startswith(f"{module.__name__}.") or any(handler is value for value in vars(module).values())
+
+
+def _where(module: ModuleType) -> str:
+    return f"module {module.__name__!r} ({getattr(module, '__file__', None) or 'built in'})"

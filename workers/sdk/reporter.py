@@ -1,0 +1,142 @@
+"""How does it become certain that the broker has every event, before its command is acknowledged?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from app.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
+from app.errors import ConfigError, Unavailable
+from app.lifecycle import Wake
+
+from .context import LOGGER
+from .desk import Desk
+from .job import Job
+from .outage import Outage, backoff
+
+BATCH: Final = 500
+KEY: Final = "events"
+LOOK: Final = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class Report:
+    """A message that must arrive, and what it settles: a job, or a delivery that never became one.
+
+    `count` is the counter that then rises. `instead` makes what is sent if the broker refuses the message for ever.
+    """
+
+    outgoing: Outgoing
+    count: Literal["done", "failed", "dead"]
+    job: Job | None = None
+    delivery: Delivery | None = None
+    instead: Callable[[], Outgoing] | None = None
+    suspect: bool = False
+
+
+class Reporter:
+    """Publishes reports in batches, again and again with the same message ids until they are confirmed."""
+
+    def __init__(self, broker: Broker, desk: Desk, outage: Outage, topology: Topology) -> None:
+        self._broker = broker
+        self._desk = desk
+        self._outage = outage
+        self._topology = topology
+        self._waiting: dict[Report, None] = {}
+        self._wake = Wake()
+        self._failures = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def add(self, report: Report) -> None:
+        """Takes a report over; returns at once."""
+        self._waiting[report] = None
+        self._empty.clear()
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Waits until everything is confirmed."""
+        await self._empty.wait()
+
+    async def round(self) -> None:
+        """Sends what is there, once."""
+        if not self._waiting:
+            await self._wake.wait(None)
+        await self._reachable()
+        reports = list(self._waiting)[:BATCH]
+        crowd = [report for report in reports if not report.suspect]
+        complete = await self._send(crowd) if crowd else True
+        for suspect in [report for report in reports if report.suspect]:
+            complete = await self._send([suspect]) and complete
+        await self._settle_trouble(complete)
+
+    async def _reachable(self) -> None:
+        while (reason := self._obstacle()) is not None:
+            await self._outage.note(KEY, f"the broker takes no messages: {reason}")
+            if self._broker.blocked is None:
+                await self._broker.wait_up(5.0)
+            else:
+                await asyncio.sleep(LOOK)
+
+    def _obstacle(self) -> str | None:
+        if self._broker.blocked is not None:
+            return self._broker.blocked
+        return None if self._broker.state is LinkState.UP else self._broker.trouble or "not connected"
+
+    async def _settle_trouble(self, complete: bool) -> None:
+        if complete:
+            self._failures = 0
+            await self._outage.over(KEY)
+        else:
+            self._failures += 1
+            await asyncio.sleep(backoff(self._failures))
+
+    async def _send(self, reports: Sequence[Report]) -> bool:
+        """Whether nothing is left to send again."""
+        results = await self._broker.publish([report.outgoing for report in reports])
+        pairs = list(zip(reports, results, strict=True))
+        confirmed = [report for report, result in pairs if result.outcome is Outcome.CONFIRMED]
+        await self._settle(confirmed)
+        left = [pair for pair in pairs if pair[1].outcome is not Outcome.CONFIRMED]
+        for report, result in left:
+            await self._judge(report, result)
+        if any(result.outcome is Outcome.RETURNED or result.channel_closed for _, result in left):
+            await self._declare()
+        return not left
+
+    async def _judge(self, report: Report, result: Published) -> None:
+        """Decides what is to be done about a message that was not confirmed."""
+        if result.outcome is Outcome.REFUSED or (result.channel_closed and report.suspect):
+            await self._replace(report, result.detail)
+        elif result.channel_closed:
+            report.suspect = True  # it, or a neighbour: from now on it is sent alone
+        elif result.outcome is Outcome.UNKNOWN:
+            await self._outage.note(KEY, f"an event was not confirmed: {result.detail or 'no answer'}")
+
+    async def _replace(self, report: Report, detail: str) -> None:
+        LOGGER.error("the broker refuses %s: %s", report.outgoing.routing_key, detail)
+        if report.instead is not None:
+            report.outgoing, report.instead, report.suspect = report.instead(), None, False
+            return
+        await self._settle([report])
+
+    async def _declare(self) -> None:
+        try:
+            await self._broker.declare(self._topology)
+        except (ConfigError, Unavailable) as error:
+            LOGGER.error("an event has no queue to go to, and none can be declared: %s", error)
+
+    async def _settle(self, reports: Sequence[Report]) -> None:
+        jobs = [report.job for report in reports if report.job]
+        strays = [report.delivery for report in reports if report.delivery]
+        for report in reports:
+            self._waiting.pop(report, None)
+            setattr(self._desk.counts, report.count, getattr(self._desk.counts, report.count) + 1)
+        if jobs:
+            await self._desk.finish(jobs)
+        if strays:
+            await self._desk.consumer.acknowledge(strays)
+        if not self._waiting:
+            self._empty.set()

@@ -1,0 +1,116 @@
+"""How does a worker start, run and stop?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from app import clock
+from app.broker.port import Broker, Consumer
+from app.broker.topology import saga_topology
+from app.config import Settings
+from app.errors import ConfigError
+from app.lifecycle import Loop
+from app.persistence.engine import Database
+from sagas.engine.catalog import Catalog
+
+from .context import LOGGER
+from .desk import Counts, Desk
+from .guard import Guard
+from .handlers import HandlerTable
+from .intake import Intake
+from .outage import Outage
+from .reporter import Reporter
+from .runners import Runners
+from .triage import Triage
+
+LAST_WORD = 1.0
+"""Seconds that finished work gets at least to reach the broker, however long the work itself took."""
+
+
+class Worker:
+    """Serves the command queues of its handlers: look at the saga, do the work, publish the event, acknowledge.
+
+    Holds nothing that another worker needs: it may end at any time. Raises `ConfigError` for a handler whose command
+    belongs to no saga of the catalog.
+    """
+
+    def __init__(
+        self, broker: Broker, database: Database, catalog: Catalog, handlers: HandlerTable, settings: Settings
+    ) -> None:
+        for command in handlers:
+            if catalog.command(command) is None:
+                raise ConfigError(f"no saga has the command {command}: add the module of its saga to ORCHESTRIX_SAGAS")
+        self._broker = broker
+        self._guard = Guard(database)
+        self._catalog = catalog
+        self._handlers = handlers
+        self._settings = settings.worker
+        self._parts: _Parts | None = None
+        self.counts = Counts()
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The command queues that it serves."""
+        return tuple(self._handlers)
+
+    async def start(self) -> None:
+        """Begins to take commands as soon as the broker is there; returns at once."""
+        if self._parts is None and self._handlers:
+            consumer = await self._broker.consume(self.queues, self._settings.window)
+            self._parts = _Parts(self, consumer)
+            await self._parts.start()
+
+    async def stop(self) -> None:
+        """Takes nothing new, gives back what has not begun, and waits up to `worker.stop_timeout` seconds for the rest
+        to end and to be reported."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.stop(self._settings.stop_timeout)
+
+
+class _Parts:
+    """The loops of a worker that runs."""
+
+    def __init__(self, worker: Worker, consumer: Consumer) -> None:
+        self._desk = Desk(consumer, worker.counts)
+        self._outage = Outage(consumer)
+        self._reporter = Reporter(worker._broker, self._desk, self._outage, saga_topology(worker._catalog))
+        concurrency = worker._settings.concurrency
+        self._runners = Runners(self._desk, worker._handlers, self._reporter, self._outage, concurrency)
+        put = self._runners.put
+        self._triage = Triage(self._desk, worker._guard, self._reporter, self._outage, put)
+        intake = Intake(self._desk, worker._catalog, self._reporter, self._triage, put)
+        self._intake = Loop("worker intake", intake.round)
+        self._waiting = Loop("early commands", self._triage.round)
+        self._reports = Loop("worker reports", self._reporter.round)
+
+    async def start(self) -> None:
+        self._runners.start(self._triage)
+        for loop in (self._reports, self._waiting, self._intake):
+            await loop.start()
+
+    async def stop(self, timeout: float) -> None:
+        ends = clock.monotonic() + timeout
+        self._desk.stopping.set()
+        await self._halt()
+        await self._waiting.stop()
+        await self._triage.give_back()
+        await self._runners.stop(max(0.0, ends - clock.monotonic()))
+        await self._report(max(LAST_WORD, ends - clock.monotonic()))
+        await self._reports.stop()
+        await self._intake.stop()
+        await self._desk.consumer.close()
+
+    async def _halt(self) -> None:
+        try:
+            async with asyncio.timeout(2.0):
+                await self._outage.halt()
+        except TimeoutError:
+            LOGGER.warning("the broker does not answer; it will give the commands to others")
+
+    async def _report(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._reporter.drained()
+        except TimeoutError:
+            LOGGER.warning("some finished work could not be reported; it will be done again, which changes nothing")
