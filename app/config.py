@@ -87,6 +87,7 @@ class Settings(_Group):
 
     database_url: str | None = None
     broker_url: str | None = None
+    api_url: str | None = None
     node_id: str = Field("node", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")
     sagas: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()

@@ -1,0 +1,41 @@
+"""How does a line typed in a shell become work and an exit code?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from app.cli.arguments import parse
+from app.cli.exits import INTERRUPTED, PIPE_CLOSED, report
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code. No exception but argparse's own `SystemExit` after `--help`."""
+    _make_printable()
+    try:
+        command: Callable[[], int] = parse(sys.argv[1:] if argv is None else argv)
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _pipe_closed()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return report(error)
+
+
+def _make_printable() -> None:
+    """A terminal or a locale that lacks a character must not end the command: it is shown as an escape instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+
+
+def _pipe_closed() -> int:
+    """The reader (`head`, a pager) has seen enough. The interpreter's own flush at exit must not fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED

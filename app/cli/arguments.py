@@ -1,0 +1,239 @@
+"""Which commands and options are there?  Nothing heavy is imported before one of them runs."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+Command = Callable[[argparse.Namespace], int]
+
+_EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with our way of saying what is wrong, and without guessing from the beginnings of options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        from app.errors import Invalid
+
+        raise Invalid(f"{message}: see `{self.prog} --help`")
+
+
+def parse(argv: Sequence[str]) -> Callable[[], int]:
+    """The command that `argv` asks for, ready to run. Raises `Invalid` for what it cannot read."""
+    arguments = _parser().parse_args(argv)
+    return functools.partial(arguments.run, arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="orchestrix",
+        description="Durable command/event sagas on the RabbitMQ and SQL database that you already run.",
+        epilog=f"First try: orchestrix dev.  {_EXIT_CODES}",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    _add_processes(commands)
+    _add_schema(commands)
+    _add_apps(commands)
+    _add_sagas(commands)
+    _add_others(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"orchestrix {version('orchestrix')}")
+        parser.exit()
+
+
+def _add_processes(commands: Any) -> None:
+    dev = _leaf(commands, "dev", "run:dev", "everything in one process, nothing to install: API, orchestrator, workers")
+    dev.add_argument("--port", type=_port, metavar="PORT", help="the API's port (8080; the next free one if taken)")
+
+    serve = _leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, or both")
+    serve.add_argument("--host", metavar="HOST", help="where the API listens (127.0.0.1)")
+    serve.add_argument("--port", type=_port, metavar="PORT", help="where the API listens (8080)")
+    serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator (default: both)")
+    _add_urls(serve)
+
+    worker = _leaf(commands, "worker", "run:worker", "a worker: handles commands, answers with events")
+    worker.add_argument(
+        "-q", "--queue", action="append", default=[], metavar="QUEUE", help="a command to handle, again for more (all)"
+    )
+    worker.add_argument("--concurrency", type=_positive, metavar="N", help="how many commands at once (10)")
+    _add_urls(worker)
+
+
+def _add_schema(commands: Any) -> None:
+    actions = _group(commands, "db", "the database schema")
+    upgrade = _leaf(actions, "upgrade", "schema:upgrade", "bring the schema to this version")
+    current = _leaf(actions, "current", "schema:current", "show the schema's revision")
+    check = _leaf(actions, "check", "schema:check", "compare the schema with what this version needs")
+    for command in (upgrade, current, check):
+        _add_database_url(command)
+    _add_output(current)
+
+
+def _add_apps(commands: Any) -> None:
+    actions = _group(commands, "apps", "apps: start them, look at them")
+    create = _leaf(actions, "create", "sagas:create", "start an app")
+    create.add_argument("key", metavar="NAME", help="the app's name, unique")
+    _add_creation(create)
+    _add_list(_leaf(actions, "list", "sagas:list_all", "list apps, newest first"), name="NAME")
+    _add_readers(actions, "app")
+    actions.choices["create"].set_defaults(saga="app")
+    actions.choices["list"].set_defaults(saga="app")
+
+
+def _add_sagas(commands: Any) -> None:
+    actions = _group(commands, "sagas", "the same for any saga")
+    create = _leaf(actions, "create", "sagas:create", "start a saga")
+    _add_saga(create)
+    create.add_argument("key", metavar="KEY", help="what the instance is called, unique within its saga")
+    _add_creation(create)
+    listing = _leaf(actions, "list", "sagas:list_all", "list instances of a saga, newest first")
+    _add_saga(listing)
+    _add_list(listing, name="KEY")
+    _add_readers(actions, None)
+
+
+def _add_others(commands: Any) -> None:
+    doctor = _leaf(commands, "doctor", "doctor:doctor", "check settings, database, broker, git and API")
+    _add_urls(doctor)
+    _add_client(doctor)
+    config = _group(commands, "config", "the settings")
+    show = _leaf(config, "show", "settings:show", "every setting, its value and where that comes from")
+    _add_urls(show)
+    _add_client(show)
+    _leaf(commands, "openapi", "run:openapi", "print the HTTP API as an OpenAPI document")
+
+
+def _add_readers(actions: Any, saga: str | None) -> None:
+    what = "an app" if saga else "an instance"
+    for name, meaning in (
+        ("show", f"show {what}"),
+        ("history", "every change of its state"),
+        ("messages", "its messages: sent, waiting, ignored, dead"),
+        ("watch", "follow its changes until it ends"),
+    ):
+        command = _leaf(actions, name, f"sagas:{name}", meaning)
+        if saga:
+            command.set_defaults(saga=saga)
+        else:
+            _add_saga(command)
+        command.add_argument("id", type=_positive, metavar="ID", help="its number")
+        _add_client(command)
+
+
+def _add_saga(command: argparse.ArgumentParser) -> None:
+    command.add_argument("saga", metavar="SAGA", help="the saga's name")
+
+
+def _add_creation(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--by", required=True, metavar="WHO", help="who asks for it (createdBy)")
+    command.add_argument("--data", metavar="JSON", help="a JSON object to start with")
+    command.add_argument(
+        "--wait",
+        nargs="?",
+        type=_seconds,
+        const=60.0,
+        metavar="SECONDS",
+        help="wait until it ends (60 s at most if no number is given)",
+    )
+    command.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="asking again with the same key starts nothing, but gives the same answer",
+    )
+    _add_client(command)
+
+
+def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
+    add = command.add_argument
+    add("--state", action="append", default=[], metavar="STATE", help="only in this state; again for more")
+    add("--created-by", metavar="WHO", help="only those asked for by WHO")
+    add("--created-after", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
+    add("--created-before", metavar="TIME", help="RFC 3339")
+    add("--q", metavar="PREFIX", help=f"only where {name} begins like this (case matters)")
+    add("--sort", metavar="FIELD", help="createdAt, updatedAt, appName or key; - in front descends (-createdAt)")
+    add("--limit", type=_positive, metavar="N", help="how many at once, at most 200")
+    add("--cursor", metavar="CURSOR", help="go on where a list ended")
+    _add_client(command)
+
+
+def _add_client(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--api", metavar="URL", help="the API (ORCHESTRIX_API_URL, else the dev of this folder)")
+    _add_output(command)
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-o", dest="output", choices=("table", "json"), default="table", help="json is for scripts")
+
+
+def _add_urls(command: argparse.ArgumentParser) -> None:
+    _add_database_url(command)
+    command.add_argument(
+        "--broker-url", metavar="URL", help="amqp://… (better as ORCHESTRIX_BROKER_URL: others see your arguments)"
+    )
+
+
+def _add_database_url(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--database-url", metavar="URL", help="(better as ORCHESTRIX_DATABASE_URL: others see your arguments)"
+    )
+
+
+def _group(commands: Any, name: str, meaning: str) -> Any:
+    group = commands.add_parser(name, help=meaning, description=meaning, epilog=_EXIT_CODES)
+    return group.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
+
+
+def _leaf(commands: Any, name: str, where: str, meaning: str) -> argparse.ArgumentParser:
+    leaf: argparse.ArgumentParser = commands.add_parser(name, help=meaning, description=meaning, epilog=_EXIT_CODES)
+    leaf.set_defaults(run=functools.partial(_run, where))
+    return leaf
+
+
+def _run(where: str, arguments: argparse.Namespace) -> int:
+    module, name = where.split(":")
+    command: Command = getattr(importlib.import_module(f"app.cli.{module}"), name)
+    return command(arguments)
+
+
+def _port(text: str) -> int:
+    number = _number(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: write a number from 0 to 65535")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = _number(text)
+    if not 0 < number < 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text.removesuffix("s"))
+    except ValueError:
+        number = -1.0
+    if not 0 < number <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, as 20 or 20s, up to a day")
+    return number

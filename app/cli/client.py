@@ -1,0 +1,200 @@
+"""How does a command speak to the API over HTTP?"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from app.errors import ConfigError, Conflict, GiveUp, Invalid, NotFound, OrchestrixError, OutcomeUnknown, Unavailable
+
+CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 30.0
+
+_ERRORS: dict[int, type[OrchestrixError]] = {
+    400: Invalid,
+    404: NotFound,
+    409: Conflict,
+    412: Conflict,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+
+
+class Api:
+    """The API at `url`. Every call raises the error that fits the answer, `Unavailable` without one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._parts = urlsplit(url)
+
+    def get(
+        self,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        patience: float = 0.0,
+        also: Collection[int] = (),
+    ) -> Any:
+        """The JSON of a page.
+
+        `patience` is how many seconds the server may take on purpose; `also` are statuses that are no error here.
+        """
+        return self._call("GET", path + _query(query), None, {}, patience, also)
+
+    def all_items(self, path: str) -> list[Any]:
+        """The items of all pages."""
+        items: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = self.get(path, {"cursor": cursor})
+            items += page["items"]
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return items
+
+    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
+        """The JSON that a POST of `body` gives. Raises `OutcomeUnknown` if the answer got lost on its way."""
+        try:
+            text = json.dumps(body, allow_nan=False).encode("ascii")
+        except (ValueError, RecursionError) as wrong:
+            raise Invalid(f"the request cannot be written as JSON: {wrong}") from wrong
+        return self._call("POST", path, text, {"Content-Type": "application/json", **(headers or {})})
+
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str], silence: float) -> Iterator[http.client.HTTPResponse]:
+        """An answer that does not end. A read raises `TimeoutError` after `silence` seconds without a byte."""
+        with self._opened("GET", path, None, headers, silence) as response:
+            if response.status not in (200, 204):
+                self._refuse(response.status, self._read(response, "GET"), response)
+            yield response
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        patience: float = 0.0,
+        also: Collection[int] = (),
+    ) -> Any:
+        with self._opened(method, path, body, headers, ANSWER_TIMEOUT + patience) as response:
+            content = self._read(response, method)
+            if not 200 <= response.status < 300 and response.status not in also:
+                self._refuse(response.status, content, response)
+            return self._parsed(content)
+
+    @contextmanager
+    def _opened(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        with closing(self._connect()) as connection:
+            assert connection.sock is not None
+            connection.sock.settimeout(timeout)
+            with closing(self._ask(connection, method, path, body, headers)) as response:
+                yield response
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_TIMEOUT)
+        try:
+            connection.connect()
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unavailable(
+                f"no API answers at {self.url} ({_why(error)}): start one with `orchestrix dev` or "
+                "`orchestrix serve`, or say where it is by --api or ORCHESTRIX_API_URL"
+            ) from error
+        return connection
+
+    def _ask(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> http.client.HTTPResponse:
+        sent = {"Accept": "application/json", "Connection": "close", "User-Agent": "orchestrix-cli", **headers}
+        try:
+            connection.request(method, self._parts.path + path, body, sent)
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(method, error) from error
+
+    def _read(self, response: http.client.HTTPResponse, method: str) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(method, error) from error
+
+    def _lost(self, method: str, error: Exception) -> Unavailable:
+        if method == "GET":
+            return Unavailable(
+                f"{self.url} gave no answer ({_why(error)}): try again, or look with `orchestrix doctor`"
+            )
+        return OutcomeUnknown(
+            f"{self.url} took the request but gave no answer ({_why(error)}), so it may or may not have happened: "
+            "look with `list --q`, then try again"
+        )
+
+    def _parsed(self, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as wrong:
+            raise ConfigError(
+                f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL"
+            ) from wrong
+
+    def _refuse(self, status: int, content: bytes, response: http.client.HTTPResponse) -> None:
+        """Raises what the problem (RFC 9457) is about."""
+        problem: Any = None
+        with suppress(ValueError, RecursionError):
+            problem = json.loads(content)
+        if not isinstance(problem, dict) or not {"title", "detail"} & problem.keys():
+            if status in (502, 503, 504):
+                raise Unavailable(f"{self.url} is not ready ({status}): try again in a moment")
+            raise ConfigError(
+                f"{self.url} answers {status}, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL"
+            )
+        wait = response.getheader("Retry-After")
+        raise _ERRORS.get(status, GiveUp)(_sentence(problem, status) + (f" (again in {wait} s)" if wait else ""))
+
+
+def _query(query: Mapping[str, Any] | None) -> str:
+    given = {name: value for name, value in (query or {}).items() if value not in (None, [])}
+    try:
+        return f"?{urlencode(given, doseq=True)}" if given else ""
+    except UnicodeEncodeError as wrong:
+        raise Invalid("an argument is not valid text: write it in UTF-8") from wrong
+
+
+def _sentence(problem: Mapping[str, Any], status: int) -> str:
+    text = str(problem.get("detail") or problem.get("title") or f"the API answers {status}")
+    details = problem.get("errors")
+    parts = [_part(error) for error in details] if isinstance(details, list) else []
+    return "; ".join([text, *(part for part in parts if part and part not in text)])
+
+
+def _part(error: Any) -> str:
+    if not isinstance(error, dict):
+        return str(error)
+    where = error.get("pointer") or error.get("field") or error.get("loc") or error.get("parameter")
+    what = error.get("detail") or error.get("message") or error.get("msg") or ""
+    return f"{where}: {what}" if where else str(what)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

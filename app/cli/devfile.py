@@ -1,0 +1,219 @@
+"""How do `serve`, `worker` and the client commands find the `dev` that runs in their folder?"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app import clock
+from app.cli.waiting import pause
+from app.errors import ConfigError, Conflict, Unavailable
+
+FOLDER = ".orchestrix"
+CLAIM_PATIENCE = 0.5
+_SQLITE = "sqlite+aiosqlite:///"
+
+
+@dataclass(frozen=True, slots=True)
+class DevFile:
+    """What `dev` says about itself."""
+
+    pid: int
+    started_at: str
+    database_url: str
+    broker_url: str
+    api_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Which ports the last `dev` of this folder had; it tries them first."""
+
+    api: int | None = None
+    broker: int | None = None
+
+
+def path_of(folder: Path) -> Path:
+    """Where the file of a working folder is."""
+    return folder / FOLDER / "dev.json"
+
+
+def read(folder: Path) -> DevFile | None:
+    """What the file says, or None without one. Raises `ConfigError` for a file that is not ours."""
+    path = path_of(folder)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return DevFile(
+            pid=_whole(found["pid"]),
+            started_at=str(found["startedAt"]),
+            database_url=str(found["databaseUrl"]),
+            broker_url=str(found["brokerUrl"]),
+            api_url=str(found["apiUrl"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
+        raise ConfigError(f"{path} cannot be read ({wrong}): delete it, then start `orchestrix dev` again") from wrong
+
+
+def running(folder: Path) -> DevFile | None:
+    """`read`, and its process lives. Raises `Unavailable` if it does not."""
+    found = read(folder)
+    if found is not None and not alive(folder, found.pid):
+        raise Unavailable(
+            f"the `orchestrix dev` of this folder (process {found.pid}) has ended without a farewell: "
+            "start it again with `orchestrix dev`, or say where to go by flag or ORCHESTRIX_ variable"
+        )
+    return found
+
+
+def alive(folder: Path, pid: int) -> bool:
+    """Whether the `dev` of this folder runs. The lock knows it for sure, also after its pid went to somebody else."""
+    try:
+        probe = os.open(_lock_path(folder), os.O_RDONLY)
+    except OSError:
+        return _exists(pid)
+    try:
+        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(probe)
+    return False
+
+
+def broker_url(folder: Path, first: str) -> Callable[[], str]:
+    """A function to ask before each connect: the broker that `dev` has now, or the last known while there is none."""
+    last = first
+
+    def current() -> str:
+        nonlocal last
+        with suppress(ConfigError):  # half-written by a foreign hand; the next look will tell
+            found = read(folder)
+            last = found.broker_url if found is not None else last
+        return last
+
+    return current
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """This process is the `dev` of the folder until the block ends; then its file is gone, however the block ended.
+
+    Raises `Conflict` while another one is, and `ConfigError` if the folder cannot be written.
+    """
+    try:
+        path_of(folder).parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(_lock_path(folder), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder / FOLDER} ({error.strerror}): choose another folder") from error
+    try:
+        _lock(lock, folder)
+        _remove(folder)  # left by one that was killed
+        try:
+            yield
+        finally:
+            _remove(folder)
+    finally:
+        os.close(lock)
+
+
+def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> None:
+    """Says where this `dev` is: readable by its owner only, for the URLs may hold passwords. Inside `claimed` only."""
+    _replace(
+        path_of(folder),
+        {
+            "pid": os.getpid(),
+            "startedAt": clock.now().isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "databaseUrl": absolute(database_url, folder),
+            "brokerUrl": broker_url,
+            "apiUrl": api_url,
+        },
+    )
+
+
+def absolute(database_url: str, folder: Path) -> str:
+    """A relative SQLite path means another file in another folder, so it is written out."""
+    path = database_url.removeprefix(_SQLITE)
+    if path == database_url or path.startswith(("/", ":memory:", "file:")) or not path:
+        return database_url
+    return f"{_SQLITE}{(folder / path).resolve()}"
+
+
+def last_ports(folder: Path) -> Ports:
+    """The ports of the last `dev`; whatever cannot be read is simply not known."""
+    try:
+        found = json.loads(_last_path(folder).read_text(encoding="utf-8"))
+        return Ports(_whole(found["apiPort"]), _whole(found["brokerPort"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return Ports()
+
+
+def keep_ports(folder: Path, *, api: int, broker: int) -> None:
+    """For the next `dev` of this folder."""
+    _replace(_last_path(folder), {"apiPort": api, "brokerPort": broker})
+
+
+def _lock(lock: int, folder: Path) -> None:
+    """Takes the lock. A look by `alive` holds it for a moment too, so one refusal is no proof of another `dev`."""
+    deadline = clock.monotonic() + CLAIM_PATIENCE
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as busy:
+            if clock.monotonic() >= deadline:
+                raise Conflict(_already(folder)) from busy
+        pause(0.02)
+
+
+def _already(folder: Path) -> str:
+    other = None
+    with suppress(ConfigError):
+        other = read(folder)
+    where = f" (process {other.pid}, {other.api_url})" if other else ""
+    return f"an `orchestrix dev` runs in this folder already{where}: stop it first, or start in another folder"
+
+
+def _replace(path: Path, value: dict[str, Any]) -> None:
+    """Readers see the old file or the new one, never half of it."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+    os.replace(draft, path)
+
+
+def _remove(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        path_of(folder).unlink()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"{value!r} is no positive number")
+    return value
+
+
+def _lock_path(folder: Path) -> Path:
+    return folder / FOLDER / "dev.lock"
+
+
+def _last_path(folder: Path) -> Path:
+    return folder / FOLDER / "last.json"

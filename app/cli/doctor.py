@@ -1,0 +1,154 @@
+"""What keeps this installation from working, and what helps?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from app import config
+from app.cli import devfile, exits, output, places
+from app.cli.banner import database as shown
+from app.cli.client import Api
+from app.cli.finding import FAIL, OK, WARN, Finding
+from app.cli.queues import queues
+from app.cli.settings import chosen, flags, hidden, quieten
+from app.config import Settings
+from app.errors import OrchestrixError
+
+LIMIT = 20.0
+"""Seconds for one check: longer than the database and the broker take to say that they are away."""
+BROKER_PATIENCE = 5.0
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """`doctor`: one line a check; answers 1 if one of them failed."""
+    try:
+        settings = config.load(**flags(arguments))
+    except OrchestrixError as wrong:
+        findings = [Finding(FAIL, "settings", str(wrong))]
+    else:
+        quieten(settings, arguments)
+        findings = _examine(settings, arguments)
+    if arguments.output == "json":
+        output.print_json({"checks": [finding.as_json() for finding in findings]})
+    else:
+        print("\n".join(_lines(findings)))
+    return exits.FAILED if any(finding.status == FAIL for finding in findings) else exits.OK
+
+
+def _examine(settings: Settings, arguments: argparse.Namespace) -> list[Finding]:
+    folder = Path.cwd()
+    found = _settings()
+    found += asyncio.run(_servers(settings, folder))
+    found += _git(settings)
+    found += _api(settings, folder, named=chosen("api_url", arguments))
+    return found
+
+
+async def _servers(settings: Settings, folder: Path) -> list[Finding]:
+    both = await asyncio.gather(
+        _guarded("database", lambda: _database(settings, folder)), _guarded("broker", lambda: _broker(settings, folder))
+    )
+    return [finding for part in both for finding in part]
+
+
+async def _guarded(what: str, check: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    """A check that breaks is a finding, and no reason to leave out the others."""
+    try:
+        async with asyncio.timeout(LIMIT):
+            return await check()
+    except OrchestrixError as wrong:
+        return [Finding(FAIL, what, str(wrong))]
+    except TimeoutError:
+        return [Finding(FAIL, what, f"no answer within {LIMIT:g} s")]
+    except Exception as wrong:
+        return [Finding(FAIL, what, f"unexpected {type(wrong).__name__}: {wrong}")]
+
+
+def _settings() -> list[Finding]:
+    unknown = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in config.unknown_variables()]
+    return unknown or [Finding(OK, "settings", "every ORCHESTRIX_ variable is known")]
+
+
+async def _database(settings: Settings, folder: Path) -> list[Finding]:
+    from app.bootstrap import open_database
+    from app.bootstrap.parts import check_schema
+    from app.errors import SchemaMismatch
+    from app.persistence import schema
+
+    url = places.database(settings, folder)
+    database = open_database(settings.model_copy(update={"database_url": url}))
+    try:
+        await database.ping()
+        await check_schema(database)
+    except SchemaMismatch as wrong:
+        return [Finding(OK, "database", shown(url)), Finding(FAIL, "schema", str(wrong))]
+    finally:
+        await database.close()
+    return [Finding(OK, "database", shown(url)), Finding(OK, "schema", f"{schema.HEAD} (head)")]
+
+
+async def _broker(settings: Settings, folder: Path) -> list[Finding]:
+    from app.bootstrap import load_catalog, open_broker
+
+    url = places.broker(settings, folder)()
+    broker = open_broker(url, "orchestrix doctor")
+    try:
+        await broker.start()
+        if not await broker.wait_up(BROKER_PATIENCE):
+            why = broker.trouble or f"no connection within {BROKER_PATIENCE:g} s"
+            return [Finding(FAIL, "broker", f"{hidden(url)}: {why}", "start it, or correct ORCHESTRIX_BROKER_URL")]
+        found = [Finding(OK, "broker", hidden(url))]
+        if broker.blocked:
+            found = [Finding(WARN, "broker", f"takes no messages: {broker.blocked}", "free its disk or memory")]
+        return found + await queues(broker, load_catalog(settings))
+    finally:
+        await broker.stop()
+
+
+def _git(settings: Settings) -> list[Finding]:
+    if settings.git.provider != "local":
+        return [Finding(OK, "git", f"not needed (git.provider is {settings.git.provider})")]
+    program = shutil.which("git")
+    fix = "install git, or set ORCHESTRIX_GIT__PROVIDER=simulated"
+    if program is None:
+        return [Finding(FAIL, "git", "the program is not on the PATH", fix)]
+    try:
+        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return [Finding(FAIL, "git", f"{program} does not run: {error}", fix)]
+    return [Finding(OK, "git", answer.stdout.strip())]
+
+
+def _api(settings: Settings, folder: Path, *, named: bool) -> list[Finding]:
+    try:
+        api = Api(places.api(settings, folder))
+        health = api.get("/health", also=(503,))
+        reasons = _reasons(health)
+    except OrchestrixError as wrong:
+        guessed = not named and not devfile.path_of(folder).exists()
+        return [Finding(WARN if guessed else FAIL, "API", str(wrong))]
+    if reasons:
+        return [Finding(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")]
+    return [Finding(OK, "API", api.url)]
+
+
+def _reasons(health: Any) -> list[str]:
+    checks = health.get("checks", []) if isinstance(health, dict) else []
+    return [
+        f"{check.get('component')}: {check.get('reason') or 'no'}" for check in checks if not check.get("isHealthy")
+    ]
+
+
+def _lines(findings: list[Finding]) -> list[str]:
+    widest = max(len(finding.what) for finding in findings)
+    return [
+        f"{output.paint_state(f'{finding.status:<4}')}  {finding.what:<{widest}}  {output.visible(finding.detail)}"
+        + (f"  fix: {output.visible(finding.fix)}" if finding.fix else "")
+        for finding in findings
+    ]

@@ -1,0 +1,111 @@
+"""How is an answer shown to a person, and how to a script?"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+GREEN, RED, YELLOW, DIM = "32", "31", "33", "2"
+_STATE_COLOURS = {
+    "COMPLETED": GREEN,
+    "ok": GREEN,
+    "FAILED": RED,
+    "COMPENSATION_FAILED": RED,
+    "fail": RED,
+    "warn": YELLOW,
+}
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether colour is welcome there: a terminal, and nobody said `NO_COLOR` (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str | None) -> str:
+    """`text` in that colour where stdout welcomes it."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and coloured(sys.stdout) else text
+
+
+def paint_state(text: str) -> str:
+    """A state or a verdict (also padded) in its colour."""
+    return paint(text, _STATE_COLOURS.get(text.strip()))
+
+
+def mark(good: bool) -> str:
+    """A tick or a cross, plain where the terminal has none."""
+    fancy = (sys.stdout.encoding or "").lower().startswith("utf")
+    return ("✓" if good else "✗") if fancy else ("+" if good else "x")
+
+
+def visible(text: str) -> str:
+    """`text` in one line, control characters shown as escapes: what others wrote must not steer a terminal."""
+    return "".join(_escape(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
+
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # parts of emoji and of several scripts; harmless
+
+
+def _escape(char: str) -> str:
+    return char if char in _JOINERS else char.encode("unicode_escape").decode("ascii")
+
+
+def cell(value: Any) -> str:
+    """One value as the text of a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (dict, list)):
+        return visible(json.dumps(value, ensure_ascii=False))
+    return visible(str(value))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Columns two spaces apart, numbers as they come, states in colour."""
+    lines = [list(headers), *([cell(value) for value in row] for row in rows)]
+    widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(_line(line, widths) for line in lines)
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """The table on stdout."""
+    print(table(headers, rows))
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """One name and value a line."""
+    longest = max((len(name) for name in fields), default=0)
+    for name, value in fields.items():
+        print(f"{name.ljust(longest)}  {paint_state(cell(value))}")
+
+
+def print_json(value: Any) -> None:
+    """The document as it came, indented."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """The document in one line, at once: for streams."""
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal the text takes (Unicode UAX #11)."""
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char) or char in _JOINERS:
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [text + " " * (wide - width(text)) for text, wide in zip(cells, widths, strict=True)]
+    padded[-1] = cells[-1]
+    return "  ".join(paint_state(text) for text in padded).rstrip(" ")

@@ -1,0 +1,190 @@
+"""How are sagas started and looked at from a shell?  `apps …` is `sagas … app` under the names of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from app.cli import exits, output, places
+from app.cli.client import Api
+from app.cli.follow import ENDED, Progress, until_end, watched
+from app.cli.settings import load
+from app.errors import Invalid
+
+APP = "app"
+_FILTERS = {
+    "state": "state",
+    "created_by": "createdBy",
+    "created_after": "createdAfter",
+    "created_before": "createdBefore",
+    "q": "q",
+    "sort": "sort",
+    "limit": "limit",
+    "cursor": "cursor",
+}
+
+
+def create(arguments: argparse.Namespace) -> int:
+    """`create`: starts one; with `--wait` shows how it goes and answers 1 if it did not complete."""
+    name = "appName" if arguments.saga == APP else "key"
+    body: dict[str, Any] = {name: arguments.key, "createdBy": arguments.by}
+    if arguments.data is not None:
+        body["data"] = _object(arguments.data)
+    headers = _idempotency(arguments.idempotency_key)
+    api = _api(arguments)
+    instance = api.post(_path(arguments), body, headers)
+    if arguments.wait is None:
+        _show(arguments, instance)
+        return exits.OK
+    return _create_and_wait(arguments, api, instance)
+
+
+def _create_and_wait(arguments: argparse.Namespace, api: Api, instance: dict[str, Any]) -> int:
+    progress = None
+    if arguments.output == "table":
+        print(f"{arguments.saga} {instance['id']}  {output.visible(name_of(instance))}")
+        progress = Progress(str(instance["createdAt"]))
+    instance = until_end(api, _path(arguments, instance["id"]), instance, arguments.wait, progress)
+    if progress is None:
+        output.print_json(instance)
+    if instance["state"] not in ENDED:
+        exits.warn(
+            f"still {instance['state']} after {arguments.wait:g} s; it goes on by itself: "
+            f"`orchestrix {_words(arguments, 'watch')} {instance['id']}` follows it",
+            "error",
+        )
+    return exits.OK if instance["state"] == "COMPLETED" else exits.FAILED
+
+
+def list_all(arguments: argparse.Namespace) -> int:
+    """`list`: one page; where there is more, its last line says how to go on."""
+    page = _api(arguments).get(_path(arguments), {name: getattr(arguments, flag) for flag, name in _FILTERS.items()})
+    if arguments.output == "json":
+        output.print_json(page)
+        return exits.OK
+    rows = [
+        (item["id"], name_of(item), item["state"], item["version"], item["createdBy"], item["createdAt"])
+        for item in page["items"]
+    ]
+    output.print_table(("ID", "NAME" if arguments.saga == APP else "KEY", "STATE", "VERSION", "BY", "CREATED"), rows)
+    if page.get("nextCursor"):
+        exits.warn(f"there are more: the same command with --cursor {page['nextCursor']}", "note")
+    return exits.OK
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """`show`: the instance as it is now."""
+    _show(arguments, _api(arguments).get(_path(arguments, arguments.id)))
+    return exits.OK
+
+
+def history(arguments: argparse.Namespace) -> int:
+    """`history`: every change of its state, oldest first."""
+    items = _api(arguments).all_items(_path(arguments, arguments.id) + "/history")
+    if arguments.output == "json":
+        output.print_json({"items": items})
+        return exits.OK
+    columns = ("version", "fromState", "toState", "reason", "actor", "at")
+    output.print_table(
+        ("VERSION", "FROM", "TO", "REASON", "ACTOR", "AT"),
+        [[item.get(column) for column in columns] for item in items],
+    )
+    return exits.OK
+
+
+def messages(arguments: argparse.Namespace) -> int:
+    """`messages`: what was sent, waits, was ignored or could not be read."""
+    items = _api(arguments).all_items(_path(arguments, arguments.id) + "/messages")
+    if arguments.output == "json":
+        output.print_json({"items": items})
+        return exits.OK
+    columns = list(dict.fromkeys(name for item in items for name in item))
+    output.print_table([_title(name) for name in columns], [[item.get(name) for name in columns] for item in items])
+    return exits.OK
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """`watch`: each change as it comes, until the end; answers 1 if that is not COMPLETED."""
+    api, path = _api(arguments), _path(arguments, arguments.id)
+    state = ""
+    for change in watched(api, path):
+        state = change["toState"]
+        if arguments.output == "json":
+            output.print_json_line(change)
+        else:
+            print(_change(change), flush=True)
+    return exits.OK if state == "COMPLETED" else exits.FAILED
+
+
+def name_of(instance: dict[str, Any]) -> str:
+    """What the user called it."""
+    return str(instance.get("appName") or instance.get("key") or "")
+
+
+def _api(arguments: argparse.Namespace) -> Api:
+    return Api(places.api(load(arguments), Path.cwd()))
+
+
+def _path(arguments: argparse.Namespace, instance: int | None = None) -> str:
+    base = "/apps" if arguments.saga == APP else f"/sagas/{_quoted(arguments.saga)}"
+    return base if instance is None else f"{base}/{instance}"
+
+
+def _quoted(name: str) -> str:
+    if name in ("", ".", ".."):
+        raise Invalid(f"{name!r} is no name of a saga")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as wrong:
+        raise Invalid("the saga's name is not valid text: write it in UTF-8") from wrong
+
+
+def _words(arguments: argparse.Namespace, action: str) -> str:
+    return f"apps {action}" if arguments.saga == APP else f"sagas {action} {arguments.saga}"
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as wrong:
+        raise Invalid(f'--data is not JSON ({wrong}): write an object, as \'{{"team": "blue"}}\'') from wrong
+    if not isinstance(found, dict):
+        raise Invalid('--data must be a JSON object, as \'{"team": "blue"}\'')
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _idempotency(key: str | None) -> dict[str, str]:
+    if key is None:
+        return {}
+    if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):
+        raise Invalid("--idempotency-key takes 1 to 255 visible ASCII characters")
+    return {"Idempotency-Key": key}
+
+
+def _show(arguments: argparse.Namespace, instance: dict[str, Any]) -> None:
+    if arguments.output == "json":
+        output.print_json(instance)
+    else:
+        output.print_fields(instance)
+
+
+def _change(change: dict[str, Any]) -> str:
+    parts = (
+        output.cell(change.get("at")),
+        f"v{output.cell(change.get('version'))}",
+        f"{output.cell(change.get('fromState'))} → {output.paint_state(output.cell(change['toState']))}",
+        output.cell(change.get("reason")),
+        output.cell(change.get("actor")),
+    )
+    return "  ".join(parts)
+
+
+def _title(name: str) -> str:
+    return "".join(f" {char}" if char.isupper() else char for char in name).upper()

@@ -1,0 +1,74 @@
+"""Is the database schema the one that this version needs, and how does it get there?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from app.cli import exits, output, places
+from app.cli.settings import load, quieten
+from app.config import Settings
+from app.persistence import schema
+
+
+def upgrade(arguments: argparse.Namespace) -> int:
+    """`db upgrade`: brings the schema to this version; nothing happens if it is there already."""
+    settings = _settings(arguments)
+    asyncio.run(schema.upgrade(_url(settings)))
+    print(f"the schema is at {schema.HEAD}")
+    return exits.OK
+
+
+def current(arguments: argparse.Namespace) -> int:
+    """`db current`: which revision the database has, and which this version needs."""
+    revision = asyncio.run(_current(_settings(arguments)))
+    if arguments.output == "json":
+        output.print_json({"current": revision, "head": schema.HEAD})
+    else:
+        output.print_fields({"current": revision or "none", "head": schema.HEAD})
+    return exits.OK
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """`db check`: whether tables and columns are what this version needs; answers 1 and says what differs if not."""
+    settings = _settings(arguments)
+    asyncio.run(_check_revision(settings))
+    differences = asyncio.run(schema.check(_url(settings)))
+    for difference in differences:
+        print(output.visible(str(difference)))
+    if not differences:
+        print(f"the schema is as it should be ({schema.HEAD})")
+    return exits.FAILED if differences else exits.OK
+
+
+async def _current(settings: Settings) -> str | None:
+    from app.bootstrap import open_database
+
+    database = open_database(settings)
+    try:
+        return await schema.current(database)
+    finally:
+        await database.close()
+
+
+async def _check_revision(settings: Settings) -> None:
+    from app.bootstrap import open_database
+    from app.bootstrap.parts import check_schema
+
+    database = open_database(settings)
+    try:
+        await check_schema(database)
+    finally:
+        await database.close()
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    settings = load(arguments)
+    quieten(settings, arguments)
+    return settings.model_copy(update={"database_url": places.database(settings, Path.cwd())})
+
+
+def _url(settings: Settings) -> str:
+    assert settings.database_url is not None
+    return settings.database_url

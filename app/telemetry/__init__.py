@@ -1,0 +1,1 @@
+"""What does a process tell about itself while it runs?"""
