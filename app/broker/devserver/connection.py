@@ -232,8 +232,8 @@ class Connection(asyncio.Protocol):
         if index != _CHANNEL_OPEN:
             raise errors.channel_error("expected 'channel.open'")
         limit = self._negotiation.terms.channel_max
-        if number > limit:
-            raise errors.not_allowed(f"channel number {number} exceeds the negotiated channel_max ({limit})")
+        if len(self._channels) >= limit:
+            raise errors.not_allowed(f"the channels opened have reached the negotiated channel_max ({limit})")
         self._channels[number] = Channel(number, self)
         self._send(commands.Channel.OpenOk(), number)
 
