@@ -23,7 +23,8 @@ from app.broker.devserver import DevServer
 from app.config import Settings
 from app.errors import ConfigError
 from app.persistence import schema
-from workers.sdk import Worker, assemble
+from workers import Worker
+from workers.sdk import assemble
 
 log = logging.getLogger("orchestrix")
 
@@ -144,12 +145,8 @@ async def _run(
         sockets = [_bound(settings)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
         await node.start()
-        beginning = asyncio.create_task(_begin(node, worker), name="begin")
-        beginning.add_done_callback(
-            lambda task: (
-                None if task.cancelled() or task.exception() else ready(_running(node, settings, sockets, broker_url))
-            )
-        )
+        running = _running(node, settings, sockets, broker_url)
+        beginning = asyncio.create_task(_begin(node, worker, lambda: ready(running)), name="begin")
         try:
             await first_of(signals.stop, beginning)
         finally:

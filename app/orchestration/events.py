@@ -19,7 +19,7 @@ from app.orchestration.watch import Watch
 from app.persistence import history, instances, notes, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.notes import Note
-from app.persistence.pairs import Pair, pair_of
+from app.persistence.pairs import APPS, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable
@@ -185,7 +185,7 @@ class EventListener:
     async def _write(self, tx: Transaction, batch: Sequence[Received], *, wait: bool) -> Verdicts:
         now = self._database.now()
         verdicts = Verdicts()
-        for pair, group in sorted(_by_pair(batch).items(), key=lambda item: item[0].name):
+        for pair, group in sorted(_by_pair(batch).items(), key=lambda item: item[0] is not APPS):
             rows = await self._lock(tx, pair, [one.event.app_id for one in group], wait=wait)
             changed: list[tuple[int, Instance]] = []
             for one in sorted(group, key=lambda one: one.event.app_id):
@@ -241,7 +241,7 @@ class EventListener:
             if ignored.reason != "unknown-app":
                 counted[(one.saga.name, one.event.app_id, one.event.type, ignored.reason)] += 1
         rows = [
-            Note(saga=saga, instance_id=app_id, kind="ignored", type=kind, reason=reason, count=count, at=now)
+            Note(saga, app_id, "ignored", kind, reason, count, first_at=now, last_at=now)
             for (saga, app_id, kind, reason), count in counted.items()
         ]
         if rows:

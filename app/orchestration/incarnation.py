@@ -14,6 +14,7 @@ from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
 from app.persistence import incarnation, instances, outbox
 from app.persistence.engine import Database
+from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Command
@@ -104,9 +105,11 @@ class Incarnation:
             after = 0
             while names and (live := await self._owed(pair, names, after)):
                 after = live[-1].id
-                rows = [row_for(one, command) for one in live if (command := self._command(one))]
-                await self._database.run(lambda tx, rows=rows: outbox.insert(tx, rows, claimed_by=None, lease_s=0.0))
+                await self._owe([row_for(one, command) for one in live if (command := self._command(one))])
                 self._relay.poke()
+
+    async def _owe(self, rows: Sequence[OutboxRow]) -> None:
+        await self._database.run(lambda tx: outbox.insert(tx, rows, claimed_by=None, lease_s=0.0))
 
     async def _owed(self, pair: Pair, names: Sequence[str], after: int) -> list[Instance]:
         async with self._database.read() as connection:

@@ -101,7 +101,8 @@ class OutboxRelay:
             await self._settle(rows, results)
 
     def _next_batch(self) -> list[OutboxRow]:
-        now, rows = clock.monotonic(), []
+        now = clock.monotonic()
+        rows: list[OutboxRow] = []
         while self._waiting and len(rows) < self._batch:
             until, row = self._waiting.popleft()
             if until > now:

@@ -24,7 +24,7 @@ from app.orchestration.requests import (
 from app.orchestration.watch import Watch
 from app.persistence import history, idempotency, instances, outbox
 from app.persistence.engine import Database, Transaction
-from app.persistence.pairs import Pair, pair_of
+from app.persistence.pairs import APPS, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.transition import Moved, numbered, start
@@ -144,11 +144,11 @@ class Starter:
         for place, request in enumerate(requests):
             places.setdefault(pair_of(request.saga), []).append(place)
         written: list[Moved | None] = [None] * len(requests)
-        for pair, group in sorted(places.items(), key=lambda item: item[0].name):
+        for pair, group in sorted(places.items(), key=lambda item: item[0] is not APPS):
             begun = [start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now) for place in group]
             ids = await instances.insert(tx, pair, begun)
-            for place, one, new_id in zip(group, begun, ids, strict=True):
-                written[place] = numbered(self._saga(requests[place]), one, new_id) if new_id is not None else None
+            for place, fresh, new_id in zip(group, begun, ids, strict=True):
+                written[place] = numbered(self._saga(requests[place]), fresh, new_id) if new_id is not None else None
             new = [one for place in group if (one := written[place]) is not None]
             await history.insert(tx, pair, [(one.instance.id, change) for one in new for change in one.history])
             await outbox.insert(tx, rows_of(new), claimed_by=self._node, lease_s=self._relay.lease)

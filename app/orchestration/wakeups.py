@@ -61,15 +61,15 @@ class Wakeups:
         if self._broker.state is not LinkState.UP:
             await self._wake.wait(NAP)
             return
-        woken = 0
-        for pair, names in self._sagas.items():
-            if names:
-                woken += await self._database.run(lambda tx, pair=pair, names=names: self._send_again(tx, pair, names))
+        woken = sum([await self._send_all_again(pair, names) for pair, names in self._sagas.items() if names])
         if woken:
             log.debug("sent %d overdue commands again", woken)
             self._relay.poke()
         else:
             await self._wake.wait(await self._until_next())
+
+    async def _send_all_again(self, pair: Pair, names: Sequence[str]) -> int:
+        return await self._database.run(lambda tx: self._send_again(tx, pair, names))
 
     async def _send_again(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> int:
         due = await instances.due(tx, pair, names, limit=self._batch)
