@@ -1,0 +1,39 @@
+"""What can the tests of the worker ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from app import clock
+from tests.fakes.broker import FakeBroker
+from tests.fakes.rows import Rows
+from tests.fakes.time import Shifted
+
+from .rig import Rig
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    """The rows that the state guard sees."""
+    rows = Rows()
+    monkeypatch.setattr("workers.sdk.guard.guard", rows.guard)
+    return rows
+
+
+@pytest.fixture
+async def rig(rows: Rows) -> AsyncIterator[Rig]:
+    """A worker to be started by the test, stopped at its end."""
+    rig = Rig(FakeBroker(), rows)
+    yield rig
+    if rig.worker is not None:
+        await rig.worker.stop()
+
+
+@pytest.fixture
+def time() -> Iterator[Shifted]:
+    """A clock that the test can put forward."""
+    source = Shifted()
+    with clock.use(source):
+        yield source

@@ -1,0 +1,99 @@
+"""How does a test set up a worker over a broker and a database in memory?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, cast
+
+from app.broker.port import Broker, Delivery
+from app.config import Settings
+from app.persistence.engine import Database
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog, Owner
+from sagas.engine.messages import Command
+from tests.fakes.broker import FakeBroker, FakeConsumer
+from tests.fakes.rows import Rows
+from workers import HandlerTable, Worker
+from workers.sdk.handlers import Handler
+from workers.sdk.job import Job
+
+CREATE, REGISTER = "cmd.createGitRepo", "cmd.registerApp"
+CREATED, FAILED = "evt.gitRepoCreated", "evt.stepFailed"
+CATALOG = Catalog([APP_PROVISIONING])
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+COMMAND = Command(
+    id="m-1",
+    type=CREATE,
+    saga="app",
+    app_id=1,
+    app_name="shop",
+    correlation_id="c-1",
+    expected_state="APP_INITIATED",
+    step="createGitRepo",
+    attempt=1,
+    timeout_ms=60_000,
+    idempotency_key="app:1:createGitRepo:do",
+    data={"size": 3},
+)
+
+
+def command(app_id: int = 1, **changes: Any) -> Command:
+    """The first command of app `app_id`, with id `m-{app_id}`."""
+    key = f"app:{app_id}:createGitRepo:do"
+    fresh = replace(COMMAND, id=f"m-{app_id}", app_id=app_id, correlation_id=f"c-{app_id}", idempotency_key=key)
+    return replace(fresh, **changes)
+
+
+def job(ordered: Command = COMMAND) -> Job:
+    """A job as the intake makes it."""
+    delivery = Delivery(b"", CREATE, "", CREATE, None, None, None, {"traceparent": TRACE}, False, 0, 1, 1)
+    return Job(ordered, cast(Owner, CATALOG.command(CREATE)), 0.0, [delivery], looked=1e12)
+
+
+class Rig:
+    """A worker, its broker and its rows. `start` first."""
+
+    def __init__(self, broker: FakeBroker, rows: Rows) -> None:
+        self.broker = broker
+        self.rows = rows
+        self.worker: Worker | None = None
+
+    async def start(self, handler: Handler, **settings: Any) -> Worker:
+        """A worker that serves `cmd.createGitRepo` with `handler`; `settings` are those of `worker`."""
+        database, broker = cast(Database, self.rows), cast(Broker, self.broker)
+        table = HandlerTable([(CREATE, handler)])
+        self.worker = Worker(broker, database, CATALOG, table, Settings.model_validate({"worker": settings}))
+        await self.worker.start()
+        return self.worker
+
+    @property
+    def consumer(self) -> FakeConsumer:
+        """The worker's consumer."""
+        return self.broker.consumers[0]
+
+    def send(self, *app_ids: int, **changes: Any) -> None:
+        """The first commands of these apps; rows for those that have none. `changes` are fields of `Stored`."""
+        for app_id in app_ids:
+            if app_id not in self.rows.rows:
+                self.rows.put(app_id)
+            self.put(command(app_id), **changes)
+
+    def put(self, ordered: Command, **changes: Any) -> None:
+        """A command, without a row."""
+        self.broker.put(CREATE, ordered.body(), **changes)
+
+    async def settled(self) -> None:
+        """Waits until every command is acknowledged."""
+        await self.broker.settled(CREATE)
+
+    def bodies(self, routing_key: str = CREATED) -> list[dict[str, Any]]:
+        """What the events of that name say."""
+        return [json.loads(message.body) for message in self.broker.events(routing_key)]
+
+    def error(self) -> dict[str, Any]:
+        """The error of the only failure event."""
+        (body,) = self.bodies(FAILED)
+        error: dict[str, Any] = body["error"]
+        return error
