@@ -22,7 +22,7 @@ RESULTS = _ROOT / "build" / "requirements.json"
 def rows() -> dict[str, str]:
     """Each row's id and its kind of proof, `doc` or `test`, in the specification's order."""
     pairs = (line.split("\t") for line in ROWS.read_text().splitlines() if line)
-    return {row: proof for row, proof in pairs}
+    return dict(pairs)
 
 
 def unproven(proven: Iterable[str]) -> list[str]:
@@ -35,9 +35,7 @@ class Ledger:
     """The pytest plugin that writes down which rows the passing tests name."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._complete = config.args_source is not pytest.Config.ArgsSource.ARGS and not (
-            config.getoption("keyword") or config.getoption("markexpr")
-        )
+        self._complete = config.args_source is not pytest.Config.ArgsSource.ARGS
         self._outcome: dict[str, tuple[bool, list[str]]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -47,6 +45,10 @@ class Ledger:
             unknown = [row for row in _named(item) if row not in known]
             if unknown:
                 raise pytest.UsageError(f"{item.nodeid} names unknown rows of the specification: {unknown}")
+
+    def pytest_deselected(self) -> None:
+        """Some tests were left out: what they proved before still stands."""
+        self._complete = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:

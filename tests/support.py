@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, overload
 
 from tests.servers.ports import free_port
 
@@ -15,9 +15,19 @@ __all__ = ["eventually", "eventually_sync", "free_port"]
 T = TypeVar("T")
 
 
+@overload
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]], *, deadline: float, every: float = 0.02, message: str = ""
-) -> T:
+    condition: Callable[[], Awaitable[T]], *, deadline: float, every: float = 0.02, message: str = ""
+) -> T: ...
+
+
+@overload
+async def eventually(condition: Callable[[], T], *, deadline: float, every: float = 0.02, message: str = "") -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], object], *, deadline: float, every: float = 0.02, message: str = ""
+) -> object:
     """The first true answer of `condition`, which may be a coroutine function.
 
     `deadline` and `every` are seconds on the running loop's clock, so that virtual time works. A condition that raises
@@ -30,9 +40,9 @@ async def eventually(
         try:
             async with asyncio.timeout_at(end):
                 answer = condition()
-                last = value = cast(T, await answer if inspect.isawaitable(answer) else answer)
-            if value:
-                return value
+                last = await answer if inspect.isawaitable(answer) else answer
+            if last:
+                return last
         except AssertionError as error:
             last = error
         except TimeoutError:

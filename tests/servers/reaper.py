@@ -31,7 +31,7 @@ def family(pid: int) -> list[int]:
 
 def born(pid: int) -> str:
     """When the process started, in the kernel's ticks; empty when there is none. Tells a reused pid apart."""
-    fields = _stat(pid)
+    fields = stat_of(pid)
     return fields[19] if fields else ""
 
 
@@ -55,12 +55,12 @@ def kill_family(pid: int, *, deadline: float = 10.0) -> None:
 def _process_table() -> Iterable[tuple[int, int, int, int]]:
     """(pid, parent, group, session) of every process that is not a zombie. Linux only; elsewhere empty."""
     for folder in Path("/proc").glob("[0-9]*"):
-        fields = _stat(int(folder.name))
+        fields = stat_of(int(folder.name))
         if fields and fields[0] not in "ZX":
             yield int(folder.name), int(fields[1]), int(fields[2]), int(fields[3])
 
 
-def _stat(pid: int) -> list[str]:
+def stat_of(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on (proc(5)); the command's name before them may hold anything."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -12,19 +12,19 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 
-def run_sql(url: str, *statements: str) -> None:
-    """Runs the statements, each in a transaction of its own. Raises the driver's errors.
+def run_sql(url: str, *statements: str, timeout: float = 60.0) -> None:
+    """Runs the statements, each in a transaction of its own. Raises the driver's errors and TimeoutError.
 
     In a thread, because the caller may be a fixture of a test that has an event loop.
     """
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, _run_sql(url, statements)).result()
+        pool.submit(asyncio.run, _run_sql(url, statements, timeout)).result()
 
 
-async def _run_sql(url: str, statements: Sequence[str]) -> None:
+async def _run_sql(url: str, statements: Sequence[str], timeout: float) -> None:
     engine = create_async_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     try:
-        async with asyncio.timeout(60), engine.connect() as connection:
+        async with asyncio.timeout(timeout), engine.connect() as connection:
             for statement in statements:
                 await connection.exec_driver_sql(statement)
     finally:
@@ -32,9 +32,9 @@ async def _run_sql(url: str, statements: Sequence[str]) -> None:
 
 
 def answers_sql(url: str) -> bool:
-    """Whether the server lets us in and answers a query."""
+    """Whether the server lets us in and answers a query within three seconds."""
     try:
-        run_sql(url, "SELECT 1")
+        run_sql(url, "SELECT 1", timeout=3.0)
     except (OSError, DBAPIError, TimeoutError):
         return False
     return True

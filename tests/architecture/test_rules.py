@@ -1,0 +1,174 @@
+"""Does the code keep the rules that no linter knows?"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import budget
+from tests.architecture.source import PRODUCT, ROOT, Module, modules
+
+CLOCK = "app/clock.py"
+FORBIDDEN_WORDS = ("manager", "helper", "util", "common")
+TIME_AND_CHANCE = {
+    "time": {
+        f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")
+    }
+    | {"gmtime", "localtime", "ctime", "strftime"},
+    "random": {"*"},
+    "secrets": {"*"},
+    "uuid": {"uuid1", "uuid3", "uuid4", "uuid5", "getnode"},
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+    "os": {"urandom", "getrandom"},
+}
+# Waiting itself is written here; the others wait by `eventually` or by a signal.
+MAY_SLEEP = {"tests/support.py", "tests/servers/reaper.py"}
+
+
+def test_layers_keep_their_import_rules() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run([program, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_code_keeps_its_size_budget() -> None:
+    assert list(budget.measure().excesses()) == []
+
+
+def test_only_the_clock_asks_for_time_and_chance() -> None:
+    found = [
+        f"{module.place}:{line} {what}"
+        for module in modules(*PRODUCT)
+        if module.place != CLOCK
+        for line, what in time_and_chance(module.tree)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.monotonic()",
+        "from time import monotonic",
+        "import random as r",
+        "from uuid import uuid4",
+        "import uuid\nuuid.uuid4()",
+        "from datetime import datetime\ndatetime.now()",
+        "import datetime\ndatetime.datetime.now()",
+        "import os\nos.urandom(3)",
+    ],
+)
+def test_time_and_chance_are_seen(source: str) -> None:
+    assert list(time_and_chance(ast.parse(source)))
+
+
+def test_uuids_and_times_may_be_read() -> None:
+    source = "from uuid import UUID\nfrom datetime import UTC, datetime\ndatetime.fromtimestamp(0, UTC)"
+    assert list(time_and_chance(ast.parse(source))) == []
+
+
+def test_every_product_module_asks_its_question() -> None:
+    wrong = [module.place for module in modules(*PRODUCT) if module.text.strip() and not asks_a_question(module)]
+    assert wrong == []
+
+
+def test_every_test_module_says_what_it_is_about() -> None:
+    assert [m.place for m in modules("tests") if m.text.strip() and not ast.get_docstring(m.tree)] == []
+
+
+def test_names_say_what_a_thing_is() -> None:
+    found = [
+        f"{module.place}: {name}"
+        for module in modules(*PRODUCT, "tests")
+        for name in [module.path.stem, *class_names(module.tree)]
+        if any(word in words(name) for word in FORBIDDEN_WORDS)
+    ]
+    assert found == []
+
+
+def test_tests_wait_for_a_reason() -> None:
+    found = [
+        f"{module.place}:{line}"
+        for module in modules("tests")
+        if module.place not in MAY_SLEEP
+        for line in bare_sleeps(module.tree)
+    ]
+    assert found == []
+
+
+def test_a_bare_sleep_is_seen() -> None:
+    source = "import asyncio\nasync def test():\n    await asyncio.sleep(0)\n    await asyncio.sleep(1)"
+    assert list(bare_sleeps(ast.parse(source))) == [4]
+
+
+def test_documents_hold_no_local_path_and_no_registry() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in documents()
+        for match in re.finditer(r"/(?:home|root|work|Users)/\S*|\S*(?:pypi|pythonhosted)\S*", path.read_text())
+    ]
+    assert found == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    wanted = re.compile(r"\b(?:TODO|FIXME|XXX)\b|\bNotImplementedError\b")
+    this = Path(__file__)
+    found = [m.place for m in modules(*PRODUCT, "tests") if m.path != this and wanted.search(m.text)]
+    assert found == []
+
+
+def time_and_chance(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of everything that asks the clock or the dice."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if "*" in TIME_AND_CHANCE.get(a.name, ()))
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            forbidden = TIME_AND_CHANCE.get(node.module or "", set())
+            yield from ((node.lineno, a.name) for a in node.names if forbidden & {"*", a.name})
+        elif isinstance(node, ast.Attribute) and node.attr in TIME_AND_CHANCE.get(_last_name(node.value), ()):
+            yield node.lineno, ast.unparse(node)
+
+
+def asks_a_question(module: Module) -> bool:
+    """Whether the docstring begins with the question that the file answers."""
+    first = (ast.get_docstring(module.tree) or "").partition("\n\n")[0]
+    return re.match(r"[^.?!]*[^?]*\?", first, re.DOTALL) is not None
+
+
+def class_names(tree: ast.Module) -> Iterator[str]:
+    """The classes of a module."""
+    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def words(name: str) -> set[str]:
+    """The words of a CamelCase or snake_case name, in lower case and without a plural's s."""
+    return {word.lower().removesuffix("s") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def bare_sleeps(tree: ast.Module) -> Iterator[int]:
+    """The lines that sleep for a time; `sleep(0)` only lets others run."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last_name(node.func) == "sleep":
+            zero = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+            if not zero:
+                yield node.lineno
+
+
+def documents() -> Iterator[Path]:
+    """What people read: the README and everything written beside it."""
+    yield from ROOT.glob("*.md")
+    for folder in ("docs", "deploy"):
+        yield from (p for p in (ROOT / folder).rglob("*") if p.suffix in {".md", ".yml", ".yaml", ".toml"})
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
