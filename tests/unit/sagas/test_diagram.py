@@ -1,0 +1,41 @@
+"""Does the diagram show the saga, all of it and nothing else?"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sagas import Saga
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.definition import CREATED, STEP_FAILED
+from sagas.engine.diagram import to_mermaid
+from tests.unit.sagas.builders import ORDER, step
+
+EDGE = re.compile(r"^    (\S+) --> (\S+)(?:: (.+))?$")
+
+
+@pytest.mark.parametrize("saga", [APP_PROVISIONING, ORDER, Saga("x", (step(),))], ids=lambda saga: saga.name)
+def test_diagram_has_every_edge_and_no_other(saga: Saga) -> None:
+    head, *lines = to_mermaid(saga).splitlines()
+    assert head == "stateDiagram-v2"
+    drawn = [match.groups() for match in map(EDGE.match, lines) if match]
+    assert len(drawn) == len(lines)
+    labels = {CREATED: "start", STEP_FAILED: "a step failed"}
+    moves = [(edge.source or "[*]", edge.target, labels.get(edge.cause, edge.cause)) for edge in saga.edges]
+    assert drawn == [*moves, ("COMPLETED", "[*]", None), ("FAILED", "[*]", None)]
+
+
+def test_diagram_of_the_app_saga() -> None:
+    assert to_mermaid(APP_PROVISIONING) == (
+        "stateDiagram-v2\n"
+        "    [*] --> APP_INITIATED: start\n"
+        "    APP_INITIATED --> GIT_REPO_CREATED: evt.gitRepoCreated\n"
+        "    GIT_REPO_CREATED --> REGISTERING: immediate\n"
+        "    REGISTERING --> COMPLETED: evt.appRegistered\n"
+        "    APP_INITIATED --> FAILED: a step failed\n"
+        "    GIT_REPO_CREATED --> FAILED: a step failed\n"
+        "    REGISTERING --> FAILED: a step failed\n"
+        "    COMPLETED --> [*]\n"
+        "    FAILED --> [*]\n"
+    )
