@@ -1,17 +1,18 @@
 """Which errors can Orchestrix raise, and what should the caller do about each?
 
-    OrchestrixError                 (sagas.engine.errors) root of all
-    ├── DefinitionError             (sagas.engine.errors) a saga is wrong; found at import
-    ├── IllegalTransition           (sagas.engine.errors) the state machine was asked for a move that it does not have
-    ├── RetryLater                  try again, the same call can succeed
-    │   └── Unavailable             database or broker is away, slow or full
-    │       └── OutcomeUnknown      the connection died during COMMIT: it may or may not have happened
-    ├── GiveUp                      trying again cannot help
-    │   ├── ConfigError             a setting is wrong; the message says which and what to write
-    │   ├── NotFound                no such thing
-    │   ├── Invalid                 the input is wrong; the message says what is allowed
-    │   └── SchemaMismatch          the database schema is behind or ahead of this version
-    └── Conflict                    somebody else was first: read again, then decide
+OrchestrixError                 (sagas.engine.errors) root of all
+├── DefinitionError             (sagas.engine.errors) a saga is wrong; found at import
+├── IllegalTransition           (sagas.engine.errors) the state machine was asked for a move that it does not have
+├── RetryLater                  try again, the same call can succeed
+│   ├── Contention              the database ended one of two transactions that were in each other's way
+│   └── Unavailable             database or broker is away, slow or full
+│       └── OutcomeUnknown      the connection died during COMMIT: it may or may not have happened
+├── GiveUp                      trying again cannot help
+│   ├── ConfigError             a setting is wrong; the message says which and what to write
+│   ├── NotFound                no such thing
+│   ├── Invalid                 the input is wrong; the message says what is allowed
+│   └── SchemaMismatch          the database schema is behind or ahead of this version
+└── Conflict                    somebody else was first: read again, then decide
 """
 
 from sagas.engine.errors import DefinitionError, IllegalTransition, OrchestrixError
@@ -19,6 +20,7 @@ from sagas.engine.errors import DefinitionError, IllegalTransition, OrchestrixEr
 __all__ = [
     "ConfigError",
     "Conflict",
+    "Contention",
     "DefinitionError",
     "GiveUp",
     "IllegalTransition",
@@ -34,6 +36,10 @@ __all__ = [
 
 class RetryLater(OrchestrixError):
     """The same call can succeed later."""
+
+
+class Contention(RetryLater):
+    """A deadlock, or a lock that was not free in time. Nothing was written; try the whole transaction again."""
 
 
 class Unavailable(RetryLater):

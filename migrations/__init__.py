@@ -1,0 +1,1 @@
+"""How did the schema become what it is?  One revision a file, run by `orchestrix db upgrade`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,8 +23,9 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, VARCHAR
+from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import LargeBinary, TypeDecorator
 
 metadata = MetaData(
@@ -62,16 +64,31 @@ class UtcTime(TypeDecorator[datetime]):
 
 def Name(length: int) -> Any:
     """Text that is compared code point by code point on every database."""
-    return (
-        String(length)
-        .with_variant(String(length, collation="C"), "postgresql")
-        .with_variant(VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
-    )
+    return String(length).with_variant(String(length, collation="C"), "postgresql")
+
+
+class Json(TypeDecorator[Any]):
+    """JSON that comes out as it went in. Text on MySQL, whose own type turns whole numbers over 64 bits to floats."""
+
+    impl = JSON
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        if dialect.name == "mysql":
+            return dialect.type_descriptor(LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"))
+        return dialect.type_descriptor((JSONB if dialect.name == "postgresql" else JSON)(none_as_null=True))
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "mysql":
+            return value
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return json.loads(value) if value is not None and dialect.name == "mysql" else value
 
 
 BigId = BigInteger().with_variant(Integer, "sqlite")
-Json = JSON().with_variant(JSONB, "postgresql")
-Body = LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
+Body = LargeBinary().with_variant(LONGBLOB, "mysql")
 
 _NEVER_STUCK: Final = (
     "(state IN ('COMPLETED', 'FAILED') AND wake_at IS NULL AND wake_reason IS NULL AND blocker IS NULL)"
@@ -79,6 +96,11 @@ _NEVER_STUCK: Final = (
     "(wake_at IS NOT NULL AND wake_reason IS NOT NULL AND blocker IS NULL)"
     " OR (wake_at IS NULL AND wake_reason IS NULL AND blocker IS NOT NULL)))"
 )
+
+
+def _table(name: str, *items: SchemaItem) -> Table:
+    # On MySQL the server's defaults would decide which letters can be stored and whether 'x' is 'X'.
+    return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
 
 
 def _instance_columns() -> list[Column[Any]]:
@@ -102,7 +124,7 @@ def _instance_columns() -> list[Column[Any]]:
     ]
 
 
-def _history_columns(owner: str, table: str) -> list[Column[Any]]:
+def _history_columns(owner: str, table: str) -> list[SchemaItem]:
     return [
         Column("id", BigId, primary_key=True, autoincrement=True),
         Column(owner, BigId, ForeignKey(f"{table}.id"), nullable=False),
@@ -119,9 +141,8 @@ def _history_columns(owner: str, table: str) -> list[Column[Any]]:
     ]
 
 
-apps = Table(
+apps = _table(
     "apps",
-    metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("app_name", Name(200), nullable=False),
     *_instance_columns(),
@@ -133,11 +154,10 @@ apps = Table(
     Index(None, "wake_at"),
 )
 
-app_state_history = Table("app_state_history", metadata, *_history_columns("app_id", "apps"))
+app_state_history = _table("app_state_history", *_history_columns("app_id", "apps"))
 
-saga_instances = Table(
+saga_instances = _table(
     "saga_instances",
-    metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("saga", String(40), nullable=False),
     Column("key", Name(200), nullable=False),
@@ -150,11 +170,10 @@ saga_instances = Table(
     Index(None, "wake_at"),
 )
 
-saga_history = Table("saga_history", metadata, *_history_columns("instance_id", "saga_instances"))
+saga_history = _table("saga_history", *_history_columns("instance_id", "saga_instances"))
 
-saga_notes = Table(
+saga_notes = _table(
     "saga_notes",
-    metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("saga", String(40), nullable=False),
     Column("instance_id", BigInteger, nullable=False),
@@ -167,9 +186,8 @@ saga_notes = Table(
     UniqueConstraint("saga", "instance_id", "kind", "type", "reason"),
 )
 
-outbox = Table(
+outbox = _table(
     "outbox",
-    metadata,
     Column("id", String(36), nullable=False),
     Column("saga", String(40), nullable=False),
     Column("instance_id", BigInteger, nullable=False),
@@ -193,17 +211,15 @@ outbox = Table(
     Index(None, "claimed_until"),
 )
 
-broker_incarnation = Table(
+broker_incarnation = _table(
     "broker_incarnation",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("incarnation", String(36), nullable=False),
     Column("changed_at", UtcTime, nullable=False),
 )
 
-idempotency_keys = Table(
+idempotency_keys = _table(
     "idempotency_keys",
-    metadata,
     Column("scope", String(64), nullable=False),
     Column("key", Name(255), nullable=False),
     Column("fingerprint", String(64), nullable=False),
@@ -215,9 +231,8 @@ idempotency_keys = Table(
     Index(None, "created_at"),
 )
 
-job_group = Table(
+job_group = _table(
     "job_group",
-    metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("app_name", Name(200), nullable=False),
     Column("address_type", Integer, nullable=False),

@@ -1,0 +1,217 @@
+"""How do MySQL and MariaDB say it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Table,
+    TextClause,
+    and_,
+    event,
+    literal_column,
+    or_,
+    select,
+    text,
+    tuple_,
+    type_coerce,
+)
+from sqlalchemy.dialects.mysql import insert
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import ColumnElement
+
+from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
+from app.persistence.tables import UtcTime
+
+from .port import BulkInsert, BulkUpdate, Row, Statements
+from .rows import Kind, documents, kind
+
+_TYPES = {
+    Kind.INT: "BIGINT",
+    Kind.TEXT: "LONGTEXT",
+    Kind.TIME: "DATETIME(6)",
+    Kind.JSON: "LONGTEXT",
+}
+_SESSION = (
+    "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION innodb_lock_wait_timeout = 2, time_zone = '+00:00',"
+    " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'",
+)
+_MARIADB = ("SET SESSION idle_transaction_timeout = 5",)
+_MEANINGS: dict[int, type[OrchestrixError]] = {
+    1020: Contention,  # the row has changed since the snapshot
+    1205: Contention,  # lock wait
+    1213: Contention,  # deadlock
+    1062: Conflict,
+    1054: SchemaMismatch,
+    1146: SchemaMismatch,
+    1064: GiveUp,
+    1048: Invalid,
+    1264: Invalid,
+    1292: Invalid,
+    1366: Invalid,
+    1406: Invalid,
+    1451: Invalid,
+    1452: Invalid,
+    3819: Invalid,  # CHECK, MySQL
+    4025: Invalid,  # CHECK, MariaDB
+}
+_ROUNDS = 20
+
+
+class MySql:
+    """MySQL from version 8.0.19 and MariaDB from 10.6."""
+
+    name = "mysql"
+    one_writer = False
+
+    def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
+        # Autocommit: reads take no transaction, and writers begin theirs by word.
+        arguments = {
+            "charset": "utf8mb4",
+            "autocommit": True,
+            "connect_timeout": 5,
+            "read_timeout": limit,
+            "program_name": name,
+            "binary_prefix": True,
+        }
+        return {"pool_pre_ping": True, "connect_args": arguments}
+
+    def listen(self, engine: Engine) -> None:
+        event.listen(engine, "connect", _connected)
+        event.listen(engine, "begin", _begun)
+
+    def reading(self) -> dict[str, Any]:
+        return {}
+
+    def migrate_alone(self, connection: Connection) -> None:
+        # Ends with the session. The names of locks are the server's, so that of the database is part of it.
+        name = "CONCAT('orchestrix.', SHA1(DATABASE()))"
+        got = connection.exec_driver_sql(f"SELECT GET_LOCK({name}, 600)").scalar()
+        if got != 1:
+            raise Unavailable("another migration has been running for ten minutes")
+
+    def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
+        code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+        return _MEANINGS.get(code, Unavailable) if isinstance(code, int) else Unavailable
+
+    def clock(self, now: datetime) -> ColumnElement[datetime]:
+        return type_coerce(literal_column("UTC_TIMESTAMP(6)"), UtcTime())
+
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        return column.in_(values)
+
+    def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
+        # Comparisons pad with spaces, so that 'x' >= 'x '. LIKE does not.
+        return (column.startswith(prefix, autoescape=True),)
+
+    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+        # A locking read sees newer rows than the sub-query beside it, which could miss a row's elder sister.
+        if not locked:
+            return locked
+        older, row = table.alias("older"), table.alias("row_")
+        same = and_(older.c.saga == row.c.saga, older.c.instance_id == row.c.instance_id)
+        before = or_(older.c.version < row.c.version, and_(older.c.version == row.c.version, older.c.n < row.c.n))
+        ids = [found.id for found in locked]
+        behind = await tx.execute(select(row.c.id).join(older, and_(same, before)).where(row.c.id.in_(ids)))
+        blocked = set(behind.scalars())
+        return [found for found in locked if found.id not in blocked]
+
+    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+        moved: set[int] = set()
+        place = bulk.match.index("id")
+        for document, part in documents([kind(column) for _, column in bulk.fields], rows):
+            result = await tx.execute(_update(bulk), {"doc": document})
+            if result.rowcount == len(part):
+                moved.update(row[place] for row in part)
+            else:
+                # No RETURNING here. A stranger's row that equals ours in every changed column would count as moved;
+                # the unique key of the history is behind that.
+                moved.update((await tx.execute(_updated(bulk), {"doc": document})).scalars())
+        return moved
+
+    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        await tx.execute(insert(bulk.table), bulk.mapped(rows))
+
+    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        # Not INSERT IGNORE, which would also store what does not fit.
+        unchanged = {bulk.key[0]: bulk.table.c[bulk.key[0]]}
+        await tx.execute(insert(bulk.table).on_duplicate_key_update(unchanged), bulk.mapped(rows))
+
+    async def insert_numbered(
+        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+    ) -> dict[tuple[Any, ...], int]:
+        for _ in range(_ROUNDS):
+            if not rows:
+                return {}
+            present = [bulk.key_of(row) for row in rows]
+            if await tx.attempt(insert(bulk.table), bulk.mapped(rows)) is not None:
+                return await self._numbers(tx, bulk, present)
+            taken = set(await self._numbers(tx, bulk, present))
+            rows = [row for row in rows if bulk.key_of(row) not in taken]
+        raise Contention("the names of this batch are taken and given back all the time")
+
+    async def _numbers(
+        self, tx: Statements, bulk: BulkInsert, keys: Sequence[tuple[Any, ...]]
+    ) -> dict[tuple[Any, ...], int]:
+        columns = [bulk.table.c[name] for name in bulk.key]
+        wanted = columns[0].in_([key[0] for key in keys]) if len(columns) == 1 else tuple_(*columns).in_(keys)
+        result = await tx.execute(select(bulk.table.c.id, *columns).where(wanted))
+        return {tuple(key): id_ for id_, *key in result}
+
+    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+        return await tx.attempt(insert(table).values(row)) is not None
+
+    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        new = insert(bulk.table)
+        counted = {"count": bulk.table.c.count + new.inserted.count, "last_at": new.inserted.last_at}
+        await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))
+
+
+def _connected(connection: Any, record: object) -> None:
+    maria = "MariaDB" in connection.driver_connection.get_server_info()
+    cursor = connection.cursor()
+    for statement in (*_SESSION, *(_MARIADB if maria else ())):
+        cursor.execute(statement)
+    cursor.close()
+
+
+def _begun(connection: Connection) -> None:
+    if connection.get_execution_options().get("writing"):
+        connection.exec_driver_sql("BEGIN")
+
+
+@cache
+def _update(bulk: BulkUpdate) -> TextClause:
+    sets = ", ".join(f"a.`{column.name}` = v.{name}" for name, column in bulk.changed)
+    return text(f"UPDATE {_joined(bulk)} SET {sets} WHERE {bulk.guard}")
+
+
+@cache
+def _updated(bulk: BulkUpdate) -> TextClause:
+    same = " AND ".join(
+        f"a.`{column.name}` <=> {_text(name, column)}" for name, column in bulk.changed if kind(column) is not Kind.JSON
+    )
+    return text(f"SELECT a.id FROM {_joined(bulk, ('id',))} WHERE {same}")
+
+
+def _joined(bulk: BulkUpdate, match: Sequence[str] = ()) -> str:
+    columns = ", ".join(
+        f"{name} {_TYPES[kind(column)]} PATH '$[{place}]'" for place, (name, column) in enumerate(bulk.fields)
+    )
+    pairs = [(name, column) for name, column in bulk.matched if not match or column.name in match]
+    on = " AND ".join(f"a.`{column.name}` = {_text(name, column)}" for name, column in pairs)
+    # STRAIGHT_JOIN: from the few values to their rows by key; the other way round would lock strangers.
+    return f"JSON_TABLE(:doc, '$[*]' COLUMNS ({columns})) AS v STRAIGHT_JOIN {bulk.table.name} AS a ON {on}"
+
+
+def _text(name: str, column: Column[Any]) -> str:
+    return f"v.{name} COLLATE utf8mb4_bin" if kind(column) is Kind.TEXT else f"v.{name}"

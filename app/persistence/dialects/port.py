@@ -1,0 +1,137 @@
+"""What does each database have to say in its own words?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import URL, Column, Connection, CursorResult, Engine, Executable, Table
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import ColumnElement
+
+from app.errors import OrchestrixError
+
+Row = Sequence[Any]
+Result = CursorResult[*tuple[Any, ...]]
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+
+class Statements(Protocol):
+    """An open transaction, as far as a dialect needs it."""
+
+    async def execute(self, statement: Executable, parameters: Parameters = None) -> Result:
+        """Runs one statement; raises translated errors, after which the transaction cannot go on."""
+
+    async def attempt(self, statement: Executable, parameters: Parameters = None) -> Result | None:
+        """Like `execute`, but None where a key is taken; for databases that undo only the statement then."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkUpdate:
+    """One update of many rows, each with values of its own.
+
+    A row of values is first those that must match (`match`), then the new ones (`change`). `guard` is a condition on
+    the table's own columns, in SQL that all databases read.
+    """
+
+    table: Table
+    match: tuple[str, ...]
+    change: tuple[str, ...]
+    guard: str = "1 = 1"
+
+    @property
+    def matched(self) -> list[tuple[str, Column[Any]]]:
+        """The names under which the values to match travel, and their columns."""
+        return [(f"m_{name}", self.table.c[name]) for name in self.match]
+
+    @property
+    def changed(self) -> list[tuple[str, Column[Any]]]:
+        """The names under which the new values travel, and their columns."""
+        return [(f"s_{name}", self.table.c[name]) for name in self.change]
+
+    @property
+    def fields(self) -> list[tuple[str, Column[Any]]]:
+        """All values of one row, in their order."""
+        return self.matched + self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class BulkInsert:
+    """One insert of many rows; a row of values follows `columns`. `key` is the unique key that may be taken."""
+
+    table: Table
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> list[tuple[str, Column[Any]]]:
+        """The columns, in the order of a row's values."""
+        return [(name, self.table.c[name]) for name in self.columns]
+
+    def mapped(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The rows with the names of their columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in rows]
+
+    def key_of(self, row: Row) -> tuple[Any, ...]:
+        """The values of the unique key in a row of values."""
+        return tuple(row[self.columns.index(name)] for name in self.key)
+
+
+class Dialect(Protocol):
+    """The SQL and the settings in which the databases differ."""
+
+    name: str
+    one_writer: bool
+    """Whether writers wait for each other anyway, so that they had better queue in this process."""
+
+    def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
+        """Arguments for `create_async_engine`.
+
+        `name` is how the server shows the connection, `limit` the seconds that a statement may take.
+        """
+
+    def listen(self, engine: Engine) -> None:
+        """Sets the limits and modes of each new connection, and how a transaction begins."""
+
+    def reading(self) -> dict[str, Any]:
+        """Execution options of a connection that reads without a transaction."""
+
+    def migrate_alone(self, connection: Connection) -> None:
+        """Waits inside a transaction until no other migration runs, and keeps others from it while it is open."""
+
+    def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
+        """What a driver's error means to the caller; None where only its class can tell."""
+
+    def clock(self, now: datetime) -> ColumnElement[datetime]:
+        """The database's own clock in SQL; `now` where it has none that is fine enough."""
+
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        """Whether the column has one of the values."""
+
+    def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
+        """What a range over the column's index leaves to be said about a prefix."""
+
+    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+        """Of outbox rows that were selected and locked as first of their saga, those that still are."""
+
+    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+        """Updates the rows that match; the ids of those that did."""
+
+    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        """Inserts all rows."""
+
+    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        """Inserts the rows whose key is free; the others stay as they are."""
+
+    async def insert_numbered(
+        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+    ) -> dict[tuple[Any, ...], int]:
+        """Inserts the rows whose key is free; the new ids by key. Keys must not repeat."""
+
+    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+        """Inserts one row; False where one of its keys is taken."""
+
+    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        """Inserts rows that have `count` and `last_at`; where the key is taken, adds the one and replaces the other."""

@@ -1,0 +1,170 @@
+"""How does PostgreSQL say it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Table,
+    TextClause,
+    any_,
+    bindparam,
+    func,
+    select,
+    text,
+    type_coerce,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import ColumnElement
+
+from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
+from app.persistence.tables import UtcTime
+
+from .port import BulkInsert, BulkUpdate, Row, Statements
+from .rows import Kind, columns_of_values, kind
+
+_ARRAYS = {
+    Kind.INT: "bigint[]",
+    Kind.TEXT: "text[]",
+    Kind.TIME: "timestamptz[]",
+    Kind.JSON: "text[]",
+    Kind.BYTES: "bytea[]",
+}
+_MEANINGS: dict[str, type[OrchestrixError]] = {
+    "40001": Contention,
+    "40P01": Contention,
+    "55P03": Contention,
+    "0A000": Contention,  # a cached plan that a migration made void; the next try plans anew
+    "23505": Conflict,
+    "42P01": SchemaMismatch,
+    "42703": SchemaMismatch,
+    "42501": Unavailable,  # permissions are granted without a new release
+}
+_MIGRATION = 0x6F72636865737478  # "orchestx": no other lock of the database has this number
+_CLASSES: dict[str, type[OrchestrixError]] = {"22": Invalid, "23": Invalid, "42": GiveUp}
+
+
+class PostgreSql:
+    """PostgreSQL from version 15."""
+
+    name = "postgresql"
+    one_writer = False
+
+    def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
+        settings = {
+            "application_name": name,
+            "timezone": "UTC",
+            "default_transaction_isolation": "read committed",
+            "idle_in_transaction_session_timeout": "5000",
+            "lock_timeout": "2000",
+        }
+        return {
+            "pool_pre_ping": True,
+            "connect_args": {"timeout": 5, "command_timeout": limit, "server_settings": settings},
+        }
+
+    def listen(self, engine: Engine) -> None:
+        """Nothing to add: the settings travel with the connection, and the driver begins transactions."""
+
+    def reading(self) -> dict[str, Any]:
+        return {"isolation_level": "AUTOCOMMIT"}
+
+    def migrate_alone(self, connection: Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION})")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")  # a table in use is not worth stopping everybody
+
+    def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
+        if isinstance(getattr(error.orig, "__cause__", None), ValueError):
+            return Invalid  # a value that the driver could not even encode
+        if type(error.orig).__name__ == "InvalidCachedStatementError":
+            return Contention
+        state = getattr(error.orig, "sqlstate", None)
+        return _MEANINGS.get(state) or _CLASSES.get(state[:2], Unavailable) if state else Unavailable
+
+    def clock(self, now: datetime) -> ColumnElement[datetime]:
+        # now() would be the transaction's start; a sub-select makes the clock one value, so that an index can be used.
+        return type_coerce(select(func.clock_timestamp()).scalar_subquery(), UtcTime())
+
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        # One parameter, so that every batch size is the same prepared statement.
+        return column == any_(bindparam(None, list(values), type_=ARRAY(column.type)))
+
+    def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
+        return ()
+
+    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+        return locked
+
+    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+        result = await tx.execute(_update(bulk), _parameters(bulk.fields, rows))
+        return set(result.scalars())
+
+    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        await tx.execute(_insert(bulk), _parameters(bulk.fields, rows))
+
+    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        await tx.execute(_insert(bulk, "ON CONFLICT DO NOTHING"), _parameters(bulk.fields, rows))
+
+    async def insert_numbered(
+        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+    ) -> dict[tuple[Any, ...], int]:
+        ending = f"ON CONFLICT ({_names(bulk.key)}) DO NOTHING RETURNING id, {_names(bulk.key)}"
+        result = await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
+        return {tuple(key): id_ for id_, *key in result}
+
+    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+        result = await tx.execute(insert(table).values(row).on_conflict_do_nothing())
+        return result.rowcount == 1
+
+    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+        table = bulk.table.name
+        ending = (
+            f"ON CONFLICT ({_names(bulk.key)}) DO UPDATE"
+            f" SET count = {table}.count + excluded.count, last_at = excluded.last_at"
+        )
+        await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
+
+
+@cache
+def _update(bulk: BulkUpdate) -> TextClause:
+    sets = ", ".join(f'"{column.name}" = {_value(name, column)}' for name, column in bulk.changed)
+    where = " AND ".join(f'a."{column.name}" = v.{name}' for name, column in bulk.matched)
+    return text(
+        f"UPDATE {bulk.table.name} AS a SET {sets} FROM {_source(bulk.fields)}"
+        f" WHERE {where} AND ({bulk.guard}) RETURNING a.id"
+    )
+
+
+@cache
+def _insert(bulk: BulkInsert, ending: str = "") -> TextClause:
+    values = ", ".join(_value(f"v_{name}", column) for name, column in bulk.fields)
+    source = _source([(f"v_{name}", column) for name, column in bulk.fields])
+    return text(f"INSERT INTO {bulk.table.name} ({_names(bulk.columns)}) SELECT {values} FROM {source} {ending}")
+
+
+def _source(fields: Sequence[tuple[str, Column[Any]]]) -> str:
+    arrays = ", ".join(f"CAST(:p{place} AS {_ARRAYS[kind(column)]})" for place, (_, column) in enumerate(fields))
+    return f"unnest({arrays}) AS v({', '.join(name for name, _ in fields)})"
+
+
+def _value(name: str, column: Column[Any]) -> str:
+    return f"CAST(v.{name} AS jsonb)" if kind(column) is Kind.JSON else f"v.{name}"
+
+
+def _parameters(fields: Sequence[tuple[str, Column[Any]]], rows: Sequence[Row]) -> dict[str, Any]:
+    lists = columns_of_values([kind(column) for _, column in fields], rows)
+    return {f"p{place}": values for place, values in enumerate(lists)}
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in columns)

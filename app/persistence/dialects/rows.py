@@ -1,0 +1,93 @@
+"""How do many rows of values travel in one parameter?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Column, Integer, LargeBinary, String
+
+from app.persistence.tables import Json, UtcTime
+
+from .port import Row
+
+_CHUNK = 4 * 1024 * 1024
+"""Characters in one document: well below the smallest limit on a packet (16 MiB)."""
+
+
+class Kind(Enum):
+    """What a column holds, whatever the database calls it."""
+
+    INT = "int"
+    TEXT = "text"
+    TIME = "time"
+    JSON = "json"
+    BYTES = "bytes"
+
+
+def kind(column: Column[Any]) -> Kind:
+    """What `column` holds."""
+    for type_, found in (
+        (UtcTime, Kind.TIME),
+        (Json, Kind.JSON),
+        (LargeBinary, Kind.BYTES),
+        (Integer, Kind.INT),
+        (String, Kind.TEXT),
+    ):
+        if isinstance(column.type, type_):
+            return found
+    raise TypeError(f"{column} has a type that does not travel in bulk")
+
+
+def dump(value: Any) -> str:
+    """Compact JSON; raises `ValueError` for NaN and infinity."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def stamp(value: datetime) -> str:
+    """A time as SQLite stores it and MySQL reads it: UTC with six digits."""
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def columns_of_values(kinds: Sequence[Kind], rows: Sequence[Row]) -> list[list[Any]]:
+    """One list per column; JSON as text."""
+    lists = [list(values) for values in zip(*rows, strict=True)]
+    return [
+        [None if value is None else dump(value) for value in values] if kind is Kind.JSON else values
+        for kind, values in zip(kinds, lists, strict=True)
+    ]
+
+
+def document(kinds: Sequence[Kind], rows: Sequence[Row]) -> str:
+    """The rows as one JSON array of arrays. JSON values are strings in it, so that they come out as they went in."""
+    return "[" + ",".join(_cells(kinds, row) for row in rows) + "]"
+
+
+def documents(kinds: Sequence[Kind], rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
+    """The rows as few documents of limited size, each with the rows in it."""
+    texts: list[str] = []
+    start = size = 0
+    for place, row in enumerate(rows):
+        text = _cells(kinds, row)
+        if texts and size + len(text) > _CHUNK:
+            yield f"[{','.join(texts)}]", rows[start:place]
+            texts, start, size = [], place, 0
+        texts.append(text)
+        size += len(text)
+    if texts:
+        yield f"[{','.join(texts)}]", rows[start:]
+
+
+def _cells(kinds: Sequence[Kind], row: Row) -> str:
+    return dump([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])
+
+
+def _cell(kind: Kind, value: Any) -> Any:
+    if value is None:
+        return None
+    if kind is Kind.TIME:
+        return stamp(value)
+    return dump(value) if kind is Kind.JSON else value

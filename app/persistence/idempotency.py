@@ -1,0 +1,58 @@
+"""Which answer was given to a request with this Idempotency-Key?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import delete, select, tuple_
+
+from .engine import Connection, Transaction
+from .tables import idempotency_keys
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """An answer to give again. `fingerprint` tells whether the request was the same."""
+
+    fingerprint: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+async def find(connection: Connection, scope: str, key: str) -> StoredAnswer | None:
+    """The answer stored for a key."""
+    table = idempotency_keys.c
+    query = select(table.fingerprint, table.status, table.headers, table.body)
+    row = (await connection.execute(query.where(table.scope == scope, table.key == key))).first()
+    return StoredAnswer(*row) if row else None
+
+
+async def insert(tx: Transaction, scope: str, key: str, answer: StoredAnswer) -> bool:
+    """Stores an answer; False if the key has one.
+
+    Waits while another open transaction has the same key; raises `Contention` if that takes over 2 seconds.
+    """
+    row = {
+        "scope": scope,
+        "key": key,
+        "fingerprint": answer.fingerprint,
+        "status": answer.status,
+        "headers": dict(answer.headers),
+        "body": answer.body,
+        "created_at": tx.now(),
+    }
+    return await tx.dialect.insert_one(tx, idempotency_keys, row)
+
+
+async def purge(tx: Transaction, older_than_s: float = 86400, limit: int = 1000) -> int:
+    """Removes up to `limit` answers that are older than `older_than_s` seconds; how many it were."""
+    table = idempotency_keys.c
+    oldest = tx.now() - timedelta(seconds=older_than_s)
+    query = select(table.scope, table.key).where(table.created_at < oldest).order_by(table.created_at).limit(limit)
+    keys = [tuple(row) for row in await tx.execute(query.with_for_update(skip_locked=True))]
+    if keys:
+        await tx.execute(delete(idempotency_keys).where(tuple_(table.scope, table.key).in_(keys)))
+    return len(keys)

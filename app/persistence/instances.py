@@ -1,0 +1,296 @@
+"""How are saga instances written and found, many at a time?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Select, func, literal, select
+from sqlalchemy.sql import ColumnElement
+
+from sagas.engine.definition import TERMINAL
+from sagas.engine.state import DEADLINE, Instance
+from sagas.engine.transition import Moved
+
+from .dialects import BulkInsert, BulkUpdate
+from .dialects.port import Result
+from .engine import Connection, Transaction
+from .pages import After, Filter, behind, conditions, order, sort_value
+from .pairs import Pair
+from .tables import UtcTime
+
+__all__ = [
+    "After",
+    "Filter",
+    "Rewake",
+    "by_key",
+    "confirmed_late",
+    "due",
+    "get",
+    "guard",
+    "insert",
+    "lock",
+    "lock_one",
+    "next_wake",
+    "owed",
+    "page",
+    "rewake",
+    "sort_value",
+    "update",
+    "versions",
+]
+
+_LIVE: Final = "state NOT IN ({})".format(", ".join(f"'{state}'" for state in sorted(TERMINAL)))
+_COMMON: Final = (
+    "created_by",
+    "state",
+    "version",
+    "correlation_id",
+    "command_id",
+    "attempt",
+    "wake_at",
+    "wake_reason",
+    "wait_ms",
+    "blocker",
+    "data",
+    "definition_version",
+    "created_at",
+    "updated_at",
+    "traceparent",
+    "tracestate",
+)
+_MOVING: Final = (
+    "state",
+    "version",
+    "command_id",
+    "attempt",
+    "wake_at",
+    "wake_reason",
+    "wait_ms",
+    "blocker",
+    "data",
+    "updated_at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewake:
+    """Another wake-up for an instance that is still at `version`; not a change that its history tells."""
+
+    id: int
+    version: int
+    wake_at: datetime
+    wake_reason: str
+    wait_ms: int
+
+
+async def insert(tx: Transaction, pair: Pair, started: Sequence[Moved]) -> list[int | None]:
+    """Inserts new instances; their ids in the order given, None where the name is taken (also by an earlier one here).
+
+    Sorted by name, so that two calls with common names wait for one another in one order.
+    """
+    bulk = _insert(pair)
+    first: dict[tuple[Any, ...], int] = {}
+    for place, moved in enumerate(started):
+        first.setdefault(_name(pair, moved.instance), place)
+    rows = [_values(pair, started[first[name]].instance) for name in sorted(first)]
+    if not rows:
+        return []
+    ids = await tx.dialect.insert_numbered(tx, bulk, rows)
+    names = [_name(pair, moved.instance) for moved in started]
+    return [ids.get(name) if first[name] == place else None for place, name in enumerate(names)]
+
+
+async def lock(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance]:
+    """Locks and reads the instances that nobody else has locked, by id. What is locked elsewhere is left out."""
+    if not ids:
+        return []
+    query = _select(pair).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
+    query = query.order_by(pair.instances.c.id).with_for_update(skip_locked=True, key_share=True)
+    return _instances(await tx.execute(query))
+
+
+async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
+    """Locks and reads one instance; waits for others up to the limit on locks, then raises `Contention`."""
+    query = _select(pair).where(pair.instances.c.id == id).with_for_update(key_share=True)
+    return _only(_instances(await tx.execute(query)))
+
+
+async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Instance]]) -> set[int]:
+    """Compare-and-set of (version before, instance from now on); the ids of those that were still at that version."""
+    rows = [
+        (instance.id, before, *(_plain(getattr(instance, name)) for name in _MOVING))
+        for before, instance in sorted(changed, key=lambda change: change[1].id)
+    ]
+    return await tx.dialect.update(tx, _update(pair), rows) if rows else set()
+
+
+async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
+    """Sets other wake-ups where the version is unchanged and the machine still acts by itself."""
+    values = [
+        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms) for row in sorted(rows, key=lambda row: row.id)
+    ]
+    if values:
+        await tx.dialect.update(tx, _rewake(pair), values)
+
+
+async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, str, int]]) -> None:
+    """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one that is out."""
+    now = tx.now()
+    values = [
+        (id, command_id, DEADLINE, now + timedelta(milliseconds=timeout), timeout)
+        for id, command_id, timeout in sorted(rows)
+    ]
+    if values:
+        await tx.dialect.update(tx, _confirmed_late(pair), values)
+
+
+async def due(tx: Transaction, pair: Pair, sagas: Sequence[str], limit: int) -> list[Instance]:
+    """Locks and reads up to `limit` instances whose wake-up has come by the database's clock, the oldest first."""
+    table, here = pair.instances, _of(pair, sagas)
+    if here is None:
+        return []
+    query = _select(pair).where(table.c.wake_at <= tx.dialect.clock(tx.now()), *here)
+    query = query.order_by(table.c.wake_at, table.c.id).limit(limit)
+    return _instances(await tx.execute(query.with_for_update(skip_locked=True, key_share=True)))
+
+
+async def next_wake(connection: Connection, pair: Pair, sagas: Sequence[str]) -> float | None:
+    """Seconds until the earliest wake-up by the database's clock, negative if it has passed; None without any."""
+    here = _of(pair, sagas)
+    if here is None:
+        return None
+    clock = connection.dialect.clock(connection.now())
+    query = select(func.min(pair.instances.c.wake_at, type_=UtcTime()), clock).where(*here)
+    earliest, now = (await connection.execute(query)).one()
+    return (earliest - now).total_seconds() if earliest is not None else None
+
+
+async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_id: int, limit: int) -> list[Instance]:
+    """Live instances without a blocker that have a command out, by id from behind `after_id`."""
+    table, here = pair.instances, _of(pair, sagas)
+    if here is None:
+        return []
+    # A wake-up is what only the live and unblocked have: the table's check says so.
+    query = _select(pair).where(table.c.id > after_id, table.c.wake_at.is_not(None), table.c.command_id.is_not(None))
+    return _instances(await connection.execute(query.where(*here).order_by(table.c.id).limit(limit)))
+
+
+async def guard(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, Instance]:
+    """The instances as they are now."""
+    if not ids:
+        return {}
+    query = _select(pair).where(connection.dialect.among(pair.instances.c.id, sorted(set(ids))))
+    return {instance.id: instance for instance in _instances(await connection.execute(query))}
+
+
+async def versions(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, int]:
+    """The versions of the instances as they are now."""
+    if not ids:
+        return {}
+    table = pair.instances
+    query = select(table.c.id, table.c.version).where(connection.dialect.among(table.c.id, sorted(set(ids))))
+    return {row[0]: row[1] for row in await connection.execute(query)}
+
+
+async def page(
+    connection: Connection,
+    pair: Pair,
+    saga: str,
+    wanted: Filter,
+    sort: str = "-createdAt",
+    limit: int = 50,
+    after: After | None = None,
+) -> list[Instance]:
+    """Up to `limit` instances that fit the filter.
+
+    `sort` is createdAt, updatedAt, appName or key, with - in front for the other way round; `after` is the value of
+    the sort and the id of the last instance seen (see `sort_value`). Raises `Invalid` for an unknown sort.
+    """
+    table = pair.instances.c
+    column, descends = order(pair, sort)
+    query = _select(pair).where(*conditions(connection, pair, saga, wanted))
+    if after is not None:
+        query = query.where(behind(column, table.id, descends, after))
+    by = (column.desc(), table.id.desc()) if descends else (column, table.id)
+    return _instances(await connection.execute(query.order_by(*by).limit(limit)))
+
+
+async def get(connection: Connection, pair: Pair, saga: str, id: int) -> Instance | None:
+    """One instance of a saga."""
+    return await _one(connection, pair, saga, pair.instances.c.id == id)
+
+
+async def by_key(connection: Connection, pair: Pair, saga: str, key: str) -> Instance | None:
+    """The instance of a saga that has this name."""
+    return await _one(connection, pair, saga, pair.instances.c[pair.key] == key)
+
+
+async def _one(connection: Connection, pair: Pair, saga: str, which: ColumnElement[bool]) -> Instance | None:
+    here = _of(pair, [saga])
+    if here is None:
+        return None
+    return _only(_instances(await connection.execute(_select(pair).where(which, *here))))
+
+
+def _only(found: Sequence[Instance]) -> Instance | None:
+    return found[0] if found else None
+
+
+def _of(pair: Pair, sagas: Sequence[str]) -> list[ColumnElement[bool]] | None:
+    """The condition that a row belongs to one of the sagas; None where none of them lives in this pair."""
+    if pair.saga:
+        return [] if pair.saga in sagas else None
+    return [pair.instances.c.saga.in_(sorted(sagas))] if sagas else None
+
+
+@cache
+def _select(pair: Pair) -> Select[Any]:
+    """The columns of `Instance` in its own order."""
+    table = pair.instances
+    saga = literal(pair.saga).label("saga") if pair.saga else table.c.saga
+    return select(table.c.id, saga, table.c[pair.key], *(table.c[name] for name in _COMMON))
+
+
+def _instances(rows: Result) -> list[Instance]:
+    return [Instance(*row) for row in rows]
+
+
+def _name(pair: Pair, instance: Instance) -> tuple[Any, ...]:
+    return (instance.key,) if pair.saga else (instance.saga, instance.key)
+
+
+def _values(pair: Pair, instance: Instance) -> tuple[Any, ...]:
+    return (*_name(pair, instance), *(_plain(getattr(instance, name)) for name in _COMMON))
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+@cache
+def _insert(pair: Pair) -> BulkInsert:
+    return BulkInsert(pair.instances, (*pair.unique, *_COMMON), key=pair.unique)
+
+
+@cache
+def _update(pair: Pair) -> BulkUpdate:
+    return BulkUpdate(pair.instances, match=("id", "version"), change=_MOVING)
+
+
+@cache
+def _rewake(pair: Pair) -> BulkUpdate:
+    return BulkUpdate(
+        pair.instances,
+        match=("id", "version"),
+        change=("wake_at", "wake_reason", "wait_ms"),
+        guard=f"{_LIVE} AND blocker IS NULL",
+    )
+
+
+@cache
+def _confirmed_late(pair: Pair) -> BulkUpdate:
+    return BulkUpdate(pair.instances, match=("id", "command_id", "wake_reason"), change=("wake_at", "wait_ms"))

@@ -1,0 +1,137 @@
+"""Which messages are still to be published, and by whom?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import delete as delete_from
+from sqlalchemy.sql import ColumnElement
+
+from .dialects import BulkInsert
+from .engine import Connection, Transaction
+from .tables import outbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRow:
+    """One message to publish. `id` is its message id; (`version`, `n`) is its place among those of its instance.
+
+    `topology` may name queues to declare before it is sent. The last three fields are the outbox's own affair.
+    """
+
+    id: str
+    saga: str
+    instance_id: int
+    version: int
+    n: int
+    exchange: str
+    routing_key: str
+    type: str
+    correlation_id: str
+    body: bytes
+    timeout_ms: int
+    created_at: datetime
+    traceparent: str | None = None
+    tracestate: str | None = None
+    topology: Any = None
+    claimed_by: str | None = None
+    claimed_until: datetime | None = None
+    parked_reason: str | None = None
+
+
+_FIELDS: Final = tuple(field.name for field in fields(OutboxRow))
+_INSERT: Final = BulkInsert(outbox, _FIELDS, key=("id",))
+_ROW: Final = select(*(outbox.c[name] for name in _FIELDS))
+
+
+async def insert(tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | None, lease_s: float) -> None:
+    """Inserts the rows whose id is not there; the others stay as they are.
+
+    Nobody else may take them for `lease_s` seconds if `claimed_by` is given; else anybody may at once.
+    """
+    until = tx.now() + timedelta(seconds=lease_s if claimed_by is not None else 0)
+    unique = {row.id: replace(row, claimed_by=claimed_by, claimed_until=until, parked_reason=None) for row in rows}
+    values = [astuple(unique[id]) for id in sorted(unique)]
+    if values:
+        await tx.dialect.insert_absent(tx, _INSERT, values)
+
+
+async def claim(tx: Transaction, node: str, lease_s: float, limit: int) -> list[OutboxRow]:
+    """Claims for `lease_s` seconds up to `limit` rows whose claim has run out by the database's clock.
+
+    Only the first row of an instance can be claimed, so that no message overtakes an older one of its saga.
+    """
+    table = outbox.c
+    query = _ROW.where(table.claimed_until <= tx.dialect.clock(tx.now()), table.parked_reason.is_(None), _first())
+    query = query.order_by(table.claimed_until, table.id).limit(limit).with_for_update(skip_locked=True)
+    locked = await tx.dialect.heads(tx, outbox, (await tx.execute(query)).all())
+    until = tx.now() + timedelta(seconds=lease_s)
+    claimed = [replace(_row(found), claimed_by=node, claimed_until=until) for found in locked]
+    await _set(tx, [row.id for row in claimed], claimed_by=node, claimed_until=until)
+    return claimed
+
+
+async def delete(tx: Transaction, ids: Sequence[str]) -> None:
+    """Removes rows that the broker has confirmed."""
+    if ids:
+        await tx.execute(delete_from(outbox).where(tx.dialect.among(outbox.c.id, sorted(set(ids)))))
+
+
+async def release(tx: Transaction, ids: Sequence[str]) -> None:
+    """Ends the claims on rows now: anybody may take them."""
+    await _set(tx, ids, claimed_by=None, claimed_until=tx.now())
+
+
+async def park(tx: Transaction, id: str, reason: str) -> None:
+    """Takes a row that cannot be sent out of the way; it keeps blocking its own instance."""
+    await _set(tx, [id], claimed_by=None, claimed_until=tx.now(), parked_reason=reason)
+
+
+async def of_instance(connection: Connection, saga: str, id: int) -> list[OutboxRow]:
+    """What an instance has still to send, in order."""
+    table = outbox.c
+    query = _ROW.where(table.saga == saga, table.instance_id == id).order_by(table.version, table.n)
+    return [_row(found) for found in await connection.execute(query)]
+
+
+async def present(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Which of the ids are still in the outbox."""
+    if not ids:
+        return set()
+    query = select(outbox.c.id).where(connection.dialect.among(outbox.c.id, sorted(set(ids))))
+    return set((await connection.execute(query)).scalars())
+
+
+async def next_claim(connection: Connection) -> float | None:
+    """Seconds until the next row can be claimed by the database's clock, negative if it can be; None without any."""
+    table = outbox.c
+    clock = connection.dialect.clock(connection.now())
+    query = select(table.claimed_until, clock).where(table.parked_reason.is_(None), _first())
+    found = (await connection.execute(query.order_by(table.claimed_until).limit(1))).first()
+    return (found[0] - found[1]).total_seconds() if found else None
+
+
+async def pending(connection: Connection) -> int:
+    """How many rows are in the outbox, parked ones too."""
+    return int((await connection.execute(select(func.count()).select_from(outbox))).scalar_one())
+
+
+def _first() -> ColumnElement[bool]:
+    """Whether no row of the same instance stands before this one."""
+    older, row = outbox.alias("older"), outbox
+    same = and_(older.c.saga == row.c.saga, older.c.instance_id == row.c.instance_id)
+    before = or_(older.c.version < row.c.version, and_(older.c.version == row.c.version, older.c.n < row.c.n))
+    return ~select(older.c.id).where(same, before).exists()
+
+
+async def _set(tx: Transaction, ids: Sequence[str], **values: Any) -> None:
+    if ids:
+        await tx.execute(update(outbox).where(tx.dialect.among(outbox.c.id, sorted(set(ids)))).values(values))
+
+
+def _row(found: Any) -> OutboxRow:
+    return OutboxRow(**found._mapping)

@@ -1,0 +1,9 @@
+"""How does Alembic run revisions on the connection that it is given?"""
+
+from __future__ import annotations
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"], render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()

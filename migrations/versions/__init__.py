@@ -1,0 +1,1 @@
+"""Which revisions are there?"""
