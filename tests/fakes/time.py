@@ -6,7 +6,10 @@ from app.clock import SystemSource
 
 
 class Shifted(SystemSource):
-    """The machine's clock, ahead by what the test adds. Waits of the event loop are as long as ever."""
+    """The machine's clock, ahead by what the test adds, and dice that always show the least.
+
+    Waits of the event loop are as long as ever.
+    """
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -17,6 +20,9 @@ class Shifted(SystemSource):
 
     def monotonic(self) -> float:
         return super().monotonic() + self._ahead
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
 
     def wall(self) -> float:
         return super().wall() + self._ahead

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from app import clock
 from app.broker.port import Consumer, Delivery
@@ -12,6 +13,10 @@ from sagas.engine.catalog import Owner
 from sagas.engine.messages import Command
 
 from .job import Job
+
+
+REMEMBERED: Final = 60.0
+"""Seconds in which a lost channel's commands come again. Later copies are new orders: they are worked on."""
 
 
 @dataclass(slots=True)
@@ -40,9 +45,16 @@ class Desk:
         self.counts = counts
         self.stopping = asyncio.Event()
         self._jobs: dict[str, Job] = {}
+        self._reported: dict[str, float] = {}
+        self._answered: list[Delivery] = []
 
     def admit(self, command: Command, owner: Owner, delivery: Delivery) -> Job | None:
-        """A new job; None if the command is in hand already and the delivery has joined it."""
+        """A new job; None if the command is in hand already, or was reported when its channel was lost: the delivery
+        has joined it."""
+        if delivery.redelivered and self._reported.pop(command.id, 0.0) > clock.monotonic():
+            self._answered.append(delivery)
+            self.counts.joined += 1
+            return None
         if job := self._jobs.get(command.id):
             job.deliveries.append(delivery)
             self.counts.joined += 1
@@ -57,6 +69,20 @@ class Desk:
     def forget(self, job: Job) -> None:
         """The job is over: a copy that comes from now on is a job of its own."""
         self._jobs.pop(job.command.id, None)
+
+    async def answer(self) -> None:
+        """Acknowledges what came again after its event was confirmed."""
+        answered, self._answered = self._answered, []
+        if answered:
+            await self.consumer.acknowledge(answered)
+
+    async def reported(self, jobs: Sequence[Job]) -> None:
+        """The events of the jobs are confirmed. Where no acknowledgement can reach the broker, the command will come
+        again, perhaps before the orchestrator has read the event."""
+        now = clock.monotonic()
+        self._reported = {id: until for id, until in self._reported.items() if until > now}
+        self._reported |= {job.command.id: now + REMEMBERED for job in jobs if not self.alive(job)}
+        await self.finish(jobs)
 
     async def finish(self, jobs: Iterable[Job]) -> None:
         """Forgets the jobs and acknowledges every copy of their commands."""

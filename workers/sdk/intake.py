@@ -49,6 +49,7 @@ class Intake:
             await self._desk.consumer.give_back(deliveries)
             return
         jobs = [job for delivery in deliveries if (job := self._admit(delivery))]
+        await self._desk.answer()
         try:
             await self._sort(jobs)
         except Exception:

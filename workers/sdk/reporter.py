@@ -135,7 +135,7 @@ class Reporter:
             self._waiting.pop(report, None)
             setattr(self._desk.counts, report.count, getattr(self._desk.counts, report.count) + 1)
         if jobs:
-            await self._desk.finish(jobs)
+            await self._desk.reported(jobs)
         if strays:
             await self._desk.consumer.acknowledge(strays)
         if not self._waiting:

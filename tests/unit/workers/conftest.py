@@ -23,8 +23,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 
 @pytest.fixture
-async def rig(rows: Rows) -> AsyncIterator[Rig]:
+async def rig(rows: Rows, time: Shifted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """A worker to be started by the test, stopped at its end."""
+    monkeypatch.setattr("workers.sdk.triage.EVERY", 0.02)
+    monkeypatch.setattr("workers.sdk.reporter.LOOK", 0.02)
     rig = Rig(FakeBroker(), rows)
     yield rig
     if rig.worker is not None:

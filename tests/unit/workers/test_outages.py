@@ -1,0 +1,271 @@
+"""What does a worker do while its database or its broker is away, or refuses what it sends?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from app.broker.port import Outcome, Outgoing, Published
+from app.errors import OutcomeUnknown, Unavailable
+from sagas import Command
+from tests.fakes.time import Shifted
+from tests.support import eventually
+from workers import Context
+
+from .rig import CREATED, FAILED, TRACE, Rig
+
+CONFIRMED = Published(Outcome.CONFIRMED)
+
+
+async def make(context: Context, command: Command) -> dict[str, int]:
+    return {"made": context.app_id}
+
+
+class Away:
+    """A handler whose own database is away as long as `away` is set."""
+
+    def __init__(self, error: Exception) -> None:
+        self.away: Exception | None = error
+        self.tries = 0
+
+    async def __call__(self, context: Context, command: Command) -> None:
+        self.tries += 1
+        if self.away:
+            raise self.away
+
+
+@pytest.mark.parametrize("error", [Unavailable("the database is away"), OutcomeUnknown("lost during COMMIT")])
+async def test_a_handlers_own_outage_is_no_failure_of_the_step(rig: Rig, error: Exception) -> None:
+    away = Away(error)
+    worker = await rig.start(away)
+    rig.send(1)
+    await eventually(lambda: rig.consumer.paused and away.tries >= 2, deadline=5.0)
+    rig.send(2)
+    away.away = None
+    await rig.settled()
+    assert (len(rig.bodies()), rig.bodies(FAILED)) == (2, [])
+    assert (rig.consumer.paused, rig.consumer.reopened, worker.counts.done) == (False, 0, 2)
+
+
+async def test_the_database_away_before_the_work_keeps_the_commands(rig: Rig) -> None:
+    await rig.start(make)
+    rig.rows.error = Unavailable("the database is away")
+    rig.send(1, 2)
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    rig.rows.error = None
+    await rig.settled()
+    assert len(rig.bodies()) == 2
+    await eventually(lambda: not rig.consumer.paused, deadline=5.0)
+
+
+async def test_after_five_minutes_other_workers_get_the_commands(rig: Rig, time: Shifted) -> None:
+    away = Away(Unavailable("the database is away"))
+    await rig.start(away)
+    rig.send(1)
+    await eventually(lambda: away.tries >= 1 and rig.consumer.paused, deadline=5.0)
+    assert rig.consumer.reopened == 0
+    time.advance(300)
+    await eventually(lambda: rig.consumer.reopened == 1, deadline=5.0)
+    queue = rig.broker.queue("cmd.createGitRepo")
+    away.away = None
+    await rig.settled()
+    assert not queue.ready
+
+
+async def test_an_outage_does_not_run_out_the_time_of_a_step(rig: Rig, time: Shifted) -> None:
+    away = Away(Unavailable("the database is away"))
+    worker = await rig.start(away)
+    rig.send(1)
+    await eventually(lambda: away.tries >= 1, deadline=5.0)
+    time.advance(200)
+    away.away = None
+    await rig.settled()
+    assert (worker.counts.done, worker.counts.failed) == (1, 0)
+
+
+async def test_a_stop_during_an_outage_gives_the_commands_back(rig: Rig) -> None:
+    rig.rows.error = Unavailable("the database is away")
+    worker = await rig.start(make)
+    rig.send(1)
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    async with asyncio.timeout(3.0):
+        await worker.stop()
+    assert len(rig.broker.queue("cmd.createGitRepo").ready) == 1
+    assert rig.consumer.resumed == 0, "a consumer that is to stop takes nothing new"
+
+
+async def test_an_event_is_kept_while_the_broker_takes_no_messages(rig: Rig) -> None:
+    await rig.start(make)
+    rig.broker.blocked = "low on disk"
+    rig.send(1)
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    assert rig.broker.queue("cmd.createGitRepo").unacked
+    assert not rig.broker.tried
+    rig.broker.blocked = None
+    await rig.settled()
+    assert len(rig.bodies()) == 1
+    await eventually(lambda: not rig.consumer.paused, deadline=5.0)
+
+
+@pytest.mark.req("S3-54")
+async def test_an_event_of_unknown_fate_is_sent_again_under_the_same_id(rig: Rig) -> None:
+    answers = [Published(Outcome.UNKNOWN, "too late"), Published(Outcome.UNKNOWN, "cut off")]
+    acknowledged_early: list[bool] = []
+
+    def judge(message: Outgoing) -> Published:
+        acknowledged_early.append(not rig.broker.queue("cmd.createGitRepo").unacked)
+        return answers.pop() if answers else CONFIRMED
+
+    rig.broker.judge = judge
+    await rig.start(make)
+    rig.send(1)
+    await rig.settled()
+    assert len(rig.broker.tried) == 3
+    assert len({message.message_id for message in rig.broker.tried}) == 1
+    assert acknowledged_early == [False, False, False]
+
+
+async def test_the_work_is_not_done_again_when_the_broker_comes_back(rig: Rig) -> None:
+    began, gate, runs = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(context: Context, command: Command) -> None:
+        runs.append(context.app_id)
+        began.set()
+        await gate.wait()
+
+    worker = await rig.start(slow)
+    rig.send(1)
+    await began.wait()
+    rig.broker.go_down()
+    gate.set()
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    rig.broker.come_up()
+    await rig.settled()
+    assert (runs, worker.counts.done, worker.counts.joined) == ([1], 1, 1)
+    rig.send(1)
+    await rig.settled()
+    assert runs == [1, 1], "a new copy is a new order: the event may have been lost with the broker's memory"
+
+
+async def test_a_returned_event_makes_the_worker_declare_the_topology(rig: Rig) -> None:
+    rig.broker.judge = lambda _: CONFIRMED if rig.broker.declared else Published(Outcome.RETURNED)
+    await rig.start(make)
+    rig.send(1)
+    await rig.settled()
+    assert (len(rig.bodies()), rig.broker.declared) == (1, 1)
+
+
+async def test_an_event_that_the_broker_refuses_becomes_a_plain_failure(rig: Rig) -> None:
+    refused = Published(Outcome.REFUSED, "too large")
+    rig.broker.judge = lambda message: CONFIRMED if message.routing_key == FAILED else refused
+    await rig.start(make)
+    rig.send(1, headers={"traceparent": TRACE})
+    await rig.settled()
+    assert rig.error() == {
+        "type": "Unsendable",
+        "message": "the broker refuses the event of this step",
+        "retryable": False,
+    }
+    assert not rig.broker.published[0].headers
+
+
+async def test_a_command_whose_every_event_is_refused_does_not_stay_for_ever(rig: Rig) -> None:
+    rig.broker.judge = lambda _: Published(Outcome.REFUSED, "no")
+    await rig.start(make)
+    rig.send(1)
+    await rig.settled()
+    assert rig.broker.published == []
+
+
+async def test_a_dead_letter_that_the_broker_refuses_goes_without_what_its_sender_chose(rig: Rig) -> None:
+    strange = "x" * 400
+
+    def judge(message: Outgoing) -> Published:
+        return Published(Outcome.REFUSED, "id too long") if message.message_id == strange else CONFIRMED
+
+    rig.broker.judge = judge
+    await rig.start(make)
+    rig.broker.put("cmd.createGitRepo", b"no" * 100_000, message_id=strange)
+    await rig.settled()
+    (letter,) = rig.broker.published
+    assert (len(letter.body), letter.headers["x-reason"]) == (
+        65536,
+        "not-json: Expecting value: line 1 column 1 (char 0)",
+    )
+
+
+async def test_the_event_that_closes_the_channel_is_found_and_the_others_arrive(rig: Rig) -> None:
+    def judge(message: Outgoing) -> Published:
+        poisoned = b'"made":3' in message.body
+        alone = rig.broker.batches[-1] == 1
+        if poisoned or not alone:
+            return Published(Outcome.UNKNOWN, "channel closed", channel_closed=True)
+        return CONFIRMED
+
+    rig.broker.judge = judge
+    rig.send(1, 2, 3, 4)
+    await rig.start(make)
+    await rig.settled()
+    assert sorted(body["appId"] for body in rig.bodies(CREATED)) == [1, 2, 4]
+    assert [body["appId"] for body in rig.bodies(FAILED)] == [3]
+    assert rig.broker.declared >= 1
+
+
+async def test_events_that_are_ready_together_leave_in_one_batch(rig: Rig) -> None:
+    gate = asyncio.Event()
+
+    async def together(context: Context, command: Command) -> None:
+        await gate.wait()
+
+    worker = await rig.start(together, concurrency=10)
+    rig.send(*range(1, 11))
+    await eventually(lambda: len(rig.rows.looks) >= 1, deadline=5.0)
+    gate.set()
+    await rig.settled()
+    assert (rig.broker.batches, worker.counts.done) == ([10], 10)
+
+
+async def test_an_error_of_the_worker_itself_gives_the_command_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [RuntimeError("a bug")]
+    original = rig.rows.guard
+
+    async def guard(connection: object, pair: object, ids: list[int]) -> object:
+        if broken:
+            raise broken.pop()
+        return await original(connection, pair, ids)
+
+    monkeypatch.setattr("workers.sdk.guard.guard", guard)
+    worker = await rig.start(make)
+    rig.send(1)
+    await rig.settled()
+    assert worker.counts.done == 1
+    assert any(record.exc_info for record in caplog.records)
+
+
+async def test_an_outage_is_told_once_and_its_end_too(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    away = Away(Unavailable("the database is away"))
+    await rig.start(away)
+    rig.send(1)
+    await eventually(lambda: away.tries >= 3, deadline=5.0)
+    away.away = None
+    await rig.settled()
+    lines = [record.getMessage() for record in caplog.records if record.name == "orchestrix.worker"]
+    assert lines == ["takes no more commands for now: the database is away", "takes commands again"]
+
+
+async def test_a_joined_copy_is_acknowledged_only_with_its_event(rig: Rig) -> None:
+    worker = await rig.start(make)
+    rig.broker.blocked = "low on disk"
+    rig.send(1)
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    rig.consumer.lose_channel()
+    await rig.consumer.resume()
+    await eventually(lambda: worker.counts.joined == 1, deadline=5.0)
+    rig.broker.blocked = None
+    await rig.settled()
+    assert len(rig.bodies()) == 1
