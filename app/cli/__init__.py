@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from app.cli.arguments import parse
 from app.cli.exits import INTERRUPTED, PIPE_CLOSED, report
@@ -37,5 +38,6 @@ def _make_printable() -> None:
 
 def _pipe_closed() -> int:
     """The reader (`head`, a pager) has seen enough. The interpreter's own flush at exit must not fail once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):  # no real file behind it, then there is nothing to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

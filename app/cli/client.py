@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from app.cli.settings import hidden
 from app.errors import ConfigError, Conflict, GiveUp, Invalid, NotFound, OrchestrixError, OutcomeUnknown, Unavailable
 
 CONNECT_TIMEOUT = 5.0
@@ -33,7 +34,7 @@ class Api:
     """The API at `url`. Every call raises the error that fits the answer, `Unavailable` without one."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url = hidden(url)
         self._parts = urlsplit(url)
 
     def get(
@@ -50,24 +51,35 @@ class Api:
         """
         return self._call("GET", path + _query(query), None, {}, patience, also)
 
+    def page(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        """One page of a list: `items` and `nextCursor`."""
+        found = self.get(path, query)
+        if not isinstance(found, dict) or not isinstance(found.get("items"), list):
+            raise self._stranger()
+        return found
+
+    def instance(self, path: str, query: Mapping[str, Any] | None = None, *, patience: float = 0.0) -> dict[str, Any]:
+        """One saga instance; `patience` as for `get`."""
+        return self._instance(self.get(path, query, patience=patience))
+
     def all_items(self, path: str) -> list[Any]:
         """The items of all pages."""
         items: list[Any] = []
         cursor: str | None = None
         while True:
-            page = self.get(path, {"cursor": cursor})
+            page = self.page(path, {"cursor": cursor})
             items += page["items"]
             cursor = page.get("nextCursor")
             if not cursor:
                 return items
 
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
-        """The JSON that a POST of `body` gives. Raises `OutcomeUnknown` if the answer got lost on its way."""
+    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The instance that a POST of `body` gives. Raises `OutcomeUnknown` if the answer got lost on its way."""
         try:
             text = json.dumps(body, allow_nan=False).encode("ascii")
         except (ValueError, RecursionError) as wrong:
             raise Invalid(f"the request cannot be written as JSON: {wrong}") from wrong
-        return self._call("POST", path, text, {"Content-Type": "application/json", **(headers or {})})
+        return self._instance(self._call("POST", path, text, {"Content-Type": "application/json", **(headers or {})}))
 
     @contextmanager
     def stream(self, path: str, headers: Mapping[str, str], silence: float) -> Iterator[http.client.HTTPResponse]:
@@ -150,9 +162,15 @@ class Api:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as wrong:
-            raise ConfigError(
-                f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL"
-            ) from wrong
+            raise self._stranger() from wrong
+
+    def _instance(self, found: Any) -> dict[str, Any]:
+        if not isinstance(found, dict) or not {"id", "state", "version", "createdAt"} <= found.keys():
+            raise self._stranger()
+        return found
+
+    def _stranger(self) -> ConfigError:
+        return ConfigError(f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL")
 
     def _refuse(self, status: int, content: bytes, response: http.client.HTTPResponse) -> None:
         """Raises what the problem (RFC 9457) is about."""
@@ -162,9 +180,7 @@ class Api:
         if not isinstance(problem, dict) or not {"title", "detail"} & problem.keys():
             if status in (502, 503, 504):
                 raise Unavailable(f"{self.url} is not ready ({status}): try again in a moment")
-            raise ConfigError(
-                f"{self.url} answers {status}, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL"
-            )
+            raise self._stranger()
         wait = response.getheader("Retry-After")
         raise _ERRORS.get(status, GiveUp)(_sentence(problem, status) + (f" (again in {wait} s)" if wait else ""))
 

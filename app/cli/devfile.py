@@ -63,8 +63,10 @@ def read(folder: Path) -> DevFile | None:
 
 
 def running(folder: Path) -> DevFile | None:
-    """`read`, and its process lives. Raises `Unavailable` if it does not."""
+    """`read`, and its process lives; None if there is no `dev`. Raises `Unavailable` if it is dead or just starting."""
     found = read(folder)
+    if found is None and _held(folder):
+        raise Unavailable("the `orchestrix dev` of this folder is not ready yet: try again in a moment")
     if found is not None and not alive(folder, found.pid):
         raise Unavailable(
             f"the `orchestrix dev` of this folder (process {found.pid}) has ended without a farewell: "
@@ -75,10 +77,16 @@ def running(folder: Path) -> DevFile | None:
 
 def alive(folder: Path, pid: int) -> bool:
     """Whether the `dev` of this folder runs. The lock knows it for sure, also after its pid went to somebody else."""
+    held = _held(folder)
+    return _exists(pid) if held is None else held
+
+
+def _held(folder: Path) -> bool | None:
+    """Whether a `dev` has the folder; None if the lock cannot be looked at."""
     try:
         probe = os.open(_lock_path(folder), os.O_RDONLY)
     except OSError:
-        return _exists(pid)
+        return None
     try:
         fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

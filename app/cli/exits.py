@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 
 OK = 0
 FAILED = 1
@@ -24,13 +25,18 @@ def report(error: BaseException) -> int:
     """
     error = _innermost(error)
     code, message, foreseen = _judge(error)
-    warn(message, "error")
-    if not foreseen:
-        if _debugging():
-            traceback.print_exception(error)
-        else:
-            print("       set ORCHESTRIX_LOG__LEVEL=debug and try again to see where it happened", file=sys.stderr)
+    with suppress(OSError):  # nobody reads stderr
+        warn(message, "error")
+        if not foreseen:
+            _tell_more(error)
     return code
+
+
+def _tell_more(error: BaseException) -> None:
+    if _debugging():
+        traceback.print_exception(error)
+    else:
+        print("       set ORCHESTRIX_LOG__LEVEL=debug and try again to see where it happened", file=sys.stderr)
 
 
 def warn(message: str, kind: str = "warning") -> None:

@@ -62,7 +62,7 @@ def until_end(
                 return instance
             wait = max(1, min(POLL, round(left)))
             query = {"wait": f"{wait}s", "sinceVersion": instance["version"]}
-            instance = api.get(path, query, patience=wait)
+            instance = api.instance(path, query, patience=wait)
         except Unavailable:
             left = deadline - clock.monotonic()
             if left <= 0:

@@ -37,13 +37,17 @@ def paint_state(text: str) -> str:
 
 def mark(good: bool) -> str:
     """A tick or a cross, plain where the terminal has none."""
-    fancy = (sys.stdout.encoding or "").lower().startswith("utf")
-    return ("✓" if good else "✗") if fancy else ("+" if good else "x")
+    return ("✓" if good else "✗") if _unicode() else ("+" if good else "x")
 
 
 def visible(text: str) -> str:
     """`text` in one line, control characters shown as escapes: what others wrote must not steer a terminal."""
     return "".join(_escape(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
+
+
+def _unicode() -> bool:
+    """Whether stdout can take any character."""
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -86,12 +90,12 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 def print_json(value: Any) -> None:
     """The document as it came, indented."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=not _unicode()))
 
 
 def print_json_line(value: Any) -> None:
     """The document in one line, at once: for streams."""
-    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
+    print(json.dumps(value, ensure_ascii=not _unicode(), separators=(",", ":")), flush=True)
 
 
 def width(text: str) -> int:

@@ -61,7 +61,7 @@ def _create_and_wait(arguments: argparse.Namespace, api: Api, instance: dict[str
 
 def list_all(arguments: argparse.Namespace) -> int:
     """`list`: one page; where there is more, its last line says how to go on."""
-    page = _api(arguments).get(_path(arguments), {name: getattr(arguments, flag) for flag, name in _FILTERS.items()})
+    page = _api(arguments).page(_path(arguments), {name: getattr(arguments, flag) for flag, name in _FILTERS.items()})
     if arguments.output == "json":
         output.print_json(page)
         return exits.OK
@@ -77,7 +77,7 @@ def list_all(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """`show`: the instance as it is now."""
-    _show(arguments, _api(arguments).get(_path(arguments, arguments.id)))
+    _show(arguments, _api(arguments).instance(_path(arguments, arguments.id)))
     return exits.OK
 
 

@@ -28,7 +28,6 @@ _TALKATIVE: Final = (
     "pamqp",
     "sqlalchemy",
     "uvicorn",
-    "asyncmy",
 )
 _OWN_HANDLERS: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "sqlalchemy")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}

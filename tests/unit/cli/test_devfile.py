@@ -1,0 +1,200 @@
+"""Is the running `dev` found, and no other?"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from app.cli import devfile
+from app.errors import ConfigError, Conflict, Unavailable
+
+URLS = {
+    "database_url": "sqlite+aiosqlite:////tmp/x.db",
+    "broker_url": "amqp://127.0.0.1:5673/",
+    "api_url": "http://127.0.0.1:8080",
+}
+
+
+def write_by_hand(folder: Path, pid: object, **more: object) -> None:
+    path = devfile.path_of(folder)
+    path.parent.mkdir(exist_ok=True)
+    known = {"pid": pid, "startedAt": "now", "databaseUrl": "d", "brokerUrl": "amqp://old/", "apiUrl": "http://x"}
+    path.write_text(json.dumps({**known, **more}))
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+@pytest.fixture
+def other_dev(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has claimed the folder and waits for its standard input to end."""
+    program = (
+        "import sys, pathlib\nfrom app.cli import devfile\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "with devfile.claimed(folder):\n"
+        f"    devfile.write(folder, **{URLS!r})\n"
+        "    print('claimed', flush=True)\n    sys.stdin.read()\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"claimed\n"
+    with other:
+        yield other
+        other.kill()
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    with devfile.claimed(tmp_path):
+        devfile.write(tmp_path, **URLS)
+        found = devfile.running(tmp_path)
+    assert found is not None
+    assert (found.pid, found.database_url, found.broker_url, found.api_url) == (os.getpid(), *URLS.values())
+    assert found.started_at.endswith("Z")
+
+
+def test_the_file_has_the_names_of_the_contract_and_is_private(tmp_path: Path) -> None:
+    with devfile.claimed(tmp_path):
+        devfile.write(tmp_path, **URLS)
+        path = tmp_path / ".orchestrix" / "dev.json"
+        assert set(json.loads(path.read_text())) == {"pid", "startedAt", "databaseUrl", "brokerUrl", "apiUrl"}
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_clean_stop_removes_the_file_and_so_does_an_error(tmp_path: Path) -> None:
+    with suppress(ZeroDivisionError), devfile.claimed(tmp_path):
+        devfile.write(tmp_path, **URLS)
+        raise ZeroDivisionError
+    assert devfile.running(tmp_path) is None
+
+
+def test_a_relative_database_path_is_made_absolute(tmp_path: Path) -> None:
+    assert devfile.absolute("sqlite+aiosqlite:///a.db", tmp_path) == f"sqlite+aiosqlite:///{tmp_path}/a.db"
+    for url in ("sqlite+aiosqlite:////a.db", "sqlite+aiosqlite:///:memory:", "postgresql+asyncpg://u@h/d"):
+        assert devfile.absolute(url, tmp_path) == url
+
+
+def test_a_second_dev_is_refused_while_the_first_runs(tmp_path: Path, other_dev: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(Conflict, match=f"process {other_dev.pid}"), devfile.claimed(tmp_path):
+        pass
+    assert devfile.path_of(tmp_path).exists(), "the loser must leave the winner's file alone"
+
+
+def test_after_a_kill_the_file_is_known_to_be_dead_and_the_folder_is_free(
+    tmp_path: Path, other_dev: subprocess.Popen[bytes]
+) -> None:
+    assert devfile.running(tmp_path) is not None
+    other_dev.kill()
+    other_dev.wait()
+    assert devfile.read(tmp_path) is not None
+    with pytest.raises(Unavailable, match="orchestrix dev"):
+        devfile.running(tmp_path)
+    with devfile.claimed(tmp_path):
+        assert devfile.read(tmp_path) is None, "the dead one's addresses must not lead anybody astray"
+
+
+def test_a_pid_that_went_to_another_process_is_not_taken_for_dev(tmp_path: Path) -> None:
+    with devfile.claimed(tmp_path):
+        pass
+    write_by_hand(tmp_path, os.getpid())
+    with pytest.raises(Unavailable):
+        devfile.running(tmp_path)
+
+
+def test_without_a_lock_the_pid_decides(tmp_path: Path, dead_pid: int) -> None:
+    write_by_hand(tmp_path, os.getpid())
+    assert devfile.running(tmp_path) is not None
+    write_by_hand(tmp_path, dead_pid)
+    with pytest.raises(Unavailable):
+        devfile.running(tmp_path)
+
+
+def test_a_dev_that_is_just_starting_is_no_absent_one(tmp_path: Path) -> None:
+    assert devfile.running(tmp_path) is None
+    with devfile.claimed(tmp_path), pytest.raises(Unavailable, match="not ready yet"):
+        devfile.running(tmp_path)
+
+
+def test_many_looks_never_keep_a_dev_from_starting(tmp_path: Path) -> None:
+    write_by_hand(tmp_path, os.getpid())
+    (tmp_path / devfile.FOLDER / "dev.lock").touch()
+    stop = multiprocessing.get_context("spawn").Event()
+    looker = multiprocessing.get_context("spawn").Process(target=look_until, args=(tmp_path, stop))
+    looker.start()
+    try:
+        for _ in range(50):
+            with devfile.claimed(tmp_path):
+                devfile.write(tmp_path, **URLS)
+    finally:
+        stop.set()
+        looker.join()
+    assert looker.exitcode == 0
+
+
+def look_until(folder: Path, stop: Event) -> None:
+    """Reads without pause; a half-written file or any error but the foreseen ends it with a bad exit code."""
+    while not stop.is_set():
+        try:
+            devfile.running(folder)
+        except Unavailable:
+            continue
+
+
+def test_the_broker_is_looked_up_again_before_each_connect(tmp_path: Path) -> None:
+    current = devfile.broker_url(tmp_path, "amqp://first/")
+    assert current() == "amqp://first/", "without a file the last known one counts"
+    write_by_hand(tmp_path, os.getpid(), brokerUrl="amqp://second/")
+    assert current() == "amqp://second/"
+    devfile.path_of(tmp_path).write_text("{ha")
+    assert current() == "amqp://second/"
+    devfile.path_of(tmp_path).unlink()
+    assert current() == "amqp://second/"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": 1}', "\x00", "[" * 100_000])
+def test_a_file_that_is_not_ours_is_named(tmp_path: Path, text: str) -> None:
+    devfile.path_of(tmp_path).parent.mkdir()
+    devfile.path_of(tmp_path).write_text(text)
+    with pytest.raises(ConfigError, match=r"dev\.json"):
+        devfile.read(tmp_path)
+
+
+@pytest.mark.parametrize("pid", [0, -1, True, "12", None, 1.5])
+def test_a_pid_must_be_one(tmp_path: Path, pid: object) -> None:
+    write_by_hand(tmp_path, pid)
+    with pytest.raises(ConfigError, match=r"dev\.json"):
+        devfile.read(tmp_path)
+
+
+def test_a_huge_pid_is_dead(tmp_path: Path) -> None:
+    write_by_hand(tmp_path, 10**30)
+    with pytest.raises(Unavailable):
+        devfile.running(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / devfile.FOLDER).write_text("a file")
+    with pytest.raises(ConfigError, match="choose another folder"), devfile.claimed(tmp_path):
+        pass
+
+
+def test_the_last_ports_survive_the_stop(tmp_path: Path) -> None:
+    assert devfile.last_ports(tmp_path) == devfile.Ports()
+    with devfile.claimed(tmp_path):
+        devfile.keep_ports(tmp_path, api=8081, broker=5674)
+    assert devfile.last_ports(tmp_path) == devfile.Ports(8081, 5674)
+    (tmp_path / devfile.FOLDER / "last.json").write_text("{}")
+    assert devfile.last_ports(tmp_path) == devfile.Ports()

@@ -1,0 +1,206 @@
+"""Is every line of log one that machines and people can read?"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.config import LogSettings
+from app.telemetry import logs
+from app.telemetry.context import correlated, correlation_id
+from tests.unit.cli.shell import logging_kept
+
+log = logging.getLogger("orchestrix.test")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _kept() -> Iterator[None]:
+    with logging_kept():
+        yield
+
+
+def started(stream: io.StringIO, **settings: Any) -> io.StringIO:
+    logs.setup(LogSettings(**settings), node="n1", role="worker", stream=stream)
+    return stream
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def line(stream: io.StringIO) -> dict[str, Any]:
+    [only] = lines(stream)
+    return only
+
+
+def test_a_line_is_one_json_object() -> None:
+    out = started(io.StringIO())
+    log.info("moved %d", 3, extra={"saga": "app", "app_id": 7})
+    found = line(out)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", found.pop("time"))
+    assert found == {
+        "level": "info",
+        "logger": "orchestrix.test",
+        "message": "moved 3",
+        "correlation_id": None,
+        "node_id": "n1",
+        "role": "worker",
+        "saga": "app",
+        "app_id": 7,
+    }
+
+
+def test_the_correlation_id_comes_from_the_extra_or_from_the_task() -> None:
+    out = started(io.StringIO())
+    with correlated("of-task"):
+        log.info("a")
+        log.info("b", extra={"correlation_id": "of-record"})
+    log.info("c")
+    assert [found["correlation_id"] for found in lines(out)] == ["of-task", "of-record", None]
+
+
+async def test_tasks_at_the_same_time_keep_their_own_correlation_id() -> None:
+    async def one(name: str) -> str | None:
+        with correlated(name):
+            await asyncio.sleep(0)
+            return correlation_id()
+
+    first, second = await asyncio.gather(one("a"), one("b"))
+    assert (first, second) == ("a", "b")
+
+
+def test_an_exception_is_one_field() -> None:
+    out = started(io.StringIO())
+    try:
+        raise KeyError("x") from ValueError("cause")
+    except KeyError:
+        log.exception("broke")
+    found = line(out)
+    assert found["level"] == "error"
+    assert "KeyError: 'x'" in found["exception"]
+    assert "ValueError: cause" in found["exception"]
+
+
+def test_what_others_wrote_cannot_forge_a_line() -> None:
+    for form in ("json", "pretty"):
+        out = started(io.StringIO(), format=form)
+        log.info('one\nERROR two \x1b[31m "quoted" \u2028 \ud800 😀', extra={"name_of_app": "a\r\nb"})
+        assert out.getvalue().count("\n") == 1
+        assert "\r" not in out.getvalue()
+        assert "\x1b" not in out.getvalue()
+
+
+def test_extras_of_any_kind_are_written() -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    out = started(io.StringIO())
+    log.info("x", extra={"a": {1, 2}, "b": Broken(), "c": {("k",): 1}, "level": "forged", "d": b"raw"})
+    found = line(out)
+    assert (found["a"], found["b"], found["c"], found["d"]) == ("{1, 2}", "<Broken>", {}, "b'raw'")
+    assert found["level"] == "info"
+
+
+def test_a_record_whose_arguments_do_not_fit_is_not_lost() -> None:
+    out = started(io.StringIO())
+    log.handlers = [found for found in logging.getLogger().handlers if isinstance(found, logs.Handler)]
+    log.propagate = False  # pytest's own handler insists on good arguments
+    try:
+        log.info("%d things", "many")
+    finally:
+        log.handlers, log.propagate = [], True
+    assert line(out)["message"] == "%d things ('many',)"
+
+
+def test_a_record_that_cannot_be_written_leaves_a_trace_but_no_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    out = started(io.StringIO())
+    circle: list[Any] = []
+    circle.append(circle)
+    log.info("x", extra={"a": circle})
+    log.info("y")
+    assert [found["message"] for found in lines(out)][-1] == "y"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_closed_stream_disturbs_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    out = started(io.StringIO())
+    out.close()
+    log.error("into the void")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_auto_is_pretty_on_a_terminal_only() -> None:
+    assert started(io.StringIO()).getvalue() == ""
+    plain, terminal = started(io.StringIO()), Terminal()
+    log.info("a")
+    started(terminal)
+    log.warning("b", extra={"app_id": 7})
+    assert line(plain)["message"] == "a"
+    assert re.search(r"\d\d:\d\d:\d\d\.\d{3} .*WARNING.* orchestrix\.test  b  app_id=7\n", terminal.getvalue())
+
+
+def test_no_colour_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    colourful = started(Terminal())
+    log.error("a")
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = started(Terminal())
+    log.error("a")
+    assert "\x1b[31m" in colourful.getvalue()
+    assert "\x1b" not in plain.getvalue()
+
+
+def test_pretty_shows_a_stack_trace_only_while_debugging() -> None:
+    calm = started(io.StringIO(), format="pretty")
+    fail()
+    curious = started(io.StringIO(), format="pretty", level="debug")
+    fail()
+    assert "ZeroDivisionError: division by zero (test_logs.py:" in calm.getvalue()
+    assert calm.getvalue().count("\n") == 1
+    assert "Traceback" in curious.getvalue()
+
+
+def fail() -> None:
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        log.exception("broke")
+
+
+def test_the_level_is_kept() -> None:
+    out = started(io.StringIO(), level="warning")
+    log.info("a")
+    log.warning("b")
+    assert line(out)["message"] == "b"
+
+
+@pytest.mark.parametrize("name", ["uvicorn.error", "uvicorn.access", "aio_pika", "aiormq.x", "alembic.runtime"])
+def test_libraries_are_quiet_at_info_and_fitted_in(name: str) -> None:
+    logging.getLogger(name.split(".")[0]).addHandler(logging.StreamHandler(sys.stdout))
+    out = started(io.StringIO())
+    logging.getLogger(name).info("chatter")
+    logging.getLogger(name).error("real")
+    assert [(found["logger"], found["message"]) for found in lines(out)] == [(name, "real")]
+
+
+def test_a_second_setup_replaces_the_first() -> None:
+    first, second = started(io.StringIO()), started(io.StringIO())
+    log.info("x")
+    assert (first.getvalue(), len(lines(second))) == ("", 1)
