@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from app.api.routes import Call, Handler, Route
 from app.api.schemas import HealthBody
-from app.api.shared import json_of
+from app.api.shared import Answers, json_of
 from app.api.start import JSON
 from app.lifecycle import Check
 from sagas.engine.messages import dump
@@ -55,7 +55,7 @@ def _check(check: Check) -> dict[str, Any]:
 
 
 def _route(path: str, name: str, handler: Handler, summary: str) -> Route:
-    answers = {200: json_of(HealthBody, "Yes."), 503: json_of(HealthBody, "No.")}
+    answers: Answers = {200: json_of(HealthBody, "Yes."), 503: json_of(HealthBody, "No.")}
     return Route("GET", path, name, handler, summary, tag="health", parameters=None, answers=answers)
 
 

@@ -19,7 +19,6 @@ from app.api.start import JSON
 from app.persistence import instances
 from app.persistence.instances import Filter
 from sagas.engine.messages import dump
-from sagas.engine.state import Instance
 
 DEFAULT_LIMIT: Final = 50
 DEFAULT_SORT: Final = "-createdAt"
@@ -55,7 +54,7 @@ async def list_instances(call: Call, kind: Kind, name: str) -> Response:
     async with call.context.database.read() as connection:
         found = await instances.page(connection, kind.pair, kind.saga.name, wanted, sort, limit + 1, after)
     last = found[limit - 1] if len(found) > limit else None
-    cursor = cursors.encode(sort, _sort_value(sort, last), last.id) if last else None
+    cursor = cursors.encode(sort, instances.sort_value(sort, last), last.id) if last else None
     return page_response(call, [kind.view(instance) for instance in found[:limit]], cursor)
 
 
@@ -95,13 +94,3 @@ def _filter(query: Query, kind: Kind) -> Filter:
         created_before=query.moment("createdBefore"),
         prefix=query.text("q"),
     )
-
-
-def _sort_value(sort: str, instance: Instance) -> datetime | str:
-    match sort.removeprefix("-"):
-        case "createdAt":
-            return instance.created_at
-        case "updatedAt":
-            return instance.updated_at
-        case _:
-            return instance.key

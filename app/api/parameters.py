@@ -17,7 +17,7 @@ MAX_FIELDS: Final = 100
 MAX_LIMIT: Final = 200
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|)")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.errors import NotFound, OutcomeUnknown, Unavailable
+from app.errors import NotFound, OutcomeUnknown, RetryLater
 from sagas.engine.messages import dump
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -115,7 +115,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(NotFound, _absent)
     app.add_exception_handler(OutcomeUnknown, _outcome_unknown)
-    app.add_exception_handler(Unavailable, _unavailable)
+    app.add_exception_handler(RetryLater, _unavailable)
 
 
 def _response(

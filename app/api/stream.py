@@ -76,8 +76,9 @@ async def _followed(context: ApiContext, kind: Kind, instance_id: int, after: in
 
 async def _news(context: ApiContext, kind: Kind, instance_id: int, after: int) -> tuple[Instance, list[Change]]:
     async with context.database.read() as connection:
-        instance = await instances.get(connection, kind.pair, kind.saga.name, instance_id)
+        # In this order: an instance that is newer than its history here is looked at again, the opposite would hang.
         changes = await history.listing(connection, kind.pair, instance_id, after, CHUNK)
+        instance = await instances.get(connection, kind.pair, kind.saga.name, instance_id)
     assert instance is not None  # instances are never deleted
     return instance, list(changes)
 

@@ -1,0 +1,34 @@
+"""How does a test get an API to ask?"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.persistence import schema
+from app.persistence.engine import Database
+
+from .world import World
+
+
+@pytest.fixture(scope="session")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with nothing but the schema; tests take copies of it, for migrations take their time."""
+    path = tmp_path_factory.mktemp("api") / "empty.db"
+    asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{path}"))
+    return path
+
+
+@pytest.fixture
+async def world(upgraded: Path, tmp_path: Path) -> AsyncIterator[World]:
+    """The API over an empty SQLite database."""
+    copy = shutil.copy(upgraded, tmp_path / "test.db")
+    database = Database(f"sqlite+aiosqlite:///{copy}")
+    world = World(database)
+    yield world
+    await world.client.aclose()
+    await database.close()

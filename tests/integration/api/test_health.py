@@ -1,0 +1,139 @@
+"""Do the health pages tell the truth, and can the description be read?"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from app.api.docs import STATIC
+from app.api.problems import CODES
+from app.api.schemas import HealthBody
+
+from .world import World
+
+
+async def health(world: World, path: str = "") -> tuple[int, dict[str, Any]]:
+    answer = await world.client.get(f"/health{path}")
+    HealthBody.model_validate(answer.json())
+    assert answer.headers["cache-control"] == "no-store"
+    body: dict[str, Any] = answer.json()
+    return answer.status_code, body
+
+
+@pytest.mark.req("S1-52")
+async def test_the_shape_of_the_shard_coordinator(world: World) -> None:
+    world.health.watch("Coordinator", lambda: None)
+    assert await health(world) == (
+        200,
+        {"status": "healthy", "checks": [{"component": "Coordinator", "isHealthy": True}]},
+    )
+
+
+async def test_a_component_that_is_not_well_makes_503_with_its_reason(world: World) -> None:
+    world.health.watch("Database", lambda: None)
+    world.health.watch("Broker", lambda: "not connected")
+    for path, status in (("", "unhealthy"), ("/ready", "not ready")):
+        assert await health(world, path) == (
+            503,
+            {
+                "status": status,
+                "checks": [
+                    {"component": "Database", "isHealthy": True},
+                    {"component": "Broker", "isHealthy": False, "reason": "not connected"},
+                ],
+            },
+        )
+
+
+async def test_live_looks_at_nothing(world: World) -> None:
+    def probe() -> str:
+        raise AssertionError("asked")
+
+    world.health.watch("Broker", probe)
+    world.health.started = False
+    assert await health(world, "/live") == (200, {"status": "alive", "checks": []})
+
+
+async def test_ready_and_startup_follow_the_life_of_the_process(world: World) -> None:
+    async def codes() -> tuple[int, int]:
+        return (await health(world, "/ready"))[0], (await health(world, "/startup"))[0]
+
+    world.health.started = False
+    assert await codes() == (503, 503)
+    world.health.started = True
+    assert await codes() == (200, 200)
+    world.health.draining = True
+    assert await codes() == (503, 200)
+    assert (await health(world, "/ready"))[1]["checks"][0]["reason"] == "the process is stopping"
+
+
+@pytest.mark.parametrize("path", ["", "/live", "/ready", "/startup"])
+async def test_probes_may_add_parameters_and_use_head(world: World, path: str) -> None:
+    assert (await world.client.get(f"/health{path}?now=1")).status_code == 200
+    assert (await world.client.head(f"/health{path}")).status_code == 200
+
+
+# The description
+
+
+async def document(world: World) -> dict[str, Any]:
+    answer = await world.client.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def operations(api: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(path, method, one) for path, methods in api["paths"].items() for method, one in methods.items()]
+
+
+async def test_every_operation_has_a_name_and_its_problems(world: World) -> None:
+    api = await document(world)
+    found = operations(api)
+    names = [one["operationId"] for _, _, one in found]
+    assert len(set(names)) == len(names) == 16
+    assert {"createApp", "listApps", "getApp", "followApp", "startSaga", "getReady"} <= set(names)
+    for path, _, one in found:
+        assert one["summary"]
+        for status, answer in one["responses"].items():
+            if int(status) >= 400 and not path.startswith("/health"):
+                assert list(answer["content"]) == ["application/problem+json"], (path, status)
+                assert answer["content"]["application/problem+json"]["examples"]
+
+
+async def test_no_shape_of_fastapis_own_errors_is_shown(world: World) -> None:
+    api = await document(world)
+    assert not {"HTTPValidationError", "ValidationError"} & set(api["components"]["schemas"])
+
+
+async def test_every_reference_leads_somewhere(world: World) -> None:
+    api = await document(world)
+    references = re.findall(r'"\$ref": ?"#/components/schemas/(\w+)"', (await world.client.get("/openapi.json")).text)
+    assert references
+    assert set(references) <= set(api["components"]["schemas"])
+
+
+async def test_path_parameters_are_all_described(world: World) -> None:
+    for path, _, one in operations(await document(world)):
+        described = {parameter["name"] for parameter in one.get("parameters", []) if parameter["in"] == "path"}
+        assert described == set(re.findall(r"{(\w+)}", path))
+
+
+async def test_the_page_needs_no_other_server(world: World) -> None:
+    page = await world.client.get("/docs")
+    policy = page.headers["content-security-policy"]
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for link in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert link.startswith("/")
+        assert (await world.client.get(link)).status_code == 200
+    for file in STATIC.iterdir():
+        assert "://" not in file.read_text("utf-8")
+
+
+async def test_the_page_explains_every_problem(world: World) -> None:
+    page = (await world.client.get("/docs")).text
+    assert all(f'id="{code}"' in page for code in CODES)

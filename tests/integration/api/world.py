@@ -1,0 +1,254 @@
+"""What do the tests of the API stand on?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict
+
+from app import clock
+from app.api.application import build
+from app.api.context import ApiContext
+from app.config import Settings
+from app.errors import Conflict
+from app.lifecycle import Health
+from app.orchestration.requests import KeyReused, Replayed, Started, StartRequest, StartResult, Taken
+from app.persistence import history, instances
+from app.persistence.engine import Database
+from app.persistence.idempotency import StoredAnswer
+from app.persistence.pairs import pair_of
+from sagas import COMPLETED, NothingToUndo, Saga, Step
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.messages import Event
+from sagas.engine.state import Instance
+from sagas.engine.transition import Moved, Start, advance, numbered, start
+
+
+class Order(BaseModel):
+    """The data of the saga `order`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    amount: int = 0
+
+
+ORDER = Saga(
+    name="order",
+    data=Order,
+    steps=(
+        Step("pay", "UNPAID", "cmd.pay", "evt.paid", "PAID", undo=NothingToUndo("nothing was sent")),
+        Step("ship", "PAID", "cmd.ship", "evt.shipped", COMPLETED, undo=NothingToUndo("it is gone")),
+    ),
+)
+CATALOG = Catalog([APP_PROVISIONING, ORDER])
+
+
+class FakeStarter:
+    """Starts sagas one by one in the tests' database, or answers what it was told to."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.requests: list[StartRequest] = []
+        self.answer: StartResult | Exception | None = None
+        self.hold: asyncio.Event | None = None
+        self._stored: dict[tuple[str, str], StoredAnswer] = {}
+
+    async def start(self, request: StartRequest) -> StartResult:
+        """As the real one, but without coalescing."""
+        self.requests.append(request)
+        if self.hold is not None:
+            await self.hold.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer or await self._start(request)
+
+    async def _start(self, request: StartRequest) -> StartResult:
+        key = request.idempotency
+        if key and (stored := self._stored.get((key.scope, key.key))):
+            return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
+        try:
+            instance = await self._world.start(request.saga, request.start)
+        except Conflict:
+            return Taken(await self._world.id_of(request.saga, request.start.key))
+        if key:
+            self._stored[key.scope, key.key] = key.render(instance)
+        return Started(instance)
+
+
+class FakeWatch:
+    """Wakes at once whoever waits for an instance that a test has moved; counts who waits."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[str, int, int]] = []
+        self.calls = 0
+        self.versions: dict[tuple[str, int], int] = {}
+        self._moved = asyncio.Event()
+
+    async def changed(self, saga: str, instance_id: int, since_version: int, timeout: float) -> None:
+        """Returns at the next `wake`, at once for an older version, or after `timeout` seconds."""
+        self.calls += 1
+        if self.versions.get((saga, instance_id), 0) > since_version:
+            return
+        self.waiting.append((saga, instance_id, since_version))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._moved.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.waiting.remove((saga, instance_id, since_version))
+
+    def wake(self) -> None:
+        """Lets everybody look again."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
+@dataclass
+class World:
+    """The API over a database of its own, with a starter and a watch that tests can steer."""
+
+    database: Database
+    health: Health = field(default_factory=Health)
+    watch: FakeWatch = field(default_factory=FakeWatch)
+    starter: FakeStarter = field(init=False)
+    app: FastAPI = field(init=False)
+    client: httpx.AsyncClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starter = FakeStarter(self)
+        self.health.started = True
+        self.app = build(ApiContext(self.database, CATALOG, self.starter, self.watch, self.health, "1.2.3", Settings()))
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
+    async def start(self, saga: str, wanted: Start) -> Instance:
+        """A new instance with its history; raises `Conflict` if the name is taken."""
+        definition, pair = _saga(saga), pair_of(saga)
+        moved = start(definition, wanted, clock.uuid7(), clock.now())
+        async with self.database.begin() as tx:
+            (new_id,) = await instances.insert(tx, pair, [moved])
+            if new_id is None:
+                raise Conflict("the name is taken")
+            moved = numbered(definition, moved, new_id)
+            await history.insert(tx, pair, [(new_id, change) for change in moved.history])
+        return moved.instance
+
+    async def started(self, key: str = "billing", saga: str = "app", **wanted: Any) -> Instance:
+        """A new instance."""
+        data = {"created_by": "ada", "correlation_id": "c-1", "data": {}, **wanted}
+        return await self.start(saga, Start(key=key, **data))
+
+    async def advance(self, instance: Instance, event: str, **more: Any) -> Instance:
+        """What `event` makes of `instance`, committed and announced."""
+        happened = Event(event, instance.id, instance.correlation_id, None, "e-1", instance.command_id, {}, **more)
+        moved = advance(_saga(instance.saga), instance, happened, clock.uuid7(), clock.now())
+        assert isinstance(moved, Moved)
+        await self.store(instance, moved)
+        return moved.instance
+
+    async def store(self, before: Instance, moved: Moved) -> None:
+        """Commits `moved` and wakes the watch."""
+        pair, after = pair_of(before.saga), moved.instance
+        async with self.database.begin() as tx:
+            assert await instances.update(tx, pair, [(before.version, after)]) == {after.id}
+            await history.insert(tx, pair, [(after.id, change) for change in moved.history])
+        self.watch.versions[after.saga, after.id] = after.version
+        self.watch.wake()
+
+    async def completed(self, key: str = "billing") -> Instance:
+        """An app at the end of a good run."""
+        instance = await self.advance(await self.started(key), "evt.gitRepoCreated")
+        return await self.advance(instance, "evt.appRegistered")
+
+    async def id_of(self, saga: str, key: str) -> int | None:
+        """The id of the instance of that name."""
+        async with self.database.read() as connection:
+            found = await instances.by_key(connection, pair_of(saga), saga, key)
+        return found.id if found else None
+
+
+def _saga(name: str) -> Saga:
+    saga = CATALOG.saga(name)
+    assert saga is not None
+    return saga
+
+
+class Exchange:
+    """One request that is driven by hand, so that a test sees what is read and what is sent, and when."""
+
+    def __init__(self, app: FastAPI, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> None:
+        self._app = app
+        where, _, query = path.partition("?")
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": where,
+            "raw_path": where.encode(),
+            "root_path": "",
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("test", 80),
+        }
+        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.read = 0
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    def give(self, body: bytes = b"", more: bool = False) -> None:
+        """Puts a part of the request's body within reach."""
+        self._incoming.put_nowait({"type": "http.request", "body": body, "more_body": more})
+
+    def hang_up(self) -> None:
+        """The client goes away."""
+        self._incoming.put_nowait({"type": "http.disconnect"})
+
+    async def __aenter__(self) -> Exchange:
+        self._task = asyncio.create_task(self._app(self._scope, self._receive, self._send))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def done(self) -> Exchange:
+        """Waits until the application has nothing more to do."""
+        assert self._task is not None
+        async with asyncio.timeout(5):
+            await self._task
+        return self
+
+    @property
+    def events(self) -> list[dict[str, str]]:
+        """The complete server-sent events so far, comments and `retry` left out."""
+        blocks = self.body.decode().split("\n\n")[:-1]
+        parsed = [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks]
+        return [event for event in parsed if "data" in event]
+
+    async def _receive(self) -> dict[str, Any]:
+        message = await self._incoming.get()
+        self.read += len(message.get("body", b""))
+        return message
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            self.body += message.get("body", b"")
+            self.ended = not message.get("more_body", False)
