@@ -14,7 +14,6 @@ from sagas.engine.messages import Command
 
 from .job import Job
 
-
 REMEMBERED: Final = 60.0
 """Seconds in which a lost channel's commands come again. Later copies are new orders: they are worked on."""
 

@@ -34,8 +34,12 @@ def handles(command: str) -> Callable[[H], H]:
     of its own, which nothing can cancel: a long one asks `context.remaining`.
     """
 
+    if not isinstance(command, str) or not command.startswith("cmd."):
+        what = command if isinstance(command, str) else _name(command)
+        raise ConfigError(f'@handles({what}): write the command\'s name, as in @handles("cmd.createGitRepo")')
+
     def register(handler: H) -> H:
-        _check(command, handler)
+        _check(handler)
         registered.append(Registration(command, handler))
         return handler
 
@@ -66,9 +70,7 @@ class HandlerTable(Mapping[str, Handler]):
         return len(self._handlers)
 
 
-def _check(command: str, handler: Callable[..., Any]) -> None:
-    if not isinstance(command, str) or not command.startswith("cmd."):
-        raise ConfigError(f'{_name(handler)}: write the command\'s name, as in @handles("cmd.createGitRepo")')
+def _check(handler: Callable[..., Any]) -> None:
     try:
         inspect.signature(handler).bind(None, None)
     except TypeError:

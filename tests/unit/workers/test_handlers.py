@@ -1,0 +1,50 @@
+"""Are handlers registered, and wrong ones refused with a sentence?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from app.errors import ConfigError
+from sagas import Command
+from workers import Context, HandlerTable, handles
+from workers.sdk import handlers
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "registered", [])
+
+
+async def make(context: Context, command: Command) -> dict[str, Any]:
+    return {}
+
+
+async def other(context: Context, command: Command) -> None: ...
+
+
+def test_a_function_is_registered_and_stays_what_it_was() -> None:
+    assert handles("cmd.a")(handles("cmd.b")(make)) is make
+    assert [(one.command, one.handler) for one in handlers.registered] == [("cmd.b", make), ("cmd.a", make)]
+
+
+def test_two_handlers_for_one_command_are_refused() -> None:
+    table = HandlerTable([("cmd.a", make), ("cmd.a", make)])
+    with pytest.raises(ConfigError, match=r"cmd\.a has two handlers, .*make and .*other: remove one"):
+        table.add("cmd.a", other)
+    assert dict(table) == {"cmd.a": make}
+
+
+def test_a_decorator_without_command_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"make\): write the command's name"):
+        handles(make)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"evt\.a\): write the command's name"):
+        handles("evt.a")
+
+
+def test_a_function_that_cannot_be_called_with_context_and_command_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must take two arguments"):
+        handles("cmd.a")(lambda context: None)
+    assert handles("cmd.a")(partial(lambda a, b, c: None, 1))

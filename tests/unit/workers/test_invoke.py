@@ -1,0 +1,232 @@
+"""What does a handler's answer or error become?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app import clock
+from app.broker.port import Outgoing
+from sagas import Command
+from sagas.engine import messages
+from workers import Context, Permanent, StepFailed, Transient, Unavailable
+from workers.sdk.handlers import Handler
+from workers.sdk.invoke import invoke
+
+from .rig import COMMAND, CREATED, FAILED, TRACE, job
+
+
+def raising(error: BaseException) -> Handler:
+    async def handler(context: Context, command: Command) -> None:
+        raise error
+
+    return handler
+
+
+def returning(answer: object) -> Handler:
+    async def handler(context: Context, command: Command) -> Any:
+        return answer
+
+    return handler
+
+
+async def error_of(handler: Handler, ordered: Command = COMMAND) -> dict[str, Any]:
+    """The error that is reported; the event is one that the orchestrator can read."""
+    event, good = await invoke(handler, replace_time(ordered))
+    assert (good, event.routing_key) == (False, FAILED)
+    assert messages.event(FAILED, event.body).error is not None
+    error: dict[str, Any] = json.loads(event.body)["error"]
+    return error
+
+
+def replace_time(ordered: Command) -> Any:
+    made = job(ordered)
+    made.looked = clock.monotonic()
+    return made
+
+
+FAILURES: list[tuple[StepFailed, dict[str, Any]]] = [
+    (Permanent("Taken", "the name is taken"), {"type": "Taken", "message": "the name is taken", "retryable": False}),
+    (Transient("Slow", "try later"), {"type": "Slow", "message": "try later", "retryable": True}),
+    (
+        Transient("Slow", "try later", retry_after=1.5),
+        {"type": "Slow", "message": "try later", "retryable": True, "retryAfterMs": 1500},
+    ),
+    (StepFailed("Odd", "x", retryable=False), {"type": "Odd", "message": "x", "retryable": False}),
+    (Transient("Odd", "x", retry_after=-3.0), {"type": "Odd", "message": "x", "retryable": True, "retryAfterMs": 0}),
+    (Transient("Odd", "x", retry_after=float("nan")), {"type": "Odd", "message": "x", "retryable": True}),
+    (Transient("", "a\0b\ud800c"), {"type": "Error", "message": "a�b?c", "retryable": True}),
+]
+
+
+@pytest.mark.parametrize(("failure", "error"), FAILURES)
+async def test_a_failed_step_is_reported_as_its_handler_says(failure: StepFailed, error: dict[str, Any]) -> None:
+    assert await error_of(raising(failure)) == error
+
+
+async def test_an_unforeseen_error_is_retryable_and_its_stack_trace_stays_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = await error_of(raising(KeyError("colour")))
+    assert error == {"type": "KeyError", "message": "'colour'", "retryable": True}
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert record.exc_info
+    assert record.__dict__["correlation_id"] == "c-1"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "type"),
+    [
+        (SystemExit(3), "SystemExit"),
+        (TimeoutError("its own"), "TimeoutError"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (StopIteration(), "RuntimeError"),
+        (Unspeakable(), "Unspeakable"),
+    ],
+)
+async def test_nothing_that_a_handler_raises_ends_the_worker(error: BaseException, type: str) -> None:
+    reported = await error_of(raising(error))
+    assert (reported["type"], reported["retryable"]) == (type, True)
+
+
+async def test_a_very_long_message_is_cut() -> None:
+    assert len((await error_of(raising(ValueError("x" * 10_000))))["message"]) == 2000
+
+
+async def test_the_workers_own_outage_is_not_reported() -> None:
+    with pytest.raises(Unavailable):
+        await invoke(raising(Unavailable("the database is away")), replace_time(COMMAND))
+
+
+async def test_a_step_whose_time_is_over_is_cancelled_and_fails() -> None:
+    cancelled = asyncio.Event()
+
+    async def hang(context: Context, command: Command) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    error = await error_of(hang, replace(COMMAND, timeout_ms=20))
+    assert error == {"type": "Timeout", "message": "createGitRepo was not done in 20 ms", "retryable": True}
+    assert cancelled.is_set()
+
+
+async def test_the_worker_may_cancel_a_step_without_a_report() -> None:
+    began = asyncio.Event()
+
+    async def hang(context: Context, command: Command) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(invoke(hang, replace_time(COMMAND)))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def endless() -> Mapping[str, Any]:
+    data: dict[str, Any] = {}
+    data["self"] = data
+    return data
+
+
+def deep() -> Mapping[str, Any]:
+    data: dict[str, Any] = {}
+    for _ in range(63):
+        data = {"in": data}
+    return data
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        7,
+        "text",
+        ["a"],
+        {"at": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"rate": float("nan")},
+        {"name": "a\0b"},
+        {"name": "\ud800"},
+        {("a", "b"): 1},
+        {1: "a", "1": "b"},
+        {"big": "x" * (64 * 1024)},
+        endless(),
+        deep(),
+    ],
+    ids=str,
+)
+async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(answer: object) -> None:
+    error = await error_of(returning(answer))
+    assert (error["type"], error["retryable"]) == ("BadOutput", False)
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"a": 1}, {"name": "é🎉"}, {"big": "x" * (64 * 1024 - 10)}])
+async def test_any_other_answer_becomes_the_data_of_the_success_event(answer: dict[str, Any] | None) -> None:
+    event, good = await invoke(returning(answer), replace_time(COMMAND))
+    assert (good, event.routing_key) == (True, CREATED)
+    assert messages.event(CREATED, event.body).data == (answer or {})
+    assert dict(event.headers) == {"traceparent": TRACE}
+
+
+def plain(work: Callable[[Context], Any]) -> Handler:
+    def handler(context: Context, command: Command) -> Any:
+        return work(context)
+
+    return handler
+
+
+async def run(handler: Handler) -> Outgoing:
+    return (await invoke(handler, replace_time(COMMAND)))[0]
+
+
+async def test_a_plain_function_runs_in_a_thread_and_leaves_the_loop_alone() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def wait(context: Context) -> dict[str, Any]:
+        asked.set()
+        assert answered.wait(5.0)
+        return {"thread": threading.current_thread() is not threading.main_thread()}
+
+    task = asyncio.create_task(run(plain(wait)))
+    while not asked.is_set():
+        await asyncio.sleep(0.001)
+    answered.set()
+    assert json.loads((await task).body)["data"] == {"thread": True}
+
+
+def fail(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "type"), [(Permanent("Taken", "no"), "Taken"), (SystemExit(1), "SystemExit"), (StopIteration(), "")]
+)
+async def test_errors_come_out_of_the_thread(error: BaseException, type: str) -> None:
+    assert type in (await error_of(plain(lambda _: fail(error))))["type"]
+
+
+async def test_a_thread_may_take_longer_than_its_step() -> None:
+    over = threading.Event()
+
+    def late(context: Context) -> dict[str, float]:
+        over.wait(0.05)
+        return {"remaining": context.remaining}
+
+    event, good = await invoke(plain(late), replace_time(replace(COMMAND, timeout_ms=1)))
+    assert good
+    assert json.loads(event.body)["data"] == {"remaining": 0.0}
