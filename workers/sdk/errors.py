@@ -9,10 +9,15 @@ OrchestrixError       (sagas.engine.errors)
 
 from __future__ import annotations
 
-from app.errors import Unavailable
+from typing import Final
+
+from app.errors import RetryLater, SchemaMismatch, Unavailable
 from sagas.engine.errors import OrchestrixError
 
-__all__ = ["Permanent", "StepFailed", "Transient", "Unavailable"]
+__all__ = ["OWN_TROUBLE", "Permanent", "StepFailed", "Transient", "Unavailable"]
+
+OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
+"""What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
 
 
 class StepFailed(OrchestrixError):

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.broker.port import Outgoing
-from app.errors import RetryLater
 from sagas.engine.messages import MAX_DATA, MAX_ID, StepError, Unreadable, dump, load
 
 from . import events
 from .context import LOGGER, Context
-from .errors import StepFailed
+from .errors import OWN_TROUBLE, StepFailed
 from .handlers import Handler
 from .job import Job
 from .threads import in_thread
@@ -23,7 +22,7 @@ from .threads import in_thread
 async def invoke(handler: Handler, job: Job) -> tuple[Outgoing, bool]:
     """Runs the handler; the event to send, and whether it is that of success.
 
-    Raises `RetryLater` (`Unavailable` among others) if the worker's own infrastructure is away, for that is not the
+    Raises `OWN_TROUBLE` (`Unavailable` among others) if the worker's own infrastructure is away, for that is not the
     step's failure, and `asyncio.CancelledError` if the worker itself gives the step up.
     """
     outcome = await _outcome(handler, job)
@@ -43,7 +42,7 @@ async def _outcome(handler: Handler, job: Job) -> object:
     try:
         async with scope:
             return await _call(handler, context, job)
-    except RetryLater:
+    except OWN_TROUBLE:
         raise
     except StepFailed as failure:
         LOGGER.warning("%s failed: %s: %s", job.command.type, failure.type, failure.message, extra=_extra(job))

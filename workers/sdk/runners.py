@@ -7,11 +7,11 @@ from functools import partial
 from typing import Final
 
 from app import clock
-from app.errors import RetryLater
 
 from . import events
 from .context import LOGGER
 from .desk import Desk
+from .errors import OWN_TROUBLE
 from .handlers import HandlerTable
 from .invoke import invoke
 from .job import Job
@@ -114,7 +114,7 @@ class Runners:
         """Whether there is something to report; if not, something of the worker's own is away."""
         try:
             outgoing, good = await invoke(self._handlers[job.command.type], job)
-        except RetryLater as error:
+        except OWN_TROUBLE as error:
             await self._outage.note(job.command.id, error)
             await self._desk.pause(backoff(failures))
             return False

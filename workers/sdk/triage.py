@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 from app import clock
-from app.errors import RetryLater
 from app.lifecycle import Wake
 
 from . import events
 from .context import LOGGER
 from .desk import Desk
+from .errors import OWN_TROUBLE
 from .guard import Guard, Verdict
 from .job import Job
 from .outage import Outage, backoff
@@ -87,7 +87,7 @@ class Triage:
             began = clock.monotonic()
             try:
                 verdicts = await self._guard.look(jobs)
-            except RetryLater as error:
+            except OWN_TROUBLE as error:
                 failures += 1
                 await self._outage.note(KEY, error)
                 if not await self._desk.pause(backoff(failures)):
