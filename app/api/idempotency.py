@@ -33,10 +33,11 @@ def key_of(
     if len(values) > 1:
         raise bad_header(HEADER, "stands twice.")
     key = plain_key(values[0])
-    canonical = json.dumps([request.method, request.url.path, body], sort_keys=True, separators=(",", ":"))
+    place = [request.method, request.scope["path"]]
+    canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
     return IdempotencyKey(
-        scope=sha256(dump([ANYBODY, request.method, request.url.path])).hexdigest(),
+        scope=sha256(dump([ANYBODY, *place])).hexdigest(),
         key=key,
         fingerprint=fingerprint,
         render=lambda instance: answer(instance, fingerprint),

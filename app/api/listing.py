@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.responses import Response
 
@@ -65,15 +65,16 @@ def page_response(call: Call, items: Sequence[Mapping[str, Any]], cursor: str | 
 
 
 def _next(call: Call, cursor: str) -> str:
-    url = call.request.url
-    kept = [(name, value) for name, value in parse_qsl(url.query, keep_blank_values=True) if name != "cursor"]
-    return f"{url.path}?{urlencode([*kept, ('cursor', cursor)])}"
+    # Not from `request.url`: that believes the Host header, which can be rubbish.
+    query = parse_qsl(call.request.scope["query_string"].decode("ascii"), keep_blank_values=True)
+    kept = [(name, value) for name, value in query if name != "cursor"]
+    return f"{quote(call.request.scope['path'])}?{urlencode([*kept, ('cursor', cursor)])}"
 
 
 def _sort(query: Query, name: str) -> str:
     given = query.text("sort") or DEFAULT_SORT
     sign, field = ("-", given[1:]) if given.startswith("-") else ("", given)
-    known = {"createdAt": "createdAt", "updatedAt": "updatedAt", name: "appName"}
+    known = {"createdAt": "createdAt", "updatedAt": "updatedAt", name: "appName", "appName": "appName"}
     if field not in known:
         raise bad_parameter("sort", f"must be one of {', '.join(known)}, with - before it to descend.")
     return sign + known[field]

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import clock
 from app.api.headers import CORRELATION, SCOPE_KEY, is_correlation_id
 from app.api.problems import Problem, bad_header, internal_error
+from app.telemetry.context import correlated
 
 log = logging.getLogger("orchestrix.api")
 
@@ -35,7 +36,8 @@ class Edge:
         exchange = _Exchange(scope, receive, send)
         try:
             exchange.admit()
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            with correlated(exchange.correlation_id):
+                await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
             await exchange.answer(problem)
         except ClientDisconnect:
@@ -63,13 +65,13 @@ class _Exchange:
         self._headers = Headers(scope=scope)
         given = self._headers.getlist(CORRELATION)
         self._refused = bool(given) and not (len(given) == 1 and is_correlation_id(given[0]))
-        self._correlation_id = given[0] if given and not self._refused else clock.uuid7()
-        self.scope[SCOPE_KEY] = self._correlation_id
+        self.correlation_id = given[0] if given and not self._refused else clock.uuid7()
+        self.scope[SCOPE_KEY] = self.correlation_id
 
     @property
     def tags(self) -> dict[str, str]:
         """What a log line about this request carries."""
-        return {"correlation_id": self._correlation_id}
+        return {"correlation_id": self.correlation_id}
 
     def admit(self) -> None:
         """Raises `Problem` for a request that no handler needs to see."""
@@ -93,7 +95,7 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers.setdefault(CORRELATION, self._correlation_id)
+            headers.setdefault(CORRELATION, self.correlation_id)
             headers.setdefault("Cache-Control", "no-cache")
             headers.setdefault("X-Content-Type-Options", "nosniff")
         elif self._no_body and message["type"] == "http.response.body":

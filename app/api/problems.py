@@ -135,8 +135,8 @@ async def _http(request: Request, error: Exception) -> Response:
     code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
     kind = CODES.get(code) or Kind(error.status_code, HTTPStatus(error.status_code).phrase)
     detail = {
-        404: f"There is nothing at {request.url.path!r}.",
-        405: f"{request.method} is not allowed at {request.url.path!r}.",
+        404: f"There is nothing at {request.scope['path'][:200]!r}.",
+        405: f"{request.method} is not allowed at {request.scope['path'][:200]!r}.",
     }.get(error.status_code, str(error.detail))
     return _response(kind, code, detail, error.headers or {})
 

@@ -67,7 +67,11 @@ def page(model: type[Any]) -> Answers:
 _STREAM: Final[Answers] = {
     200: {
         "description": "Events named `state`, one for each row of history; the id is its version.",
-        "content": {"text/event-stream": {"itemSchema": {"$ref": f"#/components/schemas/{StateEvent.__name__}"}}},
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string", "description": f"The data of each event is a `{StateEvent.__name__}`."}
+            }
+        },
     },
     204: {"description": "It has ended and the client has seen it all."},
 }

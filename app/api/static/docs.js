@@ -31,7 +31,7 @@ function parameterTable(parameters) {
 function answerTable(responses) {
   const rows = Object.entries(responses).map(([status, answer]) => {
     const kinds = Object.entries(answer.content || {});
-    const shape = kinds.map(([media, body]) => `${media}: ${typeOf(body.schema || body.itemSchema)}`).join(", ");
+    const shape = kinds.map(([media, body]) => `${media}: ${typeOf(body.schema)}`).join(", ");
     return [status, answer.description, shape];
   });
   return table(["status", "meaning", "body"], rows);

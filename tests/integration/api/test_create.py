@@ -321,6 +321,7 @@ async def test_a_bug_is_500_without_a_trace(world: World, caplog: pytest.LogCapt
     problem(answer, 500, "internal_error")
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
+    assert "secret inside" in caplog.text
     record = next(record for record in caplog.records if record.levelname == "ERROR")
     assert (record.name, record.__dict__["correlation_id"]) == ("orchestrix.api", "c-500")
     assert record.exc_info

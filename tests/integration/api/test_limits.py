@@ -56,6 +56,16 @@ async def test_an_unknown_parameter_is_400_everywhere(world: World, path: str) -
     assert problem(answer, 400, "bad_parameter")["parameter"] == "colour"
 
 
+@pytest.mark.parametrize("host", ["[::1", "x:y:z", "a b", ""])
+async def test_a_strange_host_is_nobodys_trouble(world: World, host: str) -> None:
+    for name in "ab":
+        await world.started(name)
+    headers = {"Host": host, "Idempotency-Key": "k"}
+    assert (await world.client.get("/apps?limit=1", headers=headers)).status_code == 200
+    assert (await world.client.post("/apps", json=BODY, headers=headers)).status_code == 200
+    problem(await world.client.get("/nowhere", headers=headers), 404, "not_found")
+
+
 async def test_head_is_get_without_a_body(world: World) -> None:
     instance = await world.started()
     got = await world.client.get(f"/apps/{instance.id}")
