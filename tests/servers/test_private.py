@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import aio_pika
 import pytest
@@ -17,7 +16,7 @@ from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer, speaks_amqp
 from tests.servers.sql import answers_sql
-from tests.support import eventually, eventually_sync
+from tests.support import eventually
 
 pytestmark = pytest.mark.servers
 
@@ -80,7 +79,7 @@ async def test_a_frozen_database_keeps_its_connections_and_answers_later(
     await engine.dispose()
 
 
-async def test_rabbitmq_keeps_persistent_messages_over_a_kill_and_freezes(
+async def test_rabbitmq_keeps_persistent_messages_over_a_kill_freezes_and_leaves_nothing(
     private_rabbitmq: Callable[[], RabbitServer],
 ) -> None:
     server = private_rabbitmq()
@@ -104,6 +103,10 @@ async def test_rabbitmq_keeps_persistent_messages_over_a_kill_and_freezes(
     server.resume()
     await eventually(lambda: speaks_amqp(server.port), deadline=10)
     assert server.eval("1 + 1") == "2"
+    family = reaper.family(server.pid)
+    server.discard()
+    await eventually(lambda: not any(reaper.family(pid) for pid in family), deadline=5)
+    assert not server.home.exists()
 
 
 def test_a_server_that_cannot_start_shows_its_log(private_postgres: Callable[[], PostgresServer]) -> None:
@@ -117,15 +120,6 @@ def test_a_server_that_cannot_start_shows_its_log(private_postgres: Callable[[],
             server.start()
     server.start()
     assert answers_sql(server.url())
-
-
-def test_nothing_is_left_of_a_discarded_server(private_rabbitmq: Callable[[], RabbitServer]) -> None:
-    server = private_rabbitmq()
-    family = reaper.family(server.pid)
-    home = Path(server.home)
-    server.discard()
-    eventually_sync(lambda: not any(reaper.family(pid) for pid in family), deadline=5)
-    assert not home.exists()
 
 
 async def first_body(server: RabbitServer, name: str) -> bytes | None:
