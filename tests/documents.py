@@ -1,0 +1,122 @@
+"""Which parts of README and docs are made from the code?  Run as a module it writes them anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Column, Table, UniqueConstraint
+
+from app.persistence.tables import metadata
+from sagas import Compensation, Saga, Step
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.diagram import to_mermaid
+
+ROOT: Final = Path(__file__).parents[1]
+README: Final = ROOT / "README.md"
+ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
+
+_TYPES: Final = {
+    "UtcTime": "timestamp",
+    "BigInteger": "bigint",
+    "Integer": "integer",
+    "LargeBinary": "blob",
+    "Json": "json",
+    "String": "varchar",
+    "Text": "text",
+}
+_PART = re.compile(r"(<!-- (?P<name>[a-z:]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
+_FENCED = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The code blocks in that language, in their order."""
+    return [code for found, code in _FENCED.findall(document.read_text()) if found == language]
+
+
+def block(document: Path, language: str, holding: str) -> str:
+    """The one code block in that language that holds `holding`."""
+    (code,) = (code for code in blocks(document, language) if holding in code)
+    return code
+
+
+def saga_table(saga: Saga) -> str:
+    """The saga's steps, one a line, then its immediate moves."""
+    head = "| step | state meanwhile | command | success | leads to | time | undone by (later) |"
+    rows = [head, "|---" * 7 + "|", *(_row(step) for step in saga.steps)]
+    moves = [f"{source} → {target}" for source, target in saga.immediate.items()]
+    return "\n".join([*rows, *(["", f"At once, by the orchestrator: {', '.join(moves)}."] if moves else [])])
+
+
+def _row(step: Step) -> str:
+    undo = f"`{step.undo.command}`" if isinstance(step.undo, Compensation) else "nothing"
+    time = f"{step.timeout / timedelta(seconds=1):g} s"
+    cells = (step.name, step.state, f"`{step.command}`", f"`{step.event}`", step.then, time, undo)
+    return f"| {' | '.join(cells)} |"
+
+
+def entities() -> str:
+    """Every table as a Mermaid `erDiagram`, with a line for each foreign key."""
+    lines = ["erDiagram"]
+    for table in metadata.sorted_tables:
+        keys = sorted(table.foreign_keys, key=lambda key: key.parent.name)
+        lines += [f"    {key.column.table.name} ||--o{{ {table.name} : has" for key in keys]
+    for table in metadata.sorted_tables:
+        attributes = [f"        {_attribute(table, column)}" for column in table.columns]
+        lines += [f"    {table.name} {{", *attributes, "    }"]
+    return "\n".join(lines) + "\n"
+
+
+def _attribute(table: Table, column: Column[Any]) -> str:
+    keys = [name for name, holds in (("PK", column.primary_key), ("FK", bool(column.foreign_keys))) if holds]
+    if any(list(one.columns) == [column] for one in table.constraints if isinstance(one, UniqueConstraint)):
+        keys.append("UK")
+    words = [_type(column), column.name, ", ".join(keys), '"may be empty"' if column.nullable else ""]
+    return " ".join(word for word in words if word)
+
+
+def _type(column: Column[Any]) -> str:
+    return _TYPES[type(column.type).__name__]
+
+
+def _fenced(mermaid: str) -> str:
+    return f"```mermaid\n{mermaid}```"
+
+
+PARTS: Final[dict[str, Callable[[], str]]] = {
+    "saga:app": lambda: f"{saga_table(APP_PROVISIONING)}\n\n{_fenced(to_mermaid(APP_PROVISIONING))}",
+    "states:app": lambda: _fenced(to_mermaid(APP_PROVISIONING)),
+    "tables": lambda: _fenced(entities()),
+}
+"""What stands between `<!-- name -->` and `<!-- /name -->`."""
+
+
+def filled(text: str) -> str:
+    """`text` with every generated part as the code has it now."""
+    return _PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}\n{found[3]}", text)
+
+
+def parts(document: Path) -> list[str]:
+    """The names of the generated parts in `document`."""
+    return [found["name"] for found in _PART.finditer(document.read_text())]
+
+
+def _stale() -> Iterator[tuple[Path, str]]:
+    for document in (README, ARCHITECTURE):
+        text = document.read_text()
+        if (new := filled(text)) != text:
+            yield document, new
+
+
+def main() -> None:
+    """Writes the documents whose generated parts are out of date."""
+    for document, text in _stale():
+        document.write_text(text)
+        print(f"{document.relative_to(ROOT)} brought up to date")
+
+
+if __name__ == "__main__":
+    main()

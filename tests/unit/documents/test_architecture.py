@@ -1,0 +1,83 @@
+"""Do the pictures of docs/architecture.md show the product, in a language that Mermaid reads?"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from app.persistence.tables import metadata
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.diagram import to_mermaid
+from tests.documents import ARCHITECTURE, README, ROOT, block, blocks, entities, filled, parts
+from tests.unit.documents.mermaid import mistakes
+from tests.unit.sagas.builders import ORDER
+
+TEXT = ARCHITECTURE.read_text()
+DIAGRAMS = blocks(ARCHITECTURE, "mermaid")
+
+
+def test_generated_parts_are_what_the_code_says() -> None:
+    assert parts(ARCHITECTURE) == ["states:app", "tables"]
+    assert filled(TEXT) == TEXT, "write it anew: python -m tests.documents"
+
+
+@pytest.mark.req("S3-56")
+def test_all_six_kinds_of_diagram_are_there_with_how_to_view_and_export_them() -> None:
+    heads = [diagram.splitlines()[0] for diagram in DIAGRAMS]
+    assert heads == ["graph TB", "sequenceDiagram", "stateDiagram-v2", "graph LR", "erDiagram", "graph TB"]
+    assert all(way in TEXT for way in ("GitHub", "Visual Studio Code", "JetBrains", "mermaid.live", "mmdc"))
+
+
+@pytest.mark.parametrize("diagram", [*DIAGRAMS, *blocks(README, "mermaid")], ids=lambda text: text.splitlines()[0])
+def test_mermaid_can_read_it(diagram: str) -> None:
+    assert list(mistakes(diagram)) == []
+
+
+def test_any_saga_can_be_drawn() -> None:
+    assert list(mistakes(to_mermaid(ORDER))) == []
+
+
+def test_state_diagram_is_that_of_the_table() -> None:
+    assert block(ARCHITECTURE, "mermaid", "stateDiagram-v2") == to_mermaid(APP_PROVISIONING)
+
+
+def test_every_table_and_column_is_drawn() -> None:
+    drawn = {
+        name: [line.split()[1] for line in body.splitlines()]
+        for name, body in re.findall(r"^    (\w+) \{\n(.*?)^    \}$", entities(), re.DOTALL | re.MULTILINE)
+    }
+    assert drawn == {table.name: [column.name for column in table.columns] for table in metadata.sorted_tables}
+    assert "    apps ||--o{ app_state_history : has\n" in entities()
+    assert "        bigint id PK\n        varchar app_name UK\n" in entities()
+    assert "        bigint app_id FK\n" in entities()
+
+
+def test_files_that_are_named_exist() -> None:
+    places = re.findall(r"`((?:app|sagas|workers)/[\w/.]*)`", TEXT)
+    assert places
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_sequence_names_every_message_of_the_saga() -> None:
+    sequence = block(ARCHITECTURE, "mermaid", "sequenceDiagram")
+    assert all(step.command in sequence and step.event in sequence for step in APP_PROVISIONING.steps)
+
+
+@pytest.mark.parametrize(
+    ("diagram", "says"),
+    [
+        ("pie\n  a", "unknown kind: pie"),
+        ('graph TB\n a["A"]\n a --> b', "b is nowhere defined"),
+        ('graph TB\n a["A"]\n a -> a', "cannot be read: a -> a"),
+        ('graph TB\n a["A]', 'cannot be read: a["A]'),
+        ('graph TB\n subgraph s["S"]\n a["A"]', "what is opened is not closed"),
+        ("sequenceDiagram\n participant A\n A->>B: x", "B is not declared"),
+        ("sequenceDiagram\n participant A\n A->>A", "cannot be read: A->>A"),
+        ("stateDiagram-v2\n A --> b", "cannot be read: A --> b"),
+        ("erDiagram\n a {\n bigint id XX\n }", "cannot be read: bigint id XX"),
+        ("erDiagram\n a {\n bigint id", "what is opened is not closed"),
+    ],
+)
+def test_mistakes_are_found(diagram: str, says: str) -> None:
+    assert says in list(mistakes(diagram))
