@@ -23,8 +23,16 @@ def _header(name: str, about: str, schema: Mapping[str, Any] | None = None) -> d
 
 
 START_HEADERS: Final = (
-    _header(HEADER, "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.", {"maxLength": 255}),
-    _header("X-Correlation-ID", "Carried by every command and event; a UUID by default.", {"maxLength": 128}),
+    _header(
+        HEADER,
+        "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.",
+        {"type": "string", "maxLength": 255},
+    ),
+    _header(
+        "X-Correlation-ID",
+        "Carried by every command and event; a UUID by default.",
+        {"type": "string", "maxLength": 128},
+    ),
     _header("traceparent", "W3C Trace Context; carried along."),
 )
 START_PROBLEMS: Final = (

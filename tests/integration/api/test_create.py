@@ -8,7 +8,6 @@ import unicodedata
 from typing import Any
 from uuid import UUID
 
-import httpx
 import pytest
 
 from app.api.middleware import MAX_BODY
@@ -16,22 +15,10 @@ from app.api.schemas import AppBody
 from app.errors import Contention, OutcomeUnknown, Unavailable
 from app.orchestration.requests import InFlight, Taken
 
+from .answers import BODY, JSON, problem
 from .world import Exchange, World
 
-BODY = {"appName": "billing", "createdBy": "ada"}
-JSON = {"Content-Type": "application/json"}
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    body: dict[str, Any] = answer.json()
-    assert (body["status"], body["code"], body["type"]) == (status, code, f"/docs#{code}")
-    assert body["title"]
-    assert body["detail"]
-    assert answer.headers["x-correlation-id"]
-    return body
 
 
 def pointers(body: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import uvicorn
 from app.api.middleware import MAX_BODY
 from tests.support import eventually, free_port
 
-from .test_create import BODY, JSON, problem
+from .answers import BODY, JSON, problem
 from .world import Exchange, World
 
 

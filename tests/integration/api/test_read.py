@@ -19,7 +19,7 @@ from app.persistence.tables import apps, outbox, saga_notes
 from sagas.engine.messages import StepError
 from tests.support import eventually
 
-from .test_create import problem
+from .answers import problem
 from .world import Exchange, World
 
 GOOD_RUN = [

@@ -12,7 +12,7 @@ from app.api.schemas import StateEvent
 from app.errors import Unavailable
 from tests.support import eventually
 
-from .test_create import problem
+from .answers import problem
 from .world import Exchange, World
 
 
