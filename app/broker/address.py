@@ -46,17 +46,17 @@ def why(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_wo
     where = f"the broker at {place(url)}"
     if refusal is not None:
         return _refused(url, where, *refusal)
-    if last_words is not None:
-        return f"{where} did not let us in: {last_words}"
     if isinstance(error, TimeoutError):
         return f"{where} did not answer in time"
+    if last_words is not None:
+        return f"{where} did not let us in: {last_words}"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
     if isinstance(cause, ConnectionRefusedError):
         return f"nothing listens at {place(url)}"
     if isinstance(cause, socket.gaierror):
         return f"the host name {url.host} cannot be resolved"
     if isinstance(cause, ssl.SSLError):
-        return f"TLS with {place(url)} failed ({cause.reason or type(cause).__name__})"
+        return f"TLS with {place(url)} failed ({getattr(cause, 'reason', None) or type(cause).__name__})"
     return f"{where} cannot be reached ({type(cause).__name__})"
 
 

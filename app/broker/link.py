@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, SupportsIndex, cast
 
 import aio_pika
 from aiormq.connection import TransportFactory
@@ -46,8 +46,9 @@ class _Tap(asyncio.StreamReader):
         self._rest = b""
         self._passed_at = 0.0
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self._link.heard_at = clock.monotonic()
+        assert isinstance(data, bytes)
         try:
             self._rest = self._split(self._rest + data if self._rest else data)
         except Exception as e:
@@ -103,7 +104,8 @@ class _Dial(TransportFactory):
         loop = asyncio.get_running_loop()
         tap = _Tap(loop, self._link)
         protocol = asyncio.StreamReaderProtocol(tap, loop=loop)
-        transport, _ = await loop.create_connection(lambda: protocol, url.host, url.port, ssl=context, **options)
+        host, port = url.host or "localhost", url.port or 5672
+        transport, _ = await loop.create_connection(lambda: protocol, host, port, ssl=context, **options)
         writer = asyncio.StreamWriter(transport, protocol, tap, loop)
         self._link.writer = writer
         return tap, writer
@@ -154,7 +156,7 @@ class Link:
     def _greeted(self) -> None:
         assert self._connection is not None
         assert self._connection.transport is not None
-        tune: commands.Connection.Tune = self._connection.transport.connection.connection_tune  # type: ignore[attr-defined]
+        tune: commands.Connection.Tune = self._connection.transport.connection.connection_tune
         self.frame_max = tune.frame_max or FRAME_MAX_SIZE
         self.is_open = not self.lost.done()
         self._connection.close_callbacks.add(lambda *_: self.lose("the connection was given up: no sign of life"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from pamqp import commands
 from pamqp.base import Frame
@@ -22,8 +22,17 @@ DECLARE_WITHIN: Final = 20.0
 """Seconds for one declare: a quorum queue's replicas have to agree."""
 AT_A_TIME: Final = 6
 """Queues declared side by side, each on a channel of its own."""
-_REFUSED, _MISSING, _LOCKED, _OTHER = 403, 404, 405, 406
+LET_GO: Final = 0.1
+"""Seconds between missing a queue and creating it. Created within some 20 ms of its deletion, RabbitMQ (3.10) neither
+tells the old consumers nor lets them go: they swallow what the new queue sends them."""
+_DENIED, _MISSING = 403, 404
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Refusal(NamedTuple):
+    code: int
+    text: str
 
 
 def check_name(queue: str) -> None:
@@ -45,7 +54,7 @@ async def count(link: Link, queue: str) -> tuple[int, int] | None:
             return None
         raise
     assert isinstance(answer, commands.Queue.DeclareOk)
-    return answer.message_count, answer.consumer_count
+    return answer.message_count or 0, answer.consumer_count or 0
 
 
 async def delete(link: Link, queue: str) -> None:
@@ -61,38 +70,28 @@ async def delete(link: Link, queue: str) -> None:
 
 async def declare(link: Link, topology: Topology) -> None:
     """Exchanges, then queues, then bindings. Goes on where one is wrong, and raises one ConfigError that names all."""
-    complaints: list[str] = []
-    complaints += await _each(topology.exchanges, lambda one: _declare_exchange(link, one))
-    complaints += await _each(topology.queues, lambda one: _declare_queue(link, one))
+    complaints = await _declare_all(link, [_exchange(one) for one in topology.exchanges], pause=0)
+    complaints += await _declare_all(link, [_queue(one) for one in topology.queues], pause=LET_GO)
     complaints += await _bind(link, topology.bindings)
     if complaints:
         raise ConfigError("; ".join(complaints))
 
 
-async def _each(things: Iterable[T], declare_one: Callable[[T], Awaitable[str | None]]) -> list[str]:
-    turns = asyncio.Semaphore(AT_A_TIME)
-
-    async def one(thing: T) -> str | None:
-        async with turns:
-            return await declare_one(thing)
-
-    answers = await asyncio.gather(*(one(thing) for thing in things), return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return [answer for answer in answers if isinstance(answer, str)]
+class _Wanted(NamedTuple):
+    what: str
+    request: Callable[[bool], Frame]
 
 
-async def _declare_exchange(link: Link, one: Exchange) -> str | None:
+def _exchange(one: Exchange) -> _Wanted:
     def request(passive: bool) -> Frame:
         return commands.Exchange.Declare(
             exchange=one.name, exchange_type=one.kind, durable=True, passive=passive, arguments=dict(one.arguments)
         )
 
-    return await _declare(link, f"exchange {one.name}", request)
+    return _Wanted(f"exchange {one.name}", request)
 
 
-async def _declare_queue(link: Link, one: Queue) -> str | None:
+def _queue(one: Queue) -> _Wanted:
     def request(passive: bool) -> Frame:
         return commands.Queue.Declare(
             queue=one.name,
@@ -102,34 +101,53 @@ async def _declare_queue(link: Link, one: Queue) -> str | None:
             arguments=dict(one.arguments),
         )
 
-    return await _declare(link, f"queue {one.name}", request)
+    return _Wanted(f"queue {one.name}", request)
 
 
-async def _declare(link: Link, what: str, request: Callable[[bool], Frame]) -> str | None:
+async def _declare_all(link: Link, wanted: Sequence[_Wanted], pause: float) -> list[str]:
     """Passively first; then actively, which creates, or compares what is there with what is asked for."""
-    try:
-        there = await _try(link, lambda: request(True))
-        if there is not None and there.code != _MISSING:
-            return f"{what}: {there}"
-        wrong = await _try(link, lambda: request(False))
-    except ValueError as e:
-        return f"{what}: the name or an argument cannot be sent ({e})"
-    if wrong is None:
-        return None
-    if wrong.code == _REFUSED and there is None:
-        return None  # the operators declared it and let nobody else do so
-    return f"{what}: {wrong}"
+    seen = await _side_by_side(wanted, lambda one: _try(link, one, passive=True))
+    if any(refusal is not None and refusal.code == _MISSING for refusal in seen):
+        await asyncio.sleep(pause)
+    pairs = list(zip(wanted, seen, strict=True))
+    complaints = await _side_by_side(pairs, lambda pair: _declare(link, *pair))
+    return [complaint for complaint in complaints if complaint is not None]
 
 
-async def _try(link: Link, request: Callable[[], Frame]) -> ChannelLost | None:
+async def _declare(link: Link, one: _Wanted, seen: _Refusal | None) -> str | None:
+    if seen is not None and seen.code != _MISSING:
+        return f"{one.what}: {seen.text}"
+    refusal = await _try(link, one, passive=False)
+    if refusal is None or (refusal.code == _DENIED and seen is None):
+        return None  # denied but there: the operators declared it and let nobody else do so
+    return f"{one.what}: {refusal.text}"
+
+
+async def _side_by_side(things: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    turns = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(thing: T) -> R:
+        async with turns:
+            return await work(thing)
+
+    answers = await asyncio.gather(*(one(thing) for thing in things), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+
+async def _try(link: Link, one: _Wanted, *, passive: bool) -> _Refusal | None:
     """None if the broker did it, its refusal if it closed the channel for it. Raises Unavailable for all else."""
     try:
         async with await link.channel() as channel:
-            await channel.call(request(), DECLARE_WITHIN)
+            await channel.call(one.request(passive), DECLARE_WITHIN)
     except ChannelLost as e:
-        if e.code in (_REFUSED, _MISSING, _LOCKED, _OTHER):
-            return e
+        if e.code:
+            return _Refusal(e.code, str(e))
         raise
+    except (ValueError, TypeError) as e:
+        return _Refusal(0, f"the name or an argument cannot be sent ({e})")
     return None
 
 
@@ -142,7 +160,7 @@ async def _bind(link: Link, bindings: Iterable[Binding]) -> list[str]:
         try:
             request = commands.Queue.Bind(queue=one.queue, exchange=one.exchange, routing_key=one.routing_key)
             await channel.call(request, DECLARE_WITHIN)
-        except (ChannelLost, ValueError) as e:
+        except (ChannelLost, ValueError, TypeError) as e:
             if isinstance(e, ChannelLost) and not e.code:
                 raise
             complaints.append(f"binding of {one.queue} to {one.exchange}: {e}")

@@ -3,70 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
 
-from app.broker.port import Binding, Exchange, Outgoing, Queue, Topology
+from app.broker.devserver import DevServer
 from app.broker.rabbitmq import AmqpBroker
-from app.clock import uuid7
-from tests.conformance.port.proxy import Proxy
+from tests.conformance.port.rig import WORK, Proxy, Rig
 
 
-@dataclass
-class Rig:
-    """A broker's address behind a proxy whose connections a test can cut, freeze and refuse."""
-
-    proxy: Proxy
-    url: str
-    direct_url: str
-    brokers: list[AmqpBroker]
-
-    def make(self, name: str = "test", **options: int) -> AmqpBroker:
-        """A broker port that is stopped with the test."""
-        broker = AmqpBroker(self.url, name=name, **options)
-        self.brokers.append(broker)
-        return broker
-
-    async def up(self, name: str = "test", **options: int) -> AmqpBroker:
-        """One that is connected."""
-        broker = self.make(name, **options)
-        await broker.start()
-        assert await broker.wait_up(10), broker.trouble
-        return broker
-
-
-@pytest.fixture(params=[pytest.param("rabbitmq", marks=pytest.mark.servers)])
-def direct_url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
+@pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
+async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The address of an empty broker, of each kind."""
+    if request.param == "rabbitmq":
+        yield str(request.getfixturevalue("rabbitmq_url"))
+        return
+    server = DevServer()
+    await server.start()
+    yield server.url
+    await server.stop()
 
 
 @pytest.fixture
-async def rig(direct_url: str) -> AsyncIterator[Rig]:
-    proxy = Proxy(direct_url)
+async def rig(broker_url: str) -> AsyncIterator[Rig]:
+    """The broker behind a proxy, and ports to it that are stopped within the 5 s that the port promises."""
+    proxy = Proxy(broker_url)
     await proxy.start()
-    rig = Rig(proxy, proxy.url, direct_url, [])
+    rig = Rig(proxy)
     yield rig
     for broker in rig.brokers:
-        async with asyncio.timeout(6):
-            await broker.stop()
+        began = time.monotonic()
+        await broker.stop()
+        assert time.monotonic() - began < 5
     await proxy.stop()
 
 
 @pytest.fixture
 async def broker(rig: Rig) -> AmqpBroker:
-    """A connected broker port."""
-    return await rig.up()
+    """A connected port with the topology `WORK` declared."""
+    broker = await rig.up()
+    await broker.declare(WORK)
+    return broker
 
 
-WORK = Topology(
-    exchanges=(Exchange("work", "topic"),),
-    queues=(Queue("jobs", {"x-queue-type": "quorum"}),),
-    bindings=(Binding("jobs", "work", "jobs"),),
-)
+@pytest.fixture
+async def embedded() -> AsyncIterator[DevServer]:
+    """The embedded broker itself, for what cannot be done to a shared one."""
+    server = DevServer()
+    await server.start()
+    yield server
+    await server.stop()
 
 
-def message(body: bytes = b"{}", *, key: str = "jobs", exchange: str = "work", id: str = "") -> Outgoing:
-    """A message for the queue `jobs`, with a fresh id unless one is given."""
-    return Outgoing(exchange=exchange, routing_key=key, body=body, message_id=id or uuid7())
+@pytest.fixture
+async def broker_of_embedded(embedded: DevServer) -> AsyncIterator[AmqpBroker]:
+    """A connected port to `embedded`, with the topology `WORK` declared."""
+    broker = AmqpBroker(embedded.url, name="test")
+    await broker.start()
+    async with asyncio.timeout(5):
+        assert await broker.wait_up()
+    await broker.declare(WORK)
+    yield broker
+    await broker.stop()

@@ -1,11 +1,51 @@
-"""How does a test cut, freeze or refuse the connections to a broker that others use too?"""
+"""How does a test cut, freeze or refuse the connections to a broker that others use too, and what does it send?"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from yarl import URL
+
+from app.broker.port import Binding, Consumer, Delivery, Exchange, Outcome, Outgoing, Published, Queue, Topology
+from app.broker.rabbitmq import AmqpBroker
+from app.clock import uuid7
+
+QUORUM = {"x-queue-type": "quorum"}
+WORK = Topology(
+    exchanges=(Exchange("work", "topic"),),
+    queues=(Queue("jobs", QUORUM), Queue("others", QUORUM)),
+    bindings=(Binding("jobs", "work", "jobs"), Binding("others", "work", "others")),
+)
+
+
+def message(body: bytes = b"{}", *, key: str = "jobs", exchange: str = "work", id: str = "") -> Outgoing:
+    """A message for the queue `jobs`, with a fresh id unless one is given."""
+    return Outgoing(exchange=exchange, routing_key=key, body=body, message_id=id or uuid7())
+
+
+def outcomes(published: Sequence[Published]) -> list[Outcome]:
+    """Without the details."""
+    return [one.outcome for one in published]
+
+
+async def fill(broker: AmqpBroker, count: int, key: str = "jobs") -> None:
+    """Puts messages with the bodies 0, 1, 2 … into a queue."""
+    published = await broker.publish([message(b"%d" % n, key=key) for n in range(count)])
+    assert set(outcomes(published)) == {Outcome.CONFIRMED}, published
+
+
+async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[Delivery]:
+    """The next `count` deliveries, within 10 s."""
+    taken: list[Delivery] = []
+    async with asyncio.timeout(10):
+        while len(taken) < count:
+            batch = await consumer.receive(count - len(taken))
+            taken += batch
+            if acknowledge:
+                await consumer.acknowledge(batch)
+    return taken
 
 
 class Proxy:
@@ -72,3 +112,28 @@ class Proxy:
                 await target.drain()
         target.close()
         self._writers.discard(target)
+
+
+class Rig:
+    """A broker behind a proxy, and the ports that a test makes to it."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.brokers: list[AmqpBroker] = []
+
+    @property
+    def url(self) -> str:
+        return self.proxy.url
+
+    def make(self, *, heartbeat: int = 10) -> AmqpBroker:
+        """A port that is stopped with the test."""
+        broker = AmqpBroker(lambda: self.proxy.url, name="test", heartbeat=heartbeat)
+        self.brokers.append(broker)
+        return broker
+
+    async def up(self, *, heartbeat: int = 10) -> AmqpBroker:
+        """One that is connected."""
+        broker = self.make(heartbeat=heartbeat)
+        await broker.start()
+        assert await broker.wait_up(10), broker.trouble
+        return broker
