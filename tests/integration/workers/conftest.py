@@ -1,0 +1,40 @@
+"""What can the tests of workers over a real database and a real broker ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.broker.devserver import DevServer
+from app.broker.rabbitmq import AmqpBroker
+from app.broker.topology import saga_topology
+from app.persistence import schema
+from app.persistence.engine import Database
+
+from .world import CATALOG, World
+
+
+@pytest.fixture
+async def database(sqlite_url: str) -> AsyncIterator[Database]:
+    """A database with its schema."""
+    await schema.upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def world(database: Database) -> AsyncIterator[World]:
+    """A broker with the topology of the app saga, and the database."""
+    server = DevServer()
+    await server.start()
+    broker = AmqpBroker(server.url, name="test")
+    await broker.start()
+    assert await broker.wait_up(5.0)
+    await broker.declare(saga_topology(CATALOG))
+    world = World(database, server.url, broker)
+    yield world
+    await world.close()
+    await broker.stop()
+    await server.stop()

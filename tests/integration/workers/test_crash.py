@@ -1,0 +1,58 @@
+"""Is nothing lost and nothing done twice when a worker is killed between its work and its word?"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.config import GitSettings
+from workers import git_repo
+
+from .world import World
+
+DOOMED = """
+import asyncio, os, signal, sys
+from app.broker.rabbitmq import AmqpBroker
+from app.config import Settings
+from app.persistence.engine import Database
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from workers.sdk import assemble
+from workers.sdk.reporter import Reporter
+
+def die(self, report):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(database_url, broker_url, root):
+    Reporter.add = die
+    broker = AmqpBroker(broker_url, name="doomed")
+    await broker.start()
+    settings = Settings.model_validate({"git": {"root": root}})
+    await assemble(settings, Database(database_url), broker, Catalog([APP_PROVISIONING]), ["cmd.createGitRepo"]).start()
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.req("S3-54")
+async def test_work_whose_worker_was_killed_before_the_event_is_reported_by_another(
+    world: World, sqlite_url: str, tmp_path: Path
+) -> None:
+    row, command = await world.app()
+    await world.send(command)
+    root = tmp_path / "repos"
+    doomed = await asyncio.create_subprocess_exec(sys.executable, "-c", DOOMED, sqlite_url, world.url, str(root))
+    async with asyncio.timeout(30.0):
+        assert await doomed.wait() == -signal.SIGKILL
+    repository = root / f"{row.id}.git"
+    made = (repository / "refs" / "heads" / "main").read_text()
+    await world.worker(git_repo.handlers(GitSettings(root=str(root))))
+    (event,) = await world.events(1)
+    assert (event["causationId"], event["data"]) == (command.id, {"repoUrl": repository.as_uri()})
+    assert (repository / "refs" / "heads" / "main").read_text() == made
+    assert [one.name for one in root.iterdir()] == [repository.name]

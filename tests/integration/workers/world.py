@@ -1,0 +1,84 @@
+"""How does a test play the orchestrator to real workers?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from app import clock
+from app.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
+from app.broker.rabbitmq import AmqpBroker
+from app.broker.topology import COMMANDS
+from app.config import Settings
+from app.persistence import instances
+from app.persistence.engine import Database
+from app.persistence.pairs import APPS
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.messages import Command
+from sagas.engine.state import Instance
+from sagas.engine.transition import Start, command_for, start
+from workers import HandlerTable, Worker
+
+CATALOG = Catalog([APP_PROVISIONING])
+
+
+class World:
+    """The database, the broker and the workers on it."""
+
+    def __init__(self, database: Database, url: str, broker: Broker) -> None:
+        self.database = database
+        self.broker = broker
+        self.workers: list[Worker] = []
+        self.brokers: list[AmqpBroker] = []
+        self.url = url
+        self._events: Consumer | None = None
+
+    async def app(self, name: str = "shop", **changes: Any) -> tuple[Instance, Command]:
+        """A new row, and the command that is out for it. `changes` are fields of the row."""
+        moved = start(APP_PROVISIONING, Start(name, "ann", f"c-{name}", {}), clock.uuid7(), clock.now())
+        row = replace(moved.instance, **changes)
+        async with self.database.begin() as tx:
+            (number,) = await instances.insert(tx, APPS, [replace(moved, instance=row)])
+        assert number is not None
+        row = replace(row, id=number)
+        command = command_for(APP_PROVISIONING, row)
+        assert command is not None
+        return row, command
+
+    async def send(self, *commands: Command) -> None:
+        """Publishes commands as the relay does."""
+        letters = [Outgoing(COMMANDS, one.type, one.body(), one.id, one.correlation_id, one.type) for one in commands]
+        results = await self.broker.publish(letters)
+        assert {result.outcome for result in results} == {Outcome.CONFIRMED}
+
+    async def worker(self, handlers: HandlerTable, **settings: Any) -> Worker:
+        """One more worker, with a connection of its own."""
+        broker = AmqpBroker(self.url, name=f"worker {len(self.workers)}")
+        await broker.start()
+        worker = Worker(
+            broker, self.database, CATALOG, handlers, Settings.model_validate({"worker": settings} if settings else {})
+        )
+        await worker.start()
+        self.workers.append(worker)
+        self.brokers.append(broker)
+        return worker
+
+    async def events(self, count: int) -> list[dict[str, Any]]:
+        """The next events, in the order of their arrival."""
+        if self._events is None:
+            self._events = await self.broker.consume(CATALOG.events, 100)
+        found: list[Delivery] = []
+        while len(found) < count:
+            batch = await self._events.receive(count - len(found))
+            await self._events.acknowledge(batch)
+            found += batch
+        return [json.loads(one.body) for one in found]
+
+    async def close(self) -> None:
+        """Stops the workers."""
+        for worker in self.workers:
+            await worker.stop()
+        for broker in self.brokers:
+            await broker.stop()
