@@ -68,7 +68,7 @@ def create_app(node: Node) -> FastAPI:
 
 def openapi(settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of the sagas in `settings`; needs neither database nor broker."""
-    offline = settings.model_copy(update={"database_url": "sqlite+aiosqlite:///:memory:"})
+    offline = settings.model_copy(update={"database_url": "sqlite+aiosqlite:///never-opened.db"})
     return create_app(build_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
 
 

@@ -30,9 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_printable() -> None:
-    """A terminal or a locale that lacks a character must not end the command: it is shown as an escape instead."""
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
+    """A locale that lacks a character, or an output that is closed (`>&-`), must not end the command.
+
+    The character is shown as an escape instead; what goes to a closed output is dropped.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+        elif reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
 
 

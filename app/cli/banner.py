@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.cli.output import DIM, paint, visible
 from app.cli.settings import hidden
 
-_NAMES = {"api": "api", "orchestrator": "orchestrator", "worker": "workers"}
+_SHOWN_ROLES = ("api", "orchestrator")
 
 
 def banner(
@@ -22,13 +23,12 @@ def banner(
     seconds: float,
 ) -> str:
     """URLs, roles, one line to try, and how long the start took."""
-    embedded = broker_url.startswith("amqp://") and any(host in broker_url for host in ("127.0.0.1", "localhost"))
     lines = {
         "API": f"{api_url}    docs {api_url}/docs",
-        "Broker": f"{'embedded (development only)  ' if embedded else ''}{hidden(broker_url)}",
+        "Broker": f"embedded (development only)  {_without_login(broker_url)}",
         "Database": database(database_url),
         **({"Repos": repos} if repos else {}),
-        "Roles": ", ".join([*(role for role in roles if role in _NAMES), "workers"]),
+        "Roles": ", ".join([*(role for role in _SHOWN_ROLES if role in roles), "workers"]),
         "Try": _curl(api_url),
         "": "orchestrix apps create shop --by ada --wait",
     }
@@ -44,6 +44,12 @@ def database(url: str) -> str:
     if kind == "sqlite":
         return f"sqlite {_near(url.split(':///', 1)[-1])}"
     return hidden(url)
+
+
+def _without_login(url: str) -> str:
+    """The embedded broker lets everybody in, and AMQP clients send guest:guest by themselves."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _near(path: str) -> str:

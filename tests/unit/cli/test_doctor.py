@@ -1,0 +1,209 @@
+"""Does `doctor` find what is wrong, and say what helps?"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.broker.topology import saga_topology
+from app.cli import doctor, queues
+from app.cli.client import Api
+from app.errors import SchemaMismatch, Unavailable
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from tests.unit.cli.shell import Shell
+
+CATALOG = Catalog([APP_PROVISIONING])
+
+
+@dataclass
+class FakeBroker:
+    """A broker whose queues the test wrote down: name to (ready, consumers)."""
+
+    counts: dict[str, tuple[int, int]] = field(
+        default_factory=lambda: {queue.name: (0, 1) for queue in saga_topology(CATALOG).queues}
+    )
+    up: bool = True
+    blocked: str | None = None
+    trouble: str | None = "connection refused"
+
+    async def start(self) -> None:
+        return
+
+    async def stop(self) -> None:
+        return
+
+    async def wait_up(self, timeout: float) -> bool:
+        return self.up
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        return self.counts.get(queue)
+
+
+@dataclass
+class FakeDatabase:
+    """A database that is there, or not."""
+
+    error: Exception | None = None
+
+    async def ping(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class Parts:
+    """What the checks find."""
+
+    broker: FakeBroker = field(default_factory=FakeBroker)
+    database: FakeDatabase = field(default_factory=FakeDatabase)
+    schema_error: Exception | None = None
+    health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
+
+
+@pytest.fixture
+def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
+    """Everything is well until the test says otherwise."""
+    found = Parts()
+
+    async def check_schema(_: object) -> None:
+        if found.schema_error is not None:
+            raise found.schema_error
+
+    bootstrap: Any = ModuleType("app.bootstrap")
+    bootstrap.__path__ = []
+    bootstrap.open_database = lambda settings: found.database
+    bootstrap.open_broker = lambda url, name: found.broker
+    bootstrap.load_catalog = lambda settings: CATALOG
+    inner: Any = ModuleType("app.bootstrap.parts")
+    inner.check_schema = check_schema
+    monkeypatch.setitem(sys.modules, "app.bootstrap", bootstrap)
+    monkeypatch.setitem(sys.modules, "app.bootstrap.parts", inner)
+    monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
+    shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
+    return found
+
+
+def checks(shell: Shell, code: int) -> dict[str, list[SimpleNamespace]]:
+    """The findings that are not ok, by what they are about."""
+    answer = shell("doctor", "-o", "json")
+    assert answer.code == code, answer.out
+    found: dict[str, list[SimpleNamespace]] = {}
+    for item in answer.json["checks"]:
+        if item["status"] != "ok":
+            found.setdefault(item["what"], []).append(SimpleNamespace(**item))
+    return found
+
+
+def test_all_is_well(shell: Shell, parts: Parts) -> None:
+    answer = shell("doctor")
+    assert answer.code == 0
+    lines = [line.split()[:2] for line in answer.out.splitlines()]
+    assert lines == [["ok", what] for what in ("settings", "database", "schema", "broker", "queues", "git", "API")]
+    assert "geheim" not in answer.out
+
+
+def test_an_absent_database_and_broker(shell: Shell, parts: Parts) -> None:
+    parts.database.error = Unavailable("nobody listens")
+    parts.broker.up = False
+    found = checks(shell, 1)
+    assert found["database"][0].status == found["broker"][0].status == "fail"
+    assert found["database"][0].detail == "nobody listens"
+    assert "connection refused" in found["broker"][0].detail
+    assert "ORCHESTRIX_BROKER_URL" in found["broker"][0].fix
+
+
+def test_a_schema_that_is_behind(shell: Shell, parts: Parts) -> None:
+    parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
+    assert "db upgrade" in checks(shell, 1)["schema"][0].detail
+
+
+def test_a_bug_in_a_check_does_not_hide_the_others(shell: Shell, parts: Parts) -> None:
+    parts.database.error = ZeroDivisionError("oops")
+    found = checks(shell, 1)
+    assert list(found) == ["database"]
+    assert "ZeroDivisionError" in found["database"][0].detail
+
+
+def test_queues_without_readers_and_missing_ones(shell: Shell, parts: Parts) -> None:
+    parts.broker.counts["cmd.registerApp"] = (31, 0)
+    del parts.broker.counts["evt.stepFailed"]
+    details = {finding.detail: finding.fix for finding in checks(shell, 0)["queues"]}
+    assert details == {
+        "cmd.registerApp: 31 ready, nobody reads it": "orchestrix worker -q cmd.registerApp",
+        "evt.stepFailed does not exist yet": "orchestrix serve",
+    }
+
+
+def test_dead_letters_and_unrouted_messages(shell: Shell, parts: Parts) -> None:
+    parts.broker.counts |= {"evt.stepFailed.dead": (2, 0), "orchestrator.unrouted": (1, 0)}
+    details = [finding.detail for finding in checks(shell, 0)["queues"]]
+    assert [detail.split(":")[0] for detail in details] == ["evt.stepFailed.dead", "orchestrator.unrouted"]
+
+
+def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
+    parts.broker.blocked = "low on disk"
+    assert "low on disk" in checks(shell, 0)["broker"][0].detail
+
+
+def test_git_is_looked_for_only_where_it_is_needed(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "git" in checks(shell, 1)["git"][0].fix
+    shell.set(ORCHESTRIX_GIT__PROVIDER="simulated")
+    assert checks(shell, 0) == {}
+
+
+def test_an_ill_api_says_why(shell: Shell, parts: Parts) -> None:
+    ill = {"component": "Broker", "isHealthy": False, "reason": "it is away"}
+    parts.health = lambda: {"status": "unhealthy", "checks": [ill, {"component": "Database", "isHealthy": True}]}
+    assert checks(shell, 1)["API"][0].detail == "http://127.0.0.1:8080 is not healthy: Broker: it is away"
+
+
+def test_an_api_that_nobody_named_may_be_absent(shell: Shell, parts: Parts) -> None:
+    def absent() -> None:
+        raise Unavailable("no API answers")
+
+    parts.health = absent
+    assert checks(shell, 0)["API"][0].status == "warn"
+    shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:1")
+    assert checks(shell, 1)["API"][0].status == "fail"
+
+
+def test_settings_that_are_wrong_or_unknown(shell: Shell, parts: Parts) -> None:
+    shell.set(ORCHESTRIX_BROKER_ULR="x")
+    assert "ORCHESTRIX_BROKER_URL" in checks(shell, 0)["settings"][0].detail
+    shell.set(ORCHESTRIX_HTTP__PORT="x")
+    found = checks(shell, 1)
+    assert list(found) == ["settings"]
+    assert "ORCHESTRIX_HTTP__PORT" in found["settings"][0].detail
+
+
+def test_nothing_is_named(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHESTRIX_DATABASE_URL")
+    monkeypatch.delenv("ORCHESTRIX_BROKER_URL")
+    found = checks(shell, 1)
+    assert "ORCHESTRIX_DATABASE_URL" in found["database"][0].detail
+    assert "ORCHESTRIX_BROKER_URL" in found["broker"][0].detail
+
+
+def test_a_check_that_hangs_is_given_up(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def for_ever(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FakeDatabase, "ping", for_ever)
+    monkeypatch.setattr(doctor, "LIMIT", 0.05)
+    assert "no answer within" in checks(shell, 1)["database"][0].detail
+
+
+async def test_the_number_of_queues_is_that_of_the_catalog() -> None:
+    [good] = await queues.queues(FakeBroker(), CATALOG)  # type: ignore[arg-type]
+    assert good.detail == "5 queues, all are read"

@@ -1,0 +1,306 @@
+"""With what are `dev`, `serve` and `worker` started, and what do they leave behind?"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.cli import devfile
+from app.config import Settings
+from app.errors import SchemaMismatch
+from tests.unit.cli.shell import Shell
+
+DATABASE = "postgresql+asyncpg://u:secret@db/d"
+BROKER = "amqp://u:secret@mq/"
+
+
+@dataclass
+class Running:
+    """What a started process tells, in the words of `app.main`."""
+
+    api_url: str | None
+    broker_url: str
+    database_url: str
+    roles: tuple[str, ...] = ("api", "coordinator", "orchestrator")
+    notes: list[str] = field(default_factory=list)
+
+
+class Runtime:
+    """Stands in for `app.main` and `app.bootstrap`: keeps what it was started with and ends at once."""
+
+    def __init__(self) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self.while_running: Callable[[], None] = lambda: None
+        self.error: Exception | None = None
+
+    async def run_dev(self, settings: Settings, **given: Any) -> None:
+        call = self._called(settings, given)
+        running = Running(
+            api_url=f"http://127.0.0.1:{call.api_port}",
+            broker_url=f"amqp://guest:guest@127.0.0.1:{call.broker_port}/",
+            database_url=f"sqlite+aiosqlite:///{call.folder}/orchestrix.db",
+            notes=["a note of the runtime"],
+        )
+        call.ready(running)
+        self.while_running()
+
+    async def run_serve(self, settings: Settings, **given: Any) -> None:
+        call = self._called(settings, given)
+        call.ready(Running("http://127.0.0.1:1", call.broker_url(), settings.database_url or ""))
+
+    async def run_worker(self, settings: Settings, **given: Any) -> None:
+        call = self._called(settings, given)
+        call.ready(call.queues)
+
+    def openapi(self, settings: Settings) -> dict[str, Any]:
+        return {"openapi": "3.1.0", "x": "é"}
+
+    def _called(self, settings: Settings, given: dict[str, Any]) -> SimpleNamespace:
+        call = SimpleNamespace(settings=settings, **given)
+        self.calls.append(call)
+        if self.error is not None:
+            raise self.error
+        return call
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    fake = Runtime()
+    monkeypatch.setitem(sys.modules, "app.main", fake)
+    monkeypatch.setitem(sys.modules, "app.bootstrap", fake)
+    return fake
+
+
+@pytest.fixture
+def served(shell: Shell) -> Shell:
+    shell.set(ORCHESTRIX_DATABASE_URL=DATABASE, ORCHESTRIX_BROKER_URL=BROKER)
+    return shell
+
+
+def free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_dev_tells_the_folder_where_it_is_while_it_runs(shell: Shell, runtime: Runtime) -> None:
+    seen: list[devfile.DevFile | None] = []
+    runtime.while_running = lambda: seen.append(devfile.running(shell.folder))
+    port = free()
+    answer = shell("dev", "--port", str(port))
+    assert (answer.code, answer.err) == (0, "")
+    [found] = seen
+    assert found is not None
+    assert found.api_url == f"http://127.0.0.1:{port}"
+    assert found.database_url == f"sqlite+aiosqlite:///{shell.folder}/.orchestrix/orchestrix.db"
+    assert runtime.calls[0].folder == shell.folder / ".orchestrix"
+    assert not devfile.path_of(shell.folder).exists()
+
+
+def test_the_banner_has_what_a_newcomer_needs(shell: Shell, runtime: Runtime) -> None:
+    port = free()
+    lines = shell("dev", "--port", str(port)).out.splitlines()
+    words = {line.split()[0]: line for line in lines}
+    assert f"http://127.0.0.1:{port}/docs" in words["API"]
+    assert "embedded (development only)" in words["Broker"]
+    assert "sqlite ./.orchestrix/orchestrix.db" in words["Database"]
+    assert "./.orchestrix/repos/" in words["Repos"]
+    assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "workers"]
+    assert f"curl -X POST http://127.0.0.1:{port}/apps" in words["Try"]
+    assert "a note of the runtime" in words["Note"]
+    assert lines[-1].startswith("Ready in ")
+    assert lines[-1].endswith("s. Ctrl-C to stop.")
+
+
+def test_a_taken_port_is_passed_over_and_told(shell: Shell, runtime: Runtime) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = shell("dev", "--port", str(port))
+    assert answer.code == 0
+    assert runtime.calls[0].api_port != port
+    assert f"port {port} is taken, so the API listens on {runtime.calls[0].api_port}" in answer.out
+
+
+def test_dev_tries_its_last_ports_first(shell: Shell, runtime: Runtime) -> None:
+    port = free()
+    shell("dev", "--port", str(port))
+    shell("dev")
+    first, second = runtime.calls
+    assert (second.api_port, second.broker_port) == (port, first.broker_port)
+
+
+def test_a_port_from_the_environment_beats_the_last_one(shell: Shell, runtime: Runtime) -> None:
+    shell("dev", "--port", str(free()))
+    port = free()
+    shell.set(PORT=str(port))
+    shell("dev")
+    assert runtime.calls[-1].api_port == port
+
+
+def test_a_second_dev_is_exit_code_4(shell: Shell, runtime: Runtime) -> None:
+    with devfile.claimed(shell.folder):
+        answer = shell("dev")
+    assert answer.code == 4
+    assert "already" in answer.err
+    assert runtime.calls == []
+
+
+def test_dev_ends_with_the_error_of_its_own_file(
+    shell: Shell, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    monkeypatch.setattr(devfile, "write", full)
+    try:
+        answer = shell("dev", "--port", str(free()))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (answer.code, received) == (1, [signal.SIGTERM])
+    assert "No space left" in answer.err
+
+
+def test_dev_is_quiet_unless_asked(shell: Shell, runtime: Runtime) -> None:
+    runtime.while_running = lambda: logging.getLogger("orchestrix").info("a detail")
+    assert "a detail" not in shell("dev", "--port", "0").err
+    shell.set(LOG_LEVEL="info")
+    assert "a detail" in shell("dev", "--port", "0").err
+
+
+def test_serve_has_all_roles_and_settings_by_default(served: Shell, runtime: Runtime) -> None:
+    answer = served("serve")
+    assert (answer.code, answer.err) == (0, "")
+    [call] = runtime.calls
+    assert call.roles == {"api", "orchestrator", "coordinator"}
+    assert (call.settings.database_url, call.broker_url()) == (DATABASE, BROKER)
+    assert json.loads(answer.out)["message"] == "ready"
+    assert "secret" not in answer.out
+
+
+def test_flags_beat_the_environment(served: Shell, runtime: Runtime) -> None:
+    served.set(ORCHESTRIX_HTTP__PORT="1", ORCHESTRIX_HTTP__HOST="127.0.0.2")
+    arguments = ["--host", "127.0.0.3", "--port", "3", "--roles", "api", "--broker-url", "amqps://flag/"]
+    assert served("serve", *arguments, "--database-url", "mysql+asyncmy://flag/d").code == 0
+    [call] = runtime.calls
+    assert (call.settings.http.host, call.settings.http.port, call.roles) == ("127.0.0.3", 3, {"api"})
+    assert (call.settings.database_url, call.broker_url()) == ("mysql+asyncmy://flag/d", "amqps://flag/")
+
+
+@pytest.mark.parametrize("roles", ["nonsense", "api,nonsense", "", ",", "coordinator", "API"])
+def test_bad_roles_are_refused(served: Shell, runtime: Runtime, roles: str) -> None:
+    answer = served("serve", "--roles", roles)
+    assert (answer.code, runtime.calls) == (2, [])
+    assert "orchestrator" in answer.err
+
+
+def test_an_open_door_is_told(served: Shell, runtime: Runtime) -> None:
+    assert "everyone who can reach" in served("serve", "--host", "0.0.0.0").out
+    assert "everyone who can reach" not in served("serve", "--host", "0.0.0.0", "--roles", "orchestrator").out
+
+
+def test_a_worker_serves_what_it_is_told(served: Shell, runtime: Runtime) -> None:
+    assert served("worker", "-q", "cmd.a", "--queue", "cmd.b", "--concurrency", "3").code == 0
+    [call] = runtime.calls
+    assert (call.queues, call.settings.worker.concurrency) == (["cmd.a", "cmd.b"], 3)
+    assert served("worker").code == 0
+    assert runtime.calls[-1].queues == []
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_serve_and_worker_find_dev_and_follow_it(shell: Shell, runtime: Runtime, command: str) -> None:
+    with devfile.claimed(shell.folder):
+        devfile.write(shell.folder, database_url=DATABASE, broker_url="amqp://one/", api_url="http://x")
+        assert shell(command).code == 0
+        [call] = runtime.calls
+        assert (call.settings.database_url, call.broker_url()) == (DATABASE, "amqp://one/")
+        devfile.write(shell.folder, database_url=DATABASE, broker_url="amqp://two/", api_url="http://x")
+        assert call.broker_url() == "amqp://two/"
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_without_any_place_it_is_exit_code_2(shell: Shell, runtime: Runtime, command: str) -> None:
+    answer = shell(command)
+    assert answer.code == 2
+    assert "ORCHESTRIX_BROKER_URL" in answer.err
+    shell.set(ORCHESTRIX_BROKER_URL=BROKER)
+    assert "ORCHESTRIX_DATABASE_URL" in shell(command).err
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_embedded_is_refused(served: Shell, runtime: Runtime, command: str) -> None:
+    served.set(ORCHESTRIX_BROKER_URL="embedded")
+    answer = served(command)
+    assert (answer.code, runtime.calls) == (2, [])
+    assert "orchestrix dev" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SchemaMismatch("run `orchestrix db upgrade`"), 1),
+        (ExceptionGroup("tasks", [SchemaMismatch("run `orchestrix db upgrade`")]), 1),
+    ],
+)
+def test_a_foreseen_error_is_one_line(served: Shell, runtime: Runtime, error: Exception, code: int) -> None:
+    runtime.error = error
+    answer = served("serve")
+    assert (answer.code, answer.err) == (code, "error: run `orchestrix db upgrade`\n")
+
+
+def test_an_unforeseen_error_shows_its_trace_only_on_request(served: Shell, runtime: Runtime) -> None:
+    runtime.error = RuntimeError("what\x1b now")
+    answer = served("worker")
+    assert answer.code == 1
+    assert answer.err.splitlines()[0] == "error: unexpected RuntimeError: what\\x1b now"
+    assert "ORCHESTRIX_LOG__LEVEL=debug" in answer.err
+    assert "Traceback" not in answer.err
+    served.set(ORCHESTRIX_LOG__LEVEL="debug")
+    assert "Traceback" in served("worker").err
+
+
+def test_unknown_variables_are_named_with_the_nearest_match(served: Shell, runtime: Runtime) -> None:
+    served.set(ORCHESTRIX_WORKER__CONCURENCY="3", HEARTBEAT_TIMEOUT_SECONDS="15", SHARD_COORDINATOR_BIND_PORT="5555")
+    answer = served("worker")
+    assert answer.code == 0
+    assert answer.err.count("warning: ") == 1
+    assert "ORCHESTRIX_WORKER__CONCURENCY" in answer.err
+    assert "ORCHESTRIX_WORKER__CONCURRENCY" in answer.err
+
+
+def test_a_wrong_setting_is_named(served: Shell, runtime: Runtime) -> None:
+    served.set(ORCHESTRIX_WORKER__CONCURRENCY="many")
+    answer = served("worker")
+    assert answer.code == 2
+    assert "ORCHESTRIX_WORKER__CONCURRENCY" in answer.err
+
+
+def test_ctrl_c_is_quiet(served: Shell, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.cli.places.broker", interrupted)
+    answer = served("serve")
+    assert (answer.code, answer.out, answer.err) == (130, "", "")
+
+
+def test_openapi_is_printed(shell: Shell, runtime: Runtime) -> None:
+    assert shell("openapi").json == {"openapi": "3.1.0", "x": "é"}
+
+
+def test_files_of_others_do_not_matter(shell: Shell, runtime: Runtime) -> None:
+    home = Path(shell.folder / ".orchestrix")
+    home.mkdir()
+    (home / "last.json").write_text("not ours")
+    assert shell("dev", "--port", str(free())).code == 0
