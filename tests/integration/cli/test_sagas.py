@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.cli import follow
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, event, problem
 from tests.unit.cli.shell import Shell
 
@@ -163,6 +164,14 @@ def test_watch_comes_back_where_it_was_cut_off(api: FakeApi, shell: Shell) -> No
     assert (answer.code, answer.err) == (0, "")
     assert [line.split()[1] for line in answer.out.splitlines()] == ["v1", "v2", "v3", "v4"]
     assert api.requests[-1].headers["Last-Event-ID"] == "2"
+
+
+def test_watch_gives_up_on_an_api_that_stays_away(api: FakeApi, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "OUTAGE", 0.1)
+    api.on("GET", "/apps/42/history", page(CREATED), problem(503, "unavailable", "Away."))
+    api.on("GET", "/apps/42/events", Reply(cut=True))
+    answer = shell("apps", "watch", "42")
+    assert (answer.code, answer.err) == (5, "error: Away.\n")
 
 
 def test_watch_of_one_that_has_failed_long_ago(api: FakeApi, shell: Shell) -> None:

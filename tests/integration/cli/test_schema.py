@@ -1,0 +1,66 @@
+"""Do `db upgrade`, `db current` and `db check` tell the truth about a database?"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from app.persistence.schema import HEAD
+from tests.unit.cli.shell import Shell
+
+
+@pytest.fixture
+def database(shell: Shell) -> Path:
+    path = shell.folder / "some.db"
+    shell.set(ORCHESTRIX_DATABASE_URL=f"sqlite+aiosqlite:///{path}")
+    return path
+
+
+def change(database: Path, statement: str) -> None:
+    connection = sqlite3.connect(database)
+    with connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def test_from_nothing_to_this_version(shell: Shell, database: Path) -> None:
+    assert shell("db", "current", "-o", "json").json == {"current": None, "head": HEAD}
+    behind = shell("db", "check")
+    assert (behind.code, behind.err.count("\n"), "orchestrix db upgrade" in behind.err) == (1, 1, True)
+    assert shell("db", "upgrade").code == 0
+    assert shell("db", "current", "-o", "json").json == {"current": HEAD, "head": HEAD}
+    assert shell("db", "check").code == 0
+
+
+def test_upgrading_twice_changes_nothing(shell: Shell, database: Path) -> None:
+    first, second = shell("db", "upgrade"), shell("db", "upgrade")
+    assert (second.code, second.out, second.err) == (0, first.out, "")
+
+
+def test_check_names_what_differs(shell: Shell, database: Path) -> None:
+    shell("db", "upgrade")
+    change(database, "CREATE TABLE stranger (id INTEGER)")
+    answer = shell("db", "check")
+    assert answer.code == 1
+    assert "stranger" in answer.out
+
+
+@pytest.mark.parametrize("command", ["check", "upgrade"])
+def test_a_database_that_is_ahead_is_left_alone(shell: Shell, database: Path, command: str) -> None:
+    shell("db", "upgrade")
+    change(database, "UPDATE alembic_version SET version_num = '9999'")
+    answer = shell("db", command)
+    assert answer.code == 1
+    assert "9999" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["upgrade", "current", "check"])
+def test_a_file_that_is_no_database_is_told_in_a_line(shell: Shell, database: Path, command: str) -> None:
+    database.write_bytes(b"not a database at all, but long enough to look like one" * 100)
+    answer = shell("db", command)
+    assert answer.code != 0
+    assert answer.err.startswith("error: ")
+    assert "Traceback" not in answer.err
