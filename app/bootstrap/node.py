@@ -89,8 +89,8 @@ class Node:
         return duties
 
     def _orchestration(self) -> list[Service]:
-        tuned, topology = self.settings.orchestrator, saga_topology(self.catalog)
-        incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, topology)
+        tuned = self.settings.orchestrator
+        incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog)
         self.health.watch("Topology", incarnation.trouble)
         listener = EventListener(
             self.database,
@@ -111,11 +111,12 @@ def build_node(settings: Settings, roles: frozenset[str], broker_url: str | Call
     name = unique_name(settings)
     catalog = load_catalog(settings)
     database = open_database(settings)
-    broker = open_broker(broker_url, f"orchestrix node {name}")
+    topology = saga_topology(catalog)
+    broker = open_broker(broker_url, f"orchestrix node {name}", topology)
     health, database_watch = Health(), DatabaseWatch(database)
     watched(health, database_watch, broker)
     tuned = settings.orchestrator
-    relay = OutboxRelay(database, broker, saga_topology(catalog), node=name, lease=tuned.claim, batch=tuned.batch)
+    relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
     starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch)
     return Node(

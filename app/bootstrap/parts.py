@@ -8,10 +8,8 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from workers.sdk.modules import load_sagas
-
 from app import clock
-from app.broker.port import Broker, LinkState
+from app.broker.port import Broker, LinkState, Topology
 from app.broker.rabbitmq import AmqpBroker
 from app.config import Settings
 from app.errors import ConfigError, RetryLater, SchemaMismatch, Unavailable
@@ -20,6 +18,7 @@ from app.persistence import schema
 from app.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
+from workers.sdk.modules import load_sagas
 
 log = logging.getLogger("orchestrix")
 
@@ -31,9 +30,12 @@ def open_database(settings: Settings) -> Database:
     return Database(settings.database_url, pool_size=settings.database.pool_size)
 
 
-def open_broker(url: str | Callable[[], str], name: str) -> Broker:
-    """The broker at `url`; nothing is connected yet. A callable is asked before each connect."""
-    return AmqpBroker(url, name=name)
+def open_broker(url: str | Callable[[], str], name: str, topology: Topology | None = None) -> Broker:
+    """The broker at `url`; nothing is connected yet. A callable is asked before each connect.
+
+    `topology` is declared at each connect.
+    """
+    return AmqpBroker(url, name=name, topology=topology)
 
 
 def load_catalog(settings: Settings) -> Catalog:
@@ -52,7 +54,7 @@ def broker_trouble(broker: Broker) -> Callable[[], str | None]:
     def probe() -> str | None:
         if broker.state is not LinkState.UP:
             return broker.trouble or f"the broker is {broker.state.value}"
-        return f"the broker takes no messages: {broker.blocked}" if broker.blocked else None
+        return f"the broker takes no messages: {broker.blocked}" if broker.blocked else broker.mismatch
 
     return probe
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from app.bootstrap.parts import DatabaseWatch, Signals, first_of, load_catalog, open_broker, open_database, unique_name
+from app.broker.topology import saga_topology
 from app.config import Settings
 from workers.sdk import assemble
 
@@ -27,7 +28,7 @@ async def run_worker(
     catalog = load_catalog(settings)
     database = open_database(settings)
     name = unique_name(settings)
-    broker = open_broker(broker_url, f"orchestrix worker {name}")
+    broker = open_broker(broker_url, f"orchestrix worker {name}", saga_topology(catalog))
     worker = assemble(settings, database, broker, catalog, queues)
     watch = DatabaseWatch(database)
     with Signals() as signals:

@@ -180,6 +180,10 @@ class Broker(Protocol):
     def trouble(self) -> str | None:
         """Why the link is not UP, in one sentence without secrets, else None."""
 
+    @property
+    def mismatch(self) -> str | None:
+        """Which queues and exchanges of the product's own topology exist with other arguments, else None."""
+
     def on_up(self, hook: Callable[[int], None]) -> None:
         """`hook(generation)` is called in the loop each time that both links have come up. Must not block."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from app.errors import ConfigError, Unavailable
@@ -14,23 +15,46 @@ from .port import Consumer, LinkState, Outcome, Outgoing, Published, Topology
 from .publisher import Publisher
 from .supervisor import Session, Supervisor
 
+log = logging.getLogger("orchestrix.broker")
+
 
 class AmqpBroker:
     """`port.Broker` for RabbitMQ and the embedded broker.
 
     `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
     before every connect. `name` shows in the broker's list of connections. `heartbeat` is in seconds.
-    Declares and look-ups run on the consuming connection, which an alarm of the broker does not block.
+    `topology` is declared at each connect before the link counts as UP. Declares and look-ups run on the consuming
+    connection, which an alarm of the broker does not block.
     """
 
-    def __init__(self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10) -> None:
+    def __init__(
+        self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10, topology: Topology | None = None
+    ) -> None:
         ask = url if callable(url) else lambda: url
         self._publisher = Publisher()
         self._supervisor = Supervisor(ask, name, heartbeat, self._set_up)
+        self._topology = topology
+        self._mismatch: str | None = None
         self._consumers: list[AmqpConsumer] = []
 
     async def _set_up(self, session: Session) -> None:
         await self._publisher.attach(session.publish)
+        if self._topology is not None:
+            await self._declare(session.consume, self._topology)
+
+    async def _declare(self, link: Link, topology: Topology) -> None:
+        """What exists with other arguments is left alone and reported; the work on the rest goes on."""
+        try:
+            await admin.declare(link, topology)
+            self._mismatch = None
+        except ConfigError as wrong:
+            if str(wrong) != self._mismatch:
+                log.error("%s", wrong)
+            self._mismatch = str(wrong)
+
+    @property
+    def mismatch(self) -> str | None:
+        return self._mismatch
 
     @property
     def state(self) -> LinkState:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from app import clock
 from app.broker.port import Broker, LinkState, Topology
 from app.broker.topology import incarnation_queue
-from app.errors import ConfigError
 from app.lifecycle import Loop, Wake
 from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
@@ -32,22 +31,18 @@ class Incarnation:
     """Compares the broker with the database at each connect.
 
     The database names an empty queue. If the broker does not have it, it is another broker, or an emptied one: one
-    node wins the right to a new name, declares the topology, sends what every live saga is owed under the old message
-    ids, and declares the new queue last. If it dies before that, the new name is missing too and all begins again.
+    node wins the right to a new name, sends what every live saga is owed under the old message ids, and declares the
+    new queue last. If it dies before that, the new name is missing too and all begins again.
     """
 
-    def __init__(
-        self, database: Database, broker: Broker, relay: OutboxRelay, catalog: Catalog, topology: Topology
-    ) -> None:
+    def __init__(self, database: Database, broker: Broker, relay: OutboxRelay, catalog: Catalog) -> None:
         self._database = database
         self._broker = broker
         self._relay = relay
         self._catalog = catalog
-        self._topology = topology
         self._wake = Wake()
         self._loop = Loop("broker incarnation", self._round)
         self._done = -1
-        self._mismatch: str | None = None
         broker.on_up(lambda _generation: self._wake.set())
 
     async def start(self) -> None:
@@ -59,27 +54,15 @@ class Incarnation:
         await self._loop.stop()
 
     def trouble(self) -> str | None:
-        """Why the topology is not as it must be, or None."""
-        if self._mismatch is not None:
-            return self._mismatch
-        return None if self._done >= 0 else "the topology is not declared yet"
+        """Why this node does not know yet whether the broker owes it anything, or None."""
+        return None if self._done >= 0 else "the broker's memory is not compared with the database yet"
 
     async def _round(self) -> None:
         generation = self._broker.generation
         if self._broker.state is not LinkState.UP or generation == self._done:
             await self._wake.wait(None)
-            return
-        await self._declare()
-        if await self._agree():
+        elif await self._agree():
             self._done = generation
-
-    async def _declare(self) -> None:
-        try:
-            await self._broker.declare(self._topology)
-            self._mismatch = None
-        except ConfigError as wrong:
-            self._mismatch = str(wrong)
-            log.error("%s", wrong)
 
     async def _agree(self) -> bool:
         async with self._database.read() as connection:

@@ -41,7 +41,9 @@ def three_times_and_rubbish(channel: Any, command: dict[str, Any]) -> None:
         channel.basic_publish("orchestrator.events", event, body)
     succeed(channel, command, times=3)
     headers = {"traceparent": "rubbish", "x-death": "forged", "n": 2**40}
-    properties = pika.BasicProperties(headers=headers, content_type="text/plain", correlation_id="é" * 20)
+    properties = pika.BasicProperties(  # type: ignore[no-untyped-call]
+        headers=headers, content_type="text/plain", correlation_id="é" * 20
+    )
     channel.basic_publish("orchestrator.events", event, b"not json", properties)
 
 
@@ -80,6 +82,7 @@ async def test_unreadable_bodies_are_kept_with_their_reason(system: System) -> N
     reasons = []
     for _ in range(len(RUBBISH) + 1):
         _, properties, _ = channel.basic_get("evt.gitRepoCreated.dead", auto_ack=True)
+        assert properties is not None
         reasons.append(properties.headers["x-reason"])
     connection.close()
     assert all(reasons)
@@ -94,7 +97,7 @@ async def test_a_mistyped_event_is_kept(system: System) -> None:
     channel.basic_publish("orchestrator.events", "evt.gitRepoCraeted", b'{"appId": 1}')
 
     def kept() -> bool:
-        return channel.queue_declare("orchestrator.unrouted", passive=True).method.message_count == 1
+        return bool(channel.queue_declare("orchestrator.unrouted", passive=True).method.message_count == 1)
 
     await eventually(kept, deadline=10)
     connection.close()

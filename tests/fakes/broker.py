@@ -129,6 +129,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.state, self.generation = LinkState.UP, 1
         self.blocked: str | None = None
+        self.mismatch: str | None = None
         self.trouble: str | None = None
         self.published: list[Outgoing] = []
         self.tried: list[Outgoing] = []
