@@ -23,23 +23,22 @@ def ensure(say: Callable[[str], None] = print) -> None:
     missing = [kind for kind in KINDS if not _report(kind, say)]
     if not missing:
         return
-    packages = [kind.package for kind in missing]
-    say(f"Installing {', '.join(packages)} without starting their daemons (this takes a minute or two) ...")
-    install(packages)
+    install([kind.package for kind in missing], say)
     lookup.find.cache_clear()
     for kind in missing:
         if not _report(kind, say):
             raise lookup.Missing(f"{lookup.missing(kind)}; the package was installed but its programs were not found")
 
 
-def install(packages: Sequence[str]) -> None:
-    """Installs Debian packages without starting their daemons. Raises CannotInstall."""
+def install(packages: Sequence[str], say: Callable[[str], None] = print) -> None:
+    """Installs Debian packages without starting their daemons, and says so. Raises CannotInstall."""
     prefix = root_prefix()
     line = f"apt-get install {' '.join(packages)}"
     if shutil.which("apt-get") is None:
         raise CannotInstall(f"{_nowhere(packages)} This machine has no apt-get: install them by hand.")
     if prefix is None:
         raise CannotInstall(f"{_nowhere(packages)} Installing needs root; type: sudo {line}")
+    say(f"Installing {', '.join(packages)} without starting their daemons (this takes a minute or two) ...")
     result = subprocess.run(
         [*prefix, "sh", str(SCRIPT), *packages],
         stdin=subprocess.DEVNULL,

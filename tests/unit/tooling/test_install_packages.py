@@ -52,7 +52,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_daemons_are_forbidden_while_packages_are_installed_and_only_then(machine: Machine) -> None:
-    ensure.install(["rabbitmq-server", "postgresql"])
+    said: list[str] = []
+    ensure.install(["rabbitmq-server", "postgresql"], said.append)
+    assert "Installing rabbitmq-server, postgresql without starting their daemons" in said[0]
     update, forbidden, install, still = machine.noted()
     assert "update" in update
     assert "install rabbitmq-server postgresql frontend=noninteractive" in install
