@@ -28,7 +28,7 @@ def declare_queue(channel: Channel, method: commands.Queue.Declare) -> None:
     queue = named_queue(channel, method.queue) if method.passive else _declare(channel, method)
     channel.last_queue = queue.name
     if not method.nowait:
-        counts = len(queue.ready), len(queue.consumers)
+        counts = len(queue.ready), queue.consumer_count
         channel.link.send(wire.queue_declare_ok(channel.number, queue.name, *counts))
 
 

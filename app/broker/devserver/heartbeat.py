@@ -13,7 +13,7 @@ MISSED_INTERVALS = 2
 class Heartbeat:
     """Beats twice per interval; after two silent intervals the peer is dead. AMQP 0-9-1, 4.2.7. Seconds."""
 
-    def __init__(self, interval: int, beat: Callable[[], None], dead: Callable[[], None]) -> None:
+    def __init__(self, interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> None:
         self._interval = interval
         self._beat = beat
         self._dead = dead

@@ -89,6 +89,13 @@ class Queue:
         self._timer: asyncio.TimerHandle | None = None
         self.deleted = False
 
+    @property
+    def consumer_count(self) -> int:
+        """As queue.declare-ok tells it: a quorum queue with a single active consumer does not count those in line."""
+        if self.settings.quorum and self.settings.single_active:
+            return min(1, len(self.consumers))
+        return len(self.consumers)
+
     def publish(self, message: Message) -> None:
         self.ready.append(Entry(message, self._fresh_position(), self._deadline(message), self.settings.quorum))
         self.settle()

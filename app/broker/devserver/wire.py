@@ -45,7 +45,17 @@ class FrameSplitter:
         return self._data[self._at - size : self._at]
 
     def next(self) -> tuple[int, int, bytes] | None:
-        """The next whole frame as (type, channel, payload), or None. Raises Refusal 501 (AMQP 0-9-1, 4.2.3)."""
+        """The next whole frame as (type, channel, payload), or None. Raises Refusal 501 (AMQP 0-9-1, 4.2.3).
+
+        What came with a broken frame is dropped: there is no telling where the next one begins.
+        """
+        try:
+            return self._cut()
+        except errors.Refusal:
+            self._data, self._at = b"", 0
+            raise
+
+    def _cut(self) -> tuple[int, int, bytes] | None:
         data, at = self._data, self._at
         if len(data) - at < FRAME_OVERHEAD:
             return None

@@ -1,0 +1,1 @@
+"""What has the embedded broker that RabbitMQ has not, or has otherwise?"""
