@@ -10,7 +10,7 @@ from typing import TypeVar, overload
 
 from tests.servers.ports import free_port
 
-__all__ = ["eventually", "eventually_sync", "free_port"]
+__all__ = ["eventually", "eventually_sync", "free_port", "holds"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,17 @@ async def eventually(
                 raise  # the condition's own
         if loop.time() >= end:
             raise AssertionError(_too_late(condition, deadline, message, last))
+        await asyncio.sleep(every)
+
+
+async def holds(condition: Callable[[], object], *, during: float, every: float = 0.02, message: str = "") -> None:
+    """Asserts that `condition` stays true for `during` seconds of the loop's clock: that something does not happen."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + during
+    while True:
+        assert condition(), f"{message or condition!r}: no longer true {end - loop.time():.2f} s before the end"
+        if loop.time() >= end:
+            return
         await asyncio.sleep(every)
 
 

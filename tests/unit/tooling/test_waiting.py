@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support import eventually, eventually_sync
+from tests.support import eventually, eventually_sync, holds
 
 
 async def test_the_first_true_answer_is_returned() -> None:
@@ -47,6 +47,20 @@ async def test_other_errors_are_not_hidden() -> None:
 
     with pytest.raises(LookupError):
         await eventually(condition, deadline=5)
+
+
+async def test_what_must_not_happen_is_watched_to_the_end() -> None:
+    asked = 0
+
+    def condition() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 1000
+
+    await holds(condition, during=0.02, every=0.001)
+    assert 2 <= asked < 1000
+    with pytest.raises(AssertionError, match="quiet: no longer true"):
+        await holds(lambda: False, during=5, message="quiet")
 
 
 def test_without_a_loop_it_does_the_same() -> None:
