@@ -58,7 +58,7 @@ async def holds(condition: Callable[[], object], *, during: float, every: float 
     loop = asyncio.get_running_loop()
     end = loop.time() + during
     while True:
-        assert condition(), f"{message or condition!r}: no longer true {end - loop.time():.2f} s before the end"
+        assert condition(), f"{message or repr(condition)}: no longer true {end - loop.time():.2f} s before the end"
         if loop.time() >= end:
             return
         await asyncio.sleep(every)
