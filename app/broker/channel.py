@@ -81,17 +81,18 @@ class Channel:
     ) -> None:
         await self.close()
 
-    async def call(self, request: Frame, within: float = ANSWER_WITHIN) -> Frame:
-        """Sends a method and waits for its answer. Raises ChannelLost."""
+    async def call(self, request: Frame, within: float | None = None) -> Frame:
+        """Sends a method and waits for its answer, for 5 s if `within` does not say otherwise. Raises ChannelLost."""
+        seconds = ANSWER_WITHIN if within is None else within
         async with self._turn:
             self.check()
             self._answer = asyncio.get_running_loop().create_future()
             try:
                 self._wire.write(frames.marshal(request, self.number))
-                async with asyncio.timeout(within):
+                async with asyncio.timeout(seconds):
                     return await self._answer
             except TimeoutError:
-                self.abandon(f"the broker did not answer {request.name} within {within:g} s")
+                self.abandon(f"the broker did not answer {request.name} within {seconds:g} s")
                 assert self.lost is not None
                 raise self.lost from None
             except asyncio.CancelledError:

@@ -37,7 +37,7 @@ class AmqpConsumer(Listener):
     One task of its own does every call on the channel; `receive`, `acknowledge` and `give_back` never wait for it.
     The prefetch grows by further subscriptions beside the first, each with its own share: a `basic.cancel` would make
     the broker take back what is on its way, which then counts as delivered once more. An exclusive subscription cannot
-    have another beside it and begins with all.
+    have another beside it and begins with all; a queue with a single active consumer serves the first share alone.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class AmqpConsumer(Listener):
         self._prefetch, self._finished = 1, 0
         self._step_due = self._paused = self._reopen = self._closed = False
         self._idle_checks = 0
+        self._complaint = ""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -167,7 +168,8 @@ class AmqpConsumer(Listener):
 
     def on_lost(self, lost: ChannelLost) -> None:
         self._forget()
-        if lost.code:
+        if lost.code and str(lost) != self._complaint:
+            self._complaint = str(lost)
             log.warning("the broker closed the channel of %s: %s %s", ", ".join(self._queues), lost.code, lost)
         self._changed.set()
 
@@ -195,6 +197,7 @@ class AmqpConsumer(Listener):
                 log.exception("the consumer of %s failed in a way nobody foresaw", self._queues)
             if clock.monotonic() - began > CHECK_EVERY or self._reopen:
                 backoff.reset()
+                self._complaint = ""
             if not self._reopen:
                 await asyncio.sleep(backoff.next())
             self._reopen = False
@@ -285,7 +288,7 @@ class AmqpConsumer(Listener):
         except ChannelLost as e:
             if e.code == 0:
                 link.abort(f"the broker answers nothing on an open connection ({e})")
-            raise
+            return  # a refusal says nothing about our subscription
         ready = sum(count[0] for _, count in counts if count is not None)
         self._idle_checks = self._idle_checks + 1 if ready and not self._unfinished else 0
         forgotten = [queue for queue, count in counts if count is None or count[1] == 0]

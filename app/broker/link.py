@@ -48,9 +48,9 @@ class _Tap(asyncio.StreamReader):
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self._link.heard_at = clock.monotonic()
-        assert isinstance(data, bytes)
+        fresh = bytes(data)  # which are bytes already, and then not copied
         try:
-            self._rest = self._split(self._rest + data if self._rest else data)
+            self._rest = self._split(self._rest + fresh if self._rest else fresh)
         except Exception as e:
             log.exception("cannot read what the broker sent")
             self._link.abort(f"cannot read what the broker sent ({e})")
@@ -236,4 +236,5 @@ class Link:
         finally:
             self.abort("closed")
             await asyncio.wait([closing], timeout=within)
+            closing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks at it
             closing.cancel()

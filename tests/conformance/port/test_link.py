@@ -97,6 +97,27 @@ async def test_a_silent_broker_is_given_up_after_two_heartbeats(rig: Rig) -> Non
     assert await broker.wait_up(10)
 
 
+async def test_a_link_that_answers_nothing_is_cut_by_the_consumer_that_looks(
+    rig: Rig, broker: AmqpBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.broker.consumer.CHECK_EVERY", 0.1)
+    monkeypatch.setattr("app.broker.channel.ANSWER_WITHIN", 0.3)
+    reasons: list[str] = []
+    broker.on_down(lambda _, reason: reasons.append(reason))
+    await broker.consume(["jobs"], 10)
+    await eventually(lambda: _has_consumer(broker), deadline=5)
+    rig.proxy.freeze()
+    await eventually(lambda: reasons, deadline=5)
+    assert "answers nothing" in reasons[0]
+    rig.proxy.thaw()
+    monkeypatch.undo()
+    assert await broker.wait_up(10)
+
+
+async def _has_consumer(broker: AmqpBroker) -> bool:
+    return await broker.message_count("jobs") == (0, 1)
+
+
 async def test_heartbeats_keep_an_idle_link_and_a_busy_one(rig: Rig) -> None:
     broker = await rig.up(heartbeat=1)
     await broker.declare(WORK)
