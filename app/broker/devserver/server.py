@@ -31,7 +31,9 @@ class DevServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the port is taken."""
+        """Listen; without effect when it does already. Raises OSError if the port is taken."""
+        if self._server is not None:
+            return
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self._state), self._host, self._wanted_port)
         log.warning("embedded AMQP broker on port %s: for development only, it forgets all at its end", self.port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -71,7 +71,10 @@ RABBITMQ_4 = Features(
 
 def rabbitmq_features(version: str) -> Features:
     """The record for what the server calls itself, such as `3.10.8`."""
-    return RABBITMQ_3_10 if version.startswith("3.") else RABBITMQ_4
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if major < 4:
+        return RABBITMQ_3_10
+    return replace(RABBITMQ_4, transient_shared_queues=(major, minor) < (4, 3))
 
 
 class Background:

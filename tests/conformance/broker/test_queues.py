@@ -155,14 +155,6 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(client: Plain, leave: 
     client.until(lambda: _is_gone(client, queue))
 
 
-def test_virtual_hosts_do_not_see_each_other(broker: Broker, client: Plain) -> None:
-    """Only where making one is free: RabbitMQ's are made by its operator, and each test has one already."""
-    queue = client.queue()
-    elsewhere = f"{broker.url}elsewhere" if broker.features.own_refusals else broker.url
-    outcome = refusal(elsewhere, lambda c: c.channel.queue_declare(queue, passive=True))
-    assert outcome == (("channel", 404) if broker.features.own_refusals else ("accepted", 0))
-
-
 def test_a_full_queue_drops_its_oldest(client: Plain) -> None:
     queue = client.queue({**QUORUM, "x-max-length": 2})
     client.publish(queue, b"1", b"2", b"3")

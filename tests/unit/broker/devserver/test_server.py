@@ -121,12 +121,15 @@ async def test_cut_connections_lose_their_exclusive_queues_and_give_back_their_m
     assert server.cut_all_connections() == 0
 
 
-async def test_depths_are_told_by_virtual_host(server: DevServer, connect: Connect) -> None:
+async def test_virtual_hosts_do_not_see_each_other(server: DevServer, connect: Connect) -> None:
     channel = await (await connect(f"{server.url}other")).channel()
     await channel.declare_queue("q", durable=True)
     assert server.queue_depths("other") == {"q": 0}
     assert server.queue_depths() == {}
     assert server.queue_depths("never used") == {}
+    elsewhere = await (await connect(server.url)).channel()
+    with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
+        await elsewhere.declare_queue("q", passive=True)
 
 
 async def test_blocked_publishers_are_told_and_wait_while_consumers_go_on(server: DevServer, connect: Connect) -> None:
