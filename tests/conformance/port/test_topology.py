@@ -74,3 +74,25 @@ async def test_an_exclusive_queue_lives_with_its_connection(rig: Rig, broker: Am
 
 async def _absent(broker: AmqpBroker) -> bool:
     return await broker.message_count("mine") is None
+
+
+async def test_a_port_with_a_topology_declares_it_before_it_counts_as_up(rig: Rig) -> None:
+    broker = AmqpBroker(lambda: rig.url, name="test", topology=WORK)
+    rig.brokers.append(broker)
+    await broker.start()
+    assert await broker.wait_up(10)
+    await fill(broker, 1)
+    assert broker.mismatch is None
+    await broker.delete("jobs")
+    rig.proxy.cut()
+    await eventually(lambda: broker.generation == 2, deadline=5)
+    await fill(broker, 1)
+
+
+async def test_a_topology_that_does_not_fit_is_reported_and_the_link_comes_up(rig: Rig, broker: AmqpBroker) -> None:
+    other = AmqpBroker(lambda: rig.url, name="test", topology=Topology(queues=(Queue("jobs"), Queue("more", QUORUM))))
+    rig.brokers.append(other)
+    await other.start()
+    assert await other.wait_up(10)
+    assert "queue jobs" in (other.mismatch or "")
+    assert await other.message_count("more") == (0, 0)
