@@ -49,6 +49,11 @@ def test_an_attempt_that_the_row_does_not_know_yet_is_early() -> None:
     assert verdict(replace(COMMAND, id="m-2", attempt=2)) is Verdict.OLDER
 
 
+def test_nothing_is_early_for_a_saga_that_has_ended() -> None:
+    unheard_of = replace(COMMAND, expected_state="UNHEARD_OF", attempt=2)
+    assert verdict(unheard_of, state="FAILED", command_id=None) is Verdict.NEWER
+
+
 def test_an_attempt_before_the_rows_is_past() -> None:
     assert verdict(replace(COMMAND, id="m-0"), attempt=2) is Verdict.NEWER
 

@@ -200,13 +200,14 @@ async def test_a_plain_function_runs_in_a_thread_and_leaves_the_loop_alone() -> 
     def wait(context: Context) -> dict[str, Any]:
         asked.set()
         assert answered.wait(5.0)
-        return {"thread": threading.current_thread() is not threading.main_thread()}
+        thread = threading.current_thread()
+        return {"thread": thread is not threading.main_thread(), "keeps the process": not thread.daemon}
 
     task = asyncio.create_task(run(plain(wait)))
     while not asked.is_set():
         await asyncio.sleep(0.001)
     answered.set()
-    assert json.loads((await task).body)["data"] == {"thread": True}
+    assert json.loads((await task).body)["data"] == {"thread": True, "keeps the process": False}
 
 
 def fail(error: BaseException) -> Any:

@@ -201,14 +201,21 @@ async def test_a_command_that_had_to_wait_is_looked_at_again_before_the_work(rig
 
 
 async def test_what_had_to_wait_has_its_whole_time_again_after_the_look(rig: Rig, time: Shifted) -> None:
-    gate = Gate()
-    worker = await rig.start(gate, concurrency=1)
+    gate, remaining = Gate(), []
+
+    async def measure(context: Context, command: Command) -> None:
+        await gate(context, command)
+        remaining.append(context.remaining)
+
+    worker = await rig.start(measure, concurrency=1)
     rig.send(1, 2)
     await gate.has_begun(1)
     time.advance(300)
     gate.open.set()
     await rig.settled()
-    assert (worker.counts.done, worker.counts.failed) == (2, 0)
+    assert worker.counts.done == 2
+    assert remaining[0] == 0.0
+    assert 50 < remaining[1] <= 60
 
 
 async def test_a_redelivered_command_that_still_runs_here_is_joined(rig: Rig) -> None:
@@ -299,12 +306,44 @@ async def test_a_stopped_worker_has_finished_what_ran_and_given_back_the_rest(ri
     await worker.stop()
 
 
-async def test_early_commands_are_given_back_by_a_stop(rig: Rig) -> None:
-    worker = await rig.start(make)
+async def test_what_waits_for_a_free_place_is_not_begun_after_the_order_to_stop(rig: Rig) -> None:
+    gate = Gate()
+    worker = await rig.start(gate, concurrency=1)
+    rig.send(1, count=1)
+    await gate.has_begun(1)
+    rig.send(2)
+    await eventually(lambda: [2] in rig.rows.looks, deadline=5.0)
+    stopping = asyncio.create_task(worker.stop())
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    gate.open.set()
+    await stopping
+    assert (gate.begun, len(rig.broker.queue("cmd.createGitRepo").ready)) == ([1], 1)
+
+
+async def test_early_commands_are_given_back_at_once_by_a_stop(rig: Rig) -> None:
+    gate = Gate()
+    worker = await rig.start(gate)
+    rig.send(2)
     rig.put(command(1))
-    await eventually(lambda: len(rig.rows.looks) >= 1, deadline=5.0)
-    await worker.stop()
-    assert len(rig.broker.queue("cmd.createGitRepo").ready) == 1
+    await gate.has_begun(1)
+    await eventually(lambda: len(rig.rows.looks) >= 2, deadline=5.0)
+    stopping = asyncio.create_task(worker.stop())
+    await eventually(lambda: len(rig.broker.queue("cmd.createGitRepo").ready) == 1, deadline=5.0)
+    gate.open.set()
+    await stopping
+
+
+async def test_finished_work_is_reported_before_the_stop_is_over(rig: Rig) -> None:
+    worker = await rig.start(make)
+    rig.broker.blocked = "low on disk"
+    rig.send(1)
+    await eventually(lambda: rig.consumer.paused, deadline=5.0)
+    stopping = asyncio.create_task(worker.stop())
+    await eventually(lambda: worker._parts is None, deadline=5.0)
+    rig.broker.blocked = None
+    await stopping
+    assert (len(rig.bodies()), worker.counts.done) == (1, 1)
+    assert not rig.broker.queue("cmd.createGitRepo").ready
 
 
 async def test_what_does_not_end_in_time_is_cancelled_and_goes_to_others(rig: Rig) -> None:
