@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from app import clock
 from app.broker.port import Broker, LinkState, Outcome, Published, Topology
@@ -26,7 +28,17 @@ MEMORY = 20_000
 """Rows that wait in memory; beyond that their claims run out and they are read again."""
 LATE = 1.0
 """Seconds after which a confirm moves the deadline of the step that it belongs to."""
+CONFIRM_WITHIN = 5.0
+"""Seconds after which an unconfirmed message is sent again, on a path of its own."""
+AGAIN_AFTER = 0.2
 POLL_MIN, POLL_MAX = 0.02, 5.0
+
+
+class _Claimed(NamedTuple):
+    """A row that this process may send until `until` (monotonic)."""
+
+    until: float
+    row: OutboxRow
 
 
 class OutboxRelay:
@@ -34,8 +46,9 @@ class OutboxRelay:
 
     Rows that this process has just committed come by `take` and are claimed already. Rows whose claim ran out, of
     whichever node, are claimed by a scan: only the oldest of each saga, so that no first copy overtakes an older one.
-    No transaction is open while it publishes. A row that this node cannot finish before its claim runs out is left
-    to the next scan of any node.
+    No transaction is open while it publishes. A row whose confirm did not come is sent again beside the others, so that
+    a queue that does not answer holds up nobody else; if it is not confirmed before its claim runs out, it is left to
+    the next scan of any node.
     """
 
     def __init__(
@@ -47,12 +60,15 @@ class OutboxRelay:
         self._topology = topology
         self._node = node
         self._batch = batch
-        self._waiting: deque[tuple[float, OutboxRow]] = deque()
+        self._waiting: deque[_Claimed] = deque()
+        self._doubtful: deque[_Claimed] = deque()
         self._confirmed: list[OutboxRow] = []
-        self._send_wake, self._scan_wake, self._delete_wake = Wake(), Wake(), Wake()
+        self._send_wake, self._again_wake, self._scan_wake, self._delete_wake = Wake(), Wake(), Wake(), Wake()
         self._pause = POLL_MIN
+        self._expecting_until = 0.0
         self._loops = [
             Loop("outbox relay", self._send),
+            Loop("outbox relay, second try", self._send_again),
             Loop("outbox scan", self._scan),
             Loop("outbox delete", self._delete),
         ]
@@ -69,58 +85,78 @@ class OutboxRelay:
             await loop.stop()
         with suppress(RetryLater):
             await self._delete_confirmed()
-            left = [row.id for _, row in self._waiting]
+            left = [one.row.id for one in (*self._waiting, *self._doubtful)]
             self._waiting.clear()
+            self._doubtful.clear()
             if left:
                 await self._database.run(lambda tx: outbox.release(tx, left))
 
     def take(self, rows: Iterable[OutboxRow]) -> None:
         """Send these rows, which this node has committed with a claim of its own not longer ago than a commit takes."""
         until = clock.monotonic() + self.lease * 0.6
-        self._waiting.extend((until, row) for row in rows)
+        self._waiting.extend(_Claimed(until, row) for row in rows)
         while len(self._waiting) > MEMORY:
             self._waiting.pop()
         self._send_wake.set()
 
     def poke(self) -> None:
-        """Rows without a claim may have been committed: look at once."""
+        """Rows without a claim may have been committed: look at once.
+
+        One that stands behind an older row of its saga can be claimed only when that is gone, so for a while every
+        deletion looks again.
+        """
+        self._expecting_until = clock.monotonic() + self.lease
+        self._look()
+
+    def _look(self) -> None:
         self._pause = POLL_MIN
         self._scan_wake.set()
 
     def _link_up(self, _generation: int) -> None:
         self._send_wake.set()
+        self._again_wake.set()
         self.poke()
 
     async def _send(self) -> None:
         if not self._waiting or self._broker.state is not LinkState.UP:
             await self._send_wake.wait(1.0 if self._waiting else None)
             return
-        rows = self._next_batch()
-        if rows:
-            results = await self._broker.publish([message_of(row) for row in rows])
-            await self._settle(rows, results)
+        await self._publish(self._next_batch(self._waiting))
 
-    def _next_batch(self) -> list[OutboxRow]:
+    async def _send_again(self) -> None:
+        if not self._doubtful or self._broker.state is not LinkState.UP:
+            await self._again_wake.wait(1.0 if self._doubtful else None)
+            return
+        await asyncio.sleep(clock.uniform(AGAIN_AFTER / 2, AGAIN_AFTER))
+        await self._publish(self._next_batch(self._doubtful))
+
+    def _next_batch(self, queue: deque[_Claimed]) -> list[_Claimed]:
         now = clock.monotonic()
-        rows: list[OutboxRow] = []
-        while self._waiting and len(rows) < self._batch:
-            until, row = self._waiting.popleft()
-            if until > now:
-                rows.append(row)
-        return rows
+        batch: list[_Claimed] = []
+        while queue and len(batch) < self._batch:
+            one = queue.popleft()
+            if one.until > now:
+                batch.append(one)
+        return batch
 
-    async def _settle(self, rows: Sequence[OutboxRow], results: Sequence[Published]) -> None:
+    async def _publish(self, batch: Sequence[_Claimed]) -> None:
+        if batch:
+            results = await self._broker.publish([message_of(one.row) for one in batch], timeout=CONFIRM_WITHIN)
+            await self._settle(batch, results)
+
+    async def _settle(self, batch: Sequence[_Claimed], results: Sequence[Published]) -> None:
         """Sorts the outcomes: confirmed rows are deleted soon, the others are tried again in the right way."""
         suspects: list[OutboxRow] = []
-        for row, result in zip(rows, results, strict=True):
+        for one, result in zip(batch, results, strict=True):
             if result.outcome is Outcome.CONFIRMED:
-                self._confirmed.append(row)
+                self._confirmed.append(one.row)
             elif result.outcome is Outcome.REFUSED:
-                await self._park(row, result.detail)
+                await self._park(one.row, result.detail)
             elif result.outcome is Outcome.RETURNED or result.channel_closed:
-                suspects.append(row)
+                suspects.append(one.row)
             else:
-                self.take([row])
+                self._doubtful.append(one)
+                self._again_wake.set()
         if self._confirmed:
             self._delete_wake.set()
         if suspects:
@@ -176,6 +212,8 @@ class OutboxRelay:
         except BaseException:
             self._confirmed.extend(done)
             raise
+        if clock.monotonic() < self._expecting_until:
+            self._look()
 
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
         await outbox.delete(tx, sorted(row.id for row in rows))

@@ -1,0 +1,165 @@
+"""What does the orchestrator do over a real database and a broker in memory that breaks when told to?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from app.broker.port import LinkState
+from app.broker.topology import saga_topology
+from app.orchestration.events import EventListener
+from app.orchestration.incarnation import Incarnation
+from app.orchestration.relay import OutboxRelay
+from app.orchestration.requests import Started, StartRequest
+from app.orchestration.starts import Starter
+from app.orchestration.wakeups import Wakeups
+from app.orchestration.watch import Watch
+from app.persistence import history, instances, notes
+from app.persistence.engine import Database
+from app.persistence.pairs import pair_of
+from sagas import COMPLETED, NothingToUndo, Saga, Step
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.state import Change, Instance
+from sagas.engine.transition import Start
+from tests.fakes.broker import FakeBroker
+from tests.support import eventually
+
+HASTY = Saga(
+    name="hasty",
+    steps=(
+        Step(
+            name="hurry",
+            state="HURRYING",
+            command="cmd.hurry",
+            event="evt.hurried",
+            then=COMPLETED,
+            undo=NothingToUndo("leaves nothing"),
+            timeout=timedelta(milliseconds=200),
+        ),
+    ),
+)
+CATALOG = Catalog([APP_PROVISIONING, HASTY])
+
+
+class HookedBroker(FakeBroker):
+    """Tells its listeners when the link comes up, and remembers which queues were declared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: list[Any] = []
+        self.names: set[str] = set()
+
+    def on_up(self, hook: Any) -> None:
+        self.hooks.append(hook)
+
+    def come_up(self) -> None:
+        super().come_up()
+        for hook in self.hooks:
+            hook(self.generation)
+
+    async def declare(self, topology: Any) -> None:
+        await super().declare(topology)
+        self.names |= {queue.name for queue in topology.queues}
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        return (0, 0) if queue in self.names else None
+
+    def forget(self) -> None:
+        """The broker comes back empty."""
+        self.go_down()
+        self.names.clear()
+        self.come_up()
+
+
+class Rig:
+    """One node's orchestration."""
+
+    def __init__(self, database: Database, *, lease: float = 5.0, batch: int = 100) -> None:
+        self.database = database
+        self.broker = HookedBroker()
+        self.watch = Watch(database)
+        self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="rig-1", lease=lease, batch=batch)
+        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="rig-1", batch=batch)
+        self.listener = EventListener(
+            database, self.broker, self.relay, self.watch, CATALOG, node="rig-1", batch=batch, linger=0.0
+        )
+        self.wakeups = Wakeups(database, self.broker, self.relay, CATALOG, cap=1.0, batch=batch)
+        self.incarnation = Incarnation(database, self.broker, self.relay, CATALOG)
+
+    async def start(self) -> None:
+        """Starts the relay, the starter and the listener; the others on demand."""
+        await self.relay.start()
+        await self.starter.run()
+        await self.listener.start()
+
+    async def stop(self) -> None:
+        """Stops everything."""
+        for stop in (self.wakeups, self.incarnation, self.listener, self.starter, self.watch, self.relay):
+            await stop.stop()
+
+    async def begin(self, key: str, *, saga: str = "app") -> Instance:
+        """A started instance."""
+        result = await self.starter.start(StartRequest(saga, Start(key, "ada", f"c-{key}", {})))
+        assert isinstance(result, Started), result
+        return result.instance
+
+    def report(self, instance: Instance, event: str, *, proven: bool = True, **more: Any) -> None:
+        """An event about `instance` arrives."""
+        body: Mapping[str, Any] = {"appId": instance.id, "correlationId": instance.correlation_id, **more}
+        cause = {"causationId": instance.command_id} if proven else {}
+        self.broker.put(event, json.dumps({**cause, **body}).encode())
+
+    async def now(self, instance: Instance) -> Instance:
+        """The instance as the database has it."""
+        pair = pair_of(instance.saga)
+        async with self.database.read() as connection:
+            found = await instances.get(connection, pair, instance.saga, instance.id)
+        assert found is not None
+        return found
+
+    async def reached(self, instance: Instance, state: str, *, deadline: float = 5.0) -> Instance:
+        """Waits until the instance is in `state`."""
+
+        async def there() -> bool:
+            return (await self.now(instance)).state == state
+
+        await eventually(there, deadline=deadline, message=f"{instance.key} is {state}")
+        return await self.now(instance)
+
+    async def history(self, instance: Instance) -> list[Change]:
+        """All its rows of history."""
+        async with self.database.read() as connection:
+            return await history.listing(connection, pair_of(instance.saga), instance.id, 0, 100)
+
+    async def ignored(self, instance: Instance) -> dict[str, int]:
+        """How many messages were ignored, by reason."""
+        async with self.database.read() as connection:
+            found = await notes.listing(connection, instance.saga, instance.id)
+        return {note.reason: note.count for note in found}
+
+    async def in_outbox(self) -> int:
+        """How many rows the outbox holds."""
+        async with self.database.read() as connection:
+            return int((await connection.execute(text("SELECT count(*) FROM outbox"))).scalar_one())
+
+    async def outbox_empty(self, *, deadline: float = 5.0) -> None:
+        """Waits until nothing is owed."""
+
+        async def empty() -> bool:
+            return await self.in_outbox() == 0
+
+        await eventually(empty, deadline=deadline, message="the outbox is empty")
+
+    def sent(self, command: str) -> list[str]:
+        """The ids of the confirmed messages of that command."""
+        return [message.message_id for message in self.broker.events(command)]
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker is there."""
+        return self.broker.state is LinkState.UP

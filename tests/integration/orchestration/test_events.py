@@ -1,0 +1,120 @@
+"""Does each event move its saga once, and does a bad one leave the others alone?"""
+
+from __future__ import annotations
+
+import pytest
+
+from app.errors import Unavailable
+from app.orchestration import events
+from app.persistence import history
+from sagas.engine.transition import advance
+from tests.integration.orchestration.rig import Rig
+from tests.support import eventually
+
+
+@pytest.mark.req("S3-22", "S3-23", "S3-24", "S3-27", "S3-29", "S3-30", "S3-31")
+async def test_a_good_run(rig: Rig) -> None:
+    app = await rig.begin("good")
+    rig.report(app, "evt.gitRepoCreated", data={"repoUrl": "file:///r"})
+    second = await rig.reached(app, "REGISTERING")
+    assert second.version == 3
+    await eventually(lambda: rig.sent("cmd.registerApp") == [second.command_id], deadline=5)
+    rig.report(second, "evt.appRegistered")
+    done = await rig.reached(app, "COMPLETED")
+    assert (done.version, done.wake_at, done.blocker, done.data) == (4, None, None, {"repoUrl": "file:///r"})
+    assert [(row.from_state, row.to_state, row.reason) for row in await rig.history(app)] == [
+        (None, "APP_INITIATED", "created"),
+        ("APP_INITIATED", "GIT_REPO_CREATED", "evt.gitRepoCreated"),
+        ("GIT_REPO_CREATED", "REGISTERING", "immediate"),
+        ("REGISTERING", "COMPLETED", "evt.appRegistered"),
+    ]
+
+
+@pytest.mark.req("S3-43", "S3-52")
+async def test_every_event_three_times_in_one_batch_moves_once(rig: Rig) -> None:
+    apps = [await rig.begin(f"app-{n}") for n in range(20)]
+    for _ in range(3):
+        for app in apps:
+            rig.report(app, "evt.gitRepoCreated")
+    for app in apps:
+        await rig.reached(app, "REGISTERING")
+    await rig.broker.settled("evt.gitRepoCreated")
+    for app in apps:
+        assert (await rig.now(app)).version == 3
+        assert await rig.ignored(app) == {"repeated": 2}
+    assert len(set(rig.sent("cmd.registerApp"))) == 20
+
+
+async def test_an_event_nobody_can_handle_is_buried_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    apps = [await rig.begin(f"app-{n}") for n in range(8)]
+
+    def moody(saga, instance, event, command_id, now):  # type: ignore[no-untyped-def]
+        if instance.key == "app-3":
+            raise ZeroDivisionError("a bug")
+        return advance(saga, instance, event, command_id, now)
+
+    monkeypatch.setattr(events, "advance", moody)
+    for app in apps:
+        rig.report(app, "evt.gitRepoCreated")
+    for app in apps:
+        if app.key != "app-3":
+            await rig.reached(app, "REGISTERING")
+    await rig.broker.settled("evt.gitRepoCreated")
+    dead = [message for message in rig.broker.published if message.exchange == "orchestrator.dead"]
+    assert [message.routing_key for message in dead] == ["evt.gitRepoCreated"]
+    assert "ZeroDivisionError" in str(dead[0].headers["x-reason"])
+    assert (await rig.now(apps[3])).state == "APP_INITIATED"
+
+
+async def test_events_wait_for_the_database_and_are_not_acknowledged_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await rig.begin("patient")
+    real, away = history.insert, True
+
+    async def insert(*arguments):  # type: ignore[no-untyped-def]
+        if away:
+            raise Unavailable("the database is away")
+        await real(*arguments)
+
+    monkeypatch.setattr(history, "insert", insert)
+    rig.report(app, "evt.gitRepoCreated")
+    await eventually(lambda: bool(rig.broker.queue("evt.gitRepoCreated").unacked), deadline=5)
+    assert (await rig.now(app)).state == "APP_INITIATED"
+    away = False
+    await rig.reached(app, "REGISTERING")
+    await rig.broker.settled("evt.gitRepoCreated")
+
+
+async def test_strangers_are_counted_and_change_nothing(rig: Rig) -> None:
+    app = await rig.begin("known")
+    rig.broker.put("evt.gitRepoCreated", b'{"appId": 424242, "correlationId": "x"}')
+    rig.report(app, "evt.appRegistered")
+    rig.report(app, "evt.gitRepoCreated", correlationId="forged")
+    rig.report(app, "evt.gitRepoCreated", causationId="forged")
+    await rig.broker.settled("evt.gitRepoCreated", "evt.appRegistered")
+    assert (await rig.now(app)).version == 1
+    assert await rig.ignored(app) == {"future": 1, "wrong-correlation": 1, "unknown-causation": 1}
+    assert rig.listener.counts["unknown-app"] == 1
+
+
+async def test_bad_output_is_kept_for_a_person(rig: Rig) -> None:
+    app = await rig.begin("typed")
+    rig.report(app, "evt.gitRepoCreated", data={"repoUrl": 5})
+    await rig.broker.settled("evt.gitRepoCreated")
+    assert (await rig.now(app)).state == "APP_INITIATED"
+    assert [m.exchange for m in rig.broker.published if m.exchange == "orchestrator.dead"] == ["orchestrator.dead"]
+    assert [reason.split(":")[0] for reason in await rig.ignored(app)] == ["bad-output"]
+
+
+@pytest.mark.req("S3-32", "S3-33")
+async def test_a_failed_step_ends_the_saga_and_nothing_moves_it_again(rig: Rig) -> None:
+    app = await rig.begin("unlucky")
+    rig.report(app, "evt.stepFailed", saga="app", error={"type": "Full", "message": "disk", "retryable": True})
+    failed = await rig.reached(app, "FAILED")
+    assert (failed.wake_at, failed.blocker) == (None, None)
+    assert (await rig.history(app))[-1].reason == "evt.stepFailed: Full: disk"
+    rig.report(app, "evt.gitRepoCreated")
+    await rig.broker.settled("evt.gitRepoCreated")
+    assert (await rig.now(app)).state == "FAILED"
+    assert await rig.ignored(app) == {"ended": 1}

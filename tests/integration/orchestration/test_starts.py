@@ -1,0 +1,110 @@
+"""Are starts coalesced, refused and repeated as promised?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from sqlalchemy import text
+
+from app.errors import NotFound, Unavailable
+from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
+from app.persistence import history
+from app.persistence.idempotency import StoredAnswer
+from sagas.engine.state import Instance
+from sagas.engine.transition import Start
+from tests.integration.orchestration.rig import Rig
+
+
+def asked(key: str, idempotency: IdempotencyKey | None = None) -> StartRequest:
+    return StartRequest("app", Start(key, "ada", f"c-{key}", {}), idempotency)
+
+
+def keyed(fingerprint: str = "f") -> IdempotencyKey:
+    def render(instance: Instance) -> StoredAnswer:
+        return StoredAnswer(fingerprint, 200, {}, json.dumps({"id": instance.id}).encode())
+
+    return IdempotencyKey("scope", "key-1", fingerprint, render)
+
+
+async def test_concurrent_starts_share_commits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits, real = 0, history.insert
+
+    async def insert(*arguments):  # type: ignore[no-untyped-def]
+        nonlocal commits
+        commits += 1
+        await real(*arguments)
+
+    monkeypatch.setattr(history, "insert", insert)
+    results = await asyncio.gather(*(rig.starter.start(asked(f"app-{n}")) for n in range(80)))
+    assert all(isinstance(result, Started) for result in results)
+    assert commits <= 4
+
+
+async def test_one_name_many_times_in_one_batch(rig: Rig) -> None:
+    results = await asyncio.gather(*(rig.starter.start(asked("wanted")) for _ in range(50)))
+    started = [result for result in results if isinstance(result, Started)]
+    assert len(started) == 1
+    assert [result for result in results if result not in started] == [Taken(started[0].instance.id)] * 49
+
+
+@pytest.mark.req("S3-16")
+async def test_a_start_that_fails_halfway_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def insert(*_: object) -> None:
+        raise Unavailable("the database went away")
+
+    monkeypatch.setattr(history, "insert", insert)
+    with pytest.raises(Unavailable):
+        await rig.starter.start(asked("half"))
+    async with rig.database.read() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM apps"))).scalar_one() == 0
+    assert await rig.in_outbox() == 0
+    assert not rig.broker.tried
+
+
+async def test_one_bad_member_does_not_cost_its_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = history.insert
+
+    async def insert(tx, pair, rows):  # type: ignore[no-untyped-def]
+        if any(change.correlation_id == "c-bad" for _, change in rows):
+            raise ValueError("a bug")
+        await real(tx, pair, rows)
+
+    monkeypatch.setattr(history, "insert", insert)
+    names = ["a", "b", "bad", "c", "d"]
+    results = await asyncio.gather(*(rig.starter.start(asked(name)) for name in names), return_exceptions=True)
+    assert [isinstance(result, Started) for result in results] == [True, True, False, True, True]
+
+
+async def test_an_idempotency_key_repeats_the_answer(rig: Rig) -> None:
+    first = await rig.starter.start(asked("once", keyed()))
+    assert isinstance(first, Started)
+    again = await asyncio.gather(*(rig.starter.start(asked("once", keyed())) for _ in range(10)))
+    expected = StoredAnswer("f", 200, {}, json.dumps({"id": first.instance.id}).encode())
+    assert again == [Replayed(expected)] * 10
+    assert await rig.starter.start(asked("once", keyed("other"))) == KeyReused()
+
+
+async def test_a_key_on_a_taken_name_stores_nothing(rig: Rig) -> None:
+    taken = await rig.begin("taken")
+    assert await rig.starter.start(asked("taken", keyed())) == Taken(taken.id)
+    async with rig.database.read() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM idempotency_keys"))).scalar_one() == 0
+
+
+async def test_unknown_sagas_and_stopped_nodes_refuse(rig: Rig) -> None:
+    with pytest.raises(NotFound):
+        await rig.starter.start(StartRequest("nobody", Start("k", "ada", "c", {})))
+    await rig.starter.stop()
+    with pytest.raises(Unavailable):
+        await rig.starter.start(asked("late"))
+
+
+async def test_a_client_that_goes_away_does_not_undo_its_start(rig: Rig) -> None:
+    going = asyncio.create_task(rig.starter.start(asked("gone")))
+    await asyncio.sleep(0)
+    going.cancel()
+    await asyncio.gather(going, return_exceptions=True)
+    assert isinstance(await rig.starter.start(asked("next")), Started)
+    assert rig.up
