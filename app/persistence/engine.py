@@ -276,7 +276,8 @@ async def _closed(connection: AsyncConnection) -> None:
         async with asyncio.timeout(STATEMENT_LIMIT):
             await connection.close()
     except (SQLAlchemyError, OSError, TimeoutError):
-        await connection.invalidate()
+        if not connection.closed:
+            await connection.invalidate()
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:

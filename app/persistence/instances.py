@@ -273,7 +273,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _insert(pair: Pair) -> BulkInsert:
-    return BulkInsert(pair.instances, (*pair.unique, *_COMMON), key=pair.unique)
+    return BulkInsert(pair.instances, (*pair.unique, *_COMMON), key=pair.unique, proof="command_id")
 
 
 @cache

@@ -53,7 +53,7 @@ async def insert(tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | N
 
     Nobody else may take them for `lease_s` seconds if `claimed_by` is given; else anybody may at once.
     """
-    until = tx.now() + timedelta(seconds=lease_s if claimed_by is not None else 0)
+    until = tx.now() + timedelta(seconds=lease_s) if claimed_by is not None else _free(tx)
     unique = {row.id: replace(row, claimed_by=claimed_by, claimed_until=until, parked_reason=None) for row in rows}
     values = [astuple(unique[id]) for id in sorted(unique)]
     if values:
@@ -83,12 +83,12 @@ async def delete(tx: Transaction, ids: Sequence[str]) -> None:
 
 async def release(tx: Transaction, ids: Sequence[str]) -> None:
     """Ends the claims on rows now: anybody may take them."""
-    await _set(tx, ids, claimed_by=None, claimed_until=tx.now())
+    await _set(tx, ids, claimed_by=None, claimed_until=_free(tx))
 
 
 async def park(tx: Transaction, id: str, reason: str) -> None:
     """Takes a row that cannot be sent out of the way; it keeps blocking its own instance."""
-    await _set(tx, [id], claimed_by=None, claimed_until=tx.now(), parked_reason=reason)
+    await _set(tx, [id], claimed_by=None, claimed_until=_free(tx), parked_reason=reason)
 
 
 async def of_instance(connection: Connection, saga: str, id: int) -> list[OutboxRow]:
@@ -118,6 +118,11 @@ async def next_claim(connection: Connection) -> float | None:
 async def pending(connection: Connection) -> int:
     """How many rows are in the outbox, parked ones too."""
     return int((await connection.execute(select(func.count()).select_from(outbox))).scalar_one())
+
+
+def _free(tx: Transaction) -> datetime:
+    """A time that has passed, although `now` is only an estimate of the clock that decides about claims."""
+    return tx.now() - timedelta(seconds=1)
 
 
 def _first() -> ColumnElement[bool]:

@@ -59,11 +59,15 @@ class BulkUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BulkInsert:
-    """One insert of many rows; a row of values follows `columns`. `key` is the unique key that may be taken."""
+    """One insert of many rows; a row of values follows `columns`.
+
+    `key` is the unique key that may be taken; `proof` a column whose value nobody else writes.
+    """
 
     table: Table
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
+    proof: str = ""
 
     @property
     def fields(self) -> list[tuple[str, Column[Any]]]:

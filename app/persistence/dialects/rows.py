@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, LargeBinary, String
 
+from app.errors import Invalid
 from app.persistence.tables import Json, UtcTime
 
 from .port import Row
@@ -48,17 +49,21 @@ def dump(value: Any) -> str:
 
 
 def stamp(value: datetime) -> str:
-    """A time as SQLite stores it and MySQL reads it: UTC with six digits."""
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    """A time as SQLite stores it and MySQL reads it: UTC with six digits. Raises `Invalid` for one without a zone."""
+    return zoned(value).astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def zoned(value: datetime) -> datetime:
+    """`value`; raises `Invalid` if it has no zone and so could mean many moments."""
+    if value.tzinfo is None:
+        raise Invalid("a stored time needs a zone")
+    return value
 
 
 def columns_of_values(kinds: Sequence[Kind], rows: Sequence[Row]) -> list[list[Any]]:
     """One list per column; JSON as text."""
-    lists = [list(values) for values in zip(*rows, strict=True)]
-    return [
-        [None if value is None else dump(value) for value in values] if kind is Kind.JSON else values
-        for kind, values in zip(kinds, lists, strict=True)
-    ]
+    lists = zip(kinds, zip(*rows, strict=True), strict=True)
+    return [[_checked(kind, value) for value in values] for kind, values in lists]
 
 
 def document(kinds: Sequence[Kind], rows: Sequence[Row]) -> str:
@@ -83,6 +88,14 @@ def documents(kinds: Sequence[Kind], rows: Sequence[Row]) -> Iterator[tuple[str,
 
 def _cells(kinds: Sequence[Kind], row: Row) -> str:
     return dump([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])
+
+
+def _checked(kind: Kind, value: Any) -> Any:
+    if value is None:
+        return None
+    if kind is Kind.TIME:
+        return zoned(value)
+    return dump(value) if kind is Kind.JSON else value
 
 
 def _cell(kind: Kind, value: Any) -> Any:

@@ -1,0 +1,117 @@
+"""What does every test of the store get, on each of the three databases?"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from app.persistence import schema
+from app.persistence.engine import Database
+from app.persistence.pairs import Pair
+from app.persistence.tables import metadata
+from tests.conformance.store.build import PAIRS
+from tests.servers import shared, sql
+from tests.servers.names import Pool
+from tests.servers.shared import Database as Server
+
+SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mariadb")]
+ALL = ["sqlite", *SERVERS]
+_NAMES = [table.name for table in reversed(metadata.sorted_tables)]
+
+
+def upgraded(url: str) -> str:
+    """`url`, whose database has all tables from now on."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(schema.upgrade(url))).result()
+    return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "store.db"
+    upgraded(f"sqlite+aiosqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgresql_tables(postgres_server: Server, _postgres_databases: Pool) -> Iterator[str]:
+    """A database with all tables, emptied for each test."""
+    with shared.lent(_postgres_databases) as name:
+        yield upgraded(postgres_server.url(name))
+
+
+@pytest.fixture(scope="session")
+def mariadb_tables(mariadb_server: Server, _mariadb_databases: Pool) -> Iterator[str]:
+    """A database with all tables, emptied for each test."""
+    with shared.lent(_mariadb_databases) as name:
+        yield upgraded(mariadb_server.url(name))
+
+
+def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "store.db")
+        return f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
+    url = str(request.getfixturevalue(f"{request.param}_tables"))
+    if request.param == "postgresql":
+        sql.run_sql(url, f"TRUNCATE {', '.join(_NAMES)} RESTART IDENTITY")
+    else:
+        sql.run_sql(url, *(f"DELETE FROM {name}" for name in _NAMES))
+    return url
+
+
+@pytest.fixture(params=ALL)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with empty tables."""
+    return _url(request, tmp_path)
+
+
+@pytest.fixture(params=SERVERS)
+def served_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The same on the databases that are servers."""
+    return _url(request, tmp_path)
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    """The store as one process sees it."""
+    async for database in _open(store_url):
+        yield database
+
+
+@pytest.fixture
+async def peer(store_url: str) -> AsyncIterator[Database]:
+    """The same store as another process sees it."""
+    async for database in _open(store_url):
+        yield database
+
+
+@pytest.fixture
+async def served(served_url: str) -> AsyncIterator[Database]:
+    """`database` on the databases that are servers."""
+    async for database in _open(served_url):
+        yield database
+
+
+@pytest.fixture
+async def served_peer(served_url: str) -> AsyncIterator[Database]:
+    """`peer` on the databases that are servers."""
+    async for database in _open(served_url):
+        yield database
+
+
+async def _open(url: str) -> AsyncIterator[Database]:
+    database = Database(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture(params=sorted(PAIRS))
+def of(request: pytest.FixtureRequest) -> tuple[Pair, str]:
+    """A pair of tables and a saga that lives there."""
+    return PAIRS[request.param]
