@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from app import clock
+from app import clock, crash
 from app.config import GitSettings
 from app.errors import ConfigError
 from sagas.engine.messages import Command
@@ -53,6 +53,7 @@ async def create(root: Path, context: Context, command: Command) -> dict[str, An
     try:
         if not await asyncio.to_thread(_is_mine, final, context):
             await _build(draft, context)
+            crash.point("worker.in_work")
             await asyncio.to_thread(_publish, draft, final, context)
     except OSError as error:
         raise _storage(root, error) from error

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app import config
+from app import config, crash
 from app.cli import devfile, exits, output, places
 from app.config import Settings
 from app.errors import OrchestrixError
@@ -28,6 +28,7 @@ _FROM_DEV = ("database_url", "broker_url", "api_url")
 
 def load(arguments: argparse.Namespace) -> Settings:
     """The settings under the flags of this command. Warns of variables that mean nothing. Raises `ConfigError`."""
+    crash.arm(os.environ)
     for sentence in config.unknown_variables():
         exits.warn(sentence)
     return config.load(**flags(arguments))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from app import clock
+from app import clock, crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.errors import Conflict, RetryLater
@@ -108,6 +108,7 @@ class EventListener:
         consumer = self._consumer
         assert consumer is not None
         deliveries = await consumer.receive(self._batch, self._linger)
+        crash.point("events.after_receive")
         await self._finish(consumer, [one for one in deliveries if not one.redelivered])
         for one in deliveries:
             if one.redelivered:
@@ -120,7 +121,10 @@ class EventListener:
         while left := [one for one in left if consumer.alive(one)]:
             try:
                 dead = await self._handle(left)
-                await bury(self._broker, consumer, dead)
+                if dead:
+                    await bury(self._broker, consumer, dead)
+                    crash.point("events.after_burial")
+                crash.point("events.before_ack")
                 await consumer.acknowledge(left)
                 return
             except RetryLater as away:
@@ -166,6 +170,7 @@ class EventListener:
             raise
         except Exception as error:
             return await self._advance_apart(batch, error)
+        crash.point("events.after_commit")
         self._announce(verdicts)
         dead = [(one.delivery, ignored.reason) for one, ignored in verdicts.ignored if ignored.dead_letter]
         for one in verdicts.alone if len(batch) > 1 else ():
@@ -202,6 +207,7 @@ class EventListener:
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
             await self._store(tx, pair, changed, verdicts)
         await self._note(tx, verdicts)
+        crash.point("events.before_commit")
         return verdicts
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker, LinkState, Topology
 from app.broker.topology import incarnation_queue
 from app.lifecycle import Loop, Wake
@@ -73,9 +73,11 @@ class Incarnation:
         if not await self._database.run(lambda tx: incarnation.replace(tx, known, new)):
             await self._wake.wait(PATIENCE)
             return False
+        crash.point("redispatch.after_claim")
         if known is not None:
             log.warning("the broker has lost its memory: every live saga's command is sent again")
         await self._send_all()
+        crash.point("redispatch.before_declare")
         await self._broker.declare(Topology(queues=(incarnation_queue(new),)))
         return True
 

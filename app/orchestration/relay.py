@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker, LinkState, Outcome, Published, Topology
 from app.broker.topology import from_json
 from app.errors import ConfigError, RetryLater
@@ -141,7 +141,11 @@ class OutboxRelay:
 
     async def _publish(self, batch: Sequence[_Claimed]) -> None:
         if batch:
-            results = await self._broker.publish([message_of(one.row) for one in batch], timeout=CONFIRM_WITHIN)
+            messages = [message_of(one.row) for one in batch]
+            crash.point("outbox.before_publish")
+            publishing = self._broker.publish(messages, timeout=CONFIRM_WITHIN)
+            results = await crash.within("outbox.after_publish", publishing)
+            crash.point("outbox.after_confirm")
             await self._settle(batch, results)
 
     async def _settle(self, batch: Sequence[_Claimed], results: Sequence[Published]) -> None:
@@ -188,6 +192,7 @@ class OutboxRelay:
                 lambda tx: outbox.claim(tx, self._node, lease_s=self.lease, limit=self._batch)
             )
             if claimed:
+                crash.point("outbox.after_claim")
                 self._pause = POLL_MIN
                 self.take(claimed)
                 return

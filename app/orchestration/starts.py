@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from app import clock
+from app import clock, crash
 from app.errors import Conflict, Contention, NotFound, RetryLater, Unavailable
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -125,6 +125,7 @@ class Starter:
         except Exception as error:
             await self._commit_apart(wanted, error)
         else:
+            crash.point("start.after_commit")
             self._announce([one for one in moved if one is not None])
             for asked, one in zip(wanted, moved, strict=True):
                 if not asked.answer.done():
@@ -152,6 +153,7 @@ class Starter:
             new = [one for place in group if (one := written[place]) is not None]
             await history.insert(tx, pair, [(one.instance.id, change) for one in new for change in one.history])
             await outbox.insert(tx, rows_of(new), claimed_by=self._node, lease_s=self._relay.lease)
+        crash.point("start.before_commit")
         return written
 
     def _saga(self, request: StartRequest) -> Saga:
@@ -204,6 +206,7 @@ class Starter:
             return InFlight()
         if one is None:
             return await self._replayed(key) or await self._with_existing(request, Taken(None))
+        crash.point("start.keyed_after_commit")
         self._announce([one])
         return Started(one.instance)
 

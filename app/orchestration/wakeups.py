@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from app import crash
 from app.broker.port import Broker, LinkState
 from app.lifecycle import Loop, Wake
 from app.orchestration.outgoing import row_for
@@ -63,6 +64,7 @@ class Wakeups:
             return
         woken = sum([await self._send_all_again(pair, names) for pair, names in self._sagas.items() if names])
         if woken:
+            crash.point("wakeups.after_commit")
             log.debug("sent %d overdue commands again", woken)
             self._relay.poke()
         else:
@@ -83,6 +85,7 @@ class Wakeups:
             if one.command_id not in unsent and (command := self._command(one))
         ]
         await outbox.insert(tx, again, claimed_by=None, lease_s=0.0)
+        crash.point("wakeups.before_commit")
         return len(due)
 
     def _command(self, instance: Instance) -> Command | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from app import crash
 from app.broker.port import Delivery
 from sagas.engine import messages
 from sagas.engine.catalog import Catalog, Owner
@@ -45,6 +46,7 @@ class Intake:
         if not deliveries:  # the consumer is closed: nothing will come before this loop is stopped
             await asyncio.sleep(LOOK)
             return
+        crash.point("worker.after_receive")
         if self._desk.stopping.is_set():
             await self._desk.consumer.give_back(deliveries)
             return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from app import crash
 from app.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
 from app.errors import ConfigError, Unavailable
 from app.lifecycle import Wake
@@ -95,7 +96,8 @@ class Reporter:
 
     async def _send(self, reports: Sequence[Report]) -> bool:
         """Whether nothing is left to send again."""
-        results = await self._broker.publish([report.outgoing for report in reports])
+        publishing = self._broker.publish([report.outgoing for report in reports])
+        results = await crash.within("worker.after_publish", publishing)
         pairs = list(zip(reports, results, strict=True))
         confirmed = [report for report, result in pairs if result.outcome is Outcome.CONFIRMED]
         await self._settle(confirmed)
@@ -135,8 +137,10 @@ class Reporter:
             self._waiting.pop(report, None)
             setattr(self._desk.counts, report.count, getattr(self._desk.counts, report.count) + 1)
         if jobs:
+            crash.point("worker.after_confirm")
             await self._desk.reported(jobs)
         if strays:
+            crash.point("worker.after_burial")
             await self._desk.consumer.acknowledge(strays)
         if not self._waiting:
             self._empty.set()

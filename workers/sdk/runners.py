@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from app import clock
+from app import clock, crash
 
 from . import events
 from .context import LOGGER
@@ -91,6 +91,7 @@ class Runners:
         failures = 0
         try:
             while await self._due(job):
+                crash.point("worker.after_guard")
                 if await self._attempt(job, failures + 1):
                     return
                 failures += 1
@@ -118,5 +119,6 @@ class Runners:
             await self._outage.note(job.command.id, error)
             await self._desk.pause(backoff(failures))
             return False
+        crash.point("worker.after_effect")
         self._reporter.add(Report(outgoing, "done" if good else "failed", job, instead=partial(events.unsendable, job)))
         return True

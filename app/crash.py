@@ -1,0 +1,103 @@
+"""At which points may a test let this process die, and what is lost or done twice there at most?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+from app.errors import ConfigError
+
+T = TypeVar("T")
+
+SWITCH: Final = "ORCHESTRIX_TESTING"
+SETTING: Final = "ORCHESTRIX_CRASH_AT"
+EXIT_CODE: Final = 137
+"""That of a process that was killed."""
+
+POINTS: Final[Mapping[str, str]] = {
+    "start.before_commit": "Nothing is written, nobody was answered: the client asks again.",
+    "start.after_commit": "The saga is there and nobody was answered; its command waits until its claim runs out.",
+    "start.keyed_after_commit": "The same for a start with a key, whose repetition gets the stored answer.",
+    "outbox.after_claim": "Rows are claimed by nobody who lives: they wait until the claim runs out.",
+    "outbox.before_publish": "The same for rows that were claimed as they were written.",
+    "outbox.after_publish": "The broker has the commands, the outbox too: each goes out twice under one id.",
+    "outbox.after_confirm": "The same, although the broker had said that it has them.",
+    "events.after_receive": "Nothing is written; the broker gives the events out again.",
+    "events.before_commit": "Everything is rolled back; the broker gives the events out again.",
+    "events.after_commit": "The sagas have moved; the events come again, the next commands wait for another scan.",
+    "events.before_ack": "The same, but the next commands may be out already.",
+    "events.after_burial": "The dead letter is kept, and its message comes again: there can be two of it.",
+    "wakeups.before_commit": "The overdue commands are overdue still.",
+    "wakeups.after_commit": "The commands are in the outbox again and wait for whoever scans it next.",
+    "redispatch.after_claim": "The new life of the broker has a name and no queue: the next node begins again.",
+    "redispatch.before_declare": "The same; the commands that were sent meanwhile go out once more.",
+    "worker.after_receive": "Nothing is done; the broker gives the commands out again.",
+    "worker.after_guard": "The same.",
+    "worker.in_work": "The work is half done, where nobody sees it: it is begun anew under another name.",
+    "worker.after_effect": "The work is done and nobody knows: it is found done when the command comes again.",
+    "worker.after_publish": "The event is out and the command comes again: it is dropped, or its event is repeated.",
+    "worker.after_confirm": "The same, although the broker had said that it has the event.",
+    "worker.after_burial": "The dead letter is kept, and its message comes again: there can be two of it.",
+}
+
+
+class _Countdown:
+    """How often the point may still be passed."""
+
+    def __init__(self, name: str, passages: int) -> None:
+        self.name = name
+        self._passages = self._left = passages
+
+    def passed(self, name: str) -> None:
+        if name != self.name:
+            return
+        self._left -= 1
+        if not self._left:
+            sys.stderr.write(f"crash point {name}:{self._passages} reached\n")
+            sys.stderr.flush()
+            os._exit(EXIT_CODE)
+
+
+_armed: _Countdown | None = None
+
+
+def arm(environ: Mapping[str, str]) -> None:
+    """Lets this process die as ORCHESTRIX_CRASH_AT says; without ORCHESTRIX_TESTING=1 nothing happens.
+
+    Raises `ConfigError` if no point has that name, or the number of the passage is none.
+    """
+    global _armed
+    wanted = environ.get(SETTING) if environ.get(SWITCH) == "1" else None
+    _armed = _read(wanted) if wanted else None
+
+
+def _read(wanted: str) -> _Countdown:
+    match = re.fullmatch(r"([a-z_.]+):([1-9][0-9]{0,8})", wanted)
+    if match is None:
+        raise ConfigError(f"{SETTING}={wanted}: write POINT:N, for the N-th passage, as in outbox.after_publish:3")
+    if match[1] not in POINTS:
+        raise ConfigError(f"{SETTING}={wanted}: there is no point {match[1]}; there are {', '.join(POINTS)}")
+    return _Countdown(match[1], int(match[2]))
+
+
+def point(name: str) -> None:
+    """The process may die here."""
+    if _armed is not None:
+        _armed.passed(name)
+
+
+async def within(name: str, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. The process may die where `work` waits for the first time, or ends without."""
+    if _armed is None or _armed.name != name:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.sleep(0)
+        point(name)
+        return await task
+    finally:
+        task.cancel()
