@@ -104,18 +104,25 @@ class Transaction(Connection):
 class Database:
     """A pool of connections to one database.
 
-    `name` is how the server shows them; `statement_limit` is in seconds. Does not connect yet. Raises `ConfigError` for
-    a URL that cannot be used.
+    `name` is how the server shows them; `statement_limit` is in seconds; `engine` stands in for the one that would be
+    made and has the dialect's listeners already. Does not connect yet. Raises `ConfigError` for a URL that cannot be
+    used.
     """
 
     def __init__(
-        self, url: str, *, pool_size: int = 10, name: str = "orchestrix", statement_limit: float = STATEMENT_LIMIT
+        self,
+        url: str,
+        *,
+        pool_size: int = 10,
+        name: str = "orchestrix",
+        statement_limit: float = STATEMENT_LIMIT,
+        engine: AsyncEngine | None = None,
     ) -> None:
         self.url: Final = parse_url(url)
         self.dialect: Final[Dialect] = dialect_of(self.url)
         self.statement_limit: Final = statement_limit
         options = self.dialect.engine_options(self.url, name, statement_limit)
-        self._engine = _engine(self.url, self.dialect, pool_size, options)
+        self._engine = engine or _engine(self.url, self.dialect, pool_size, options)
         self._offset: tuple[datetime, float] | None = None
         self._writers: AbstractAsyncContextManager[Any] = (
             asyncio.Semaphore(1) if self.dialect.one_writer else nullcontext()
