@@ -158,6 +158,7 @@ async def _begin(node: Node, worker: Worker | None, ready: Callable[[], None]) -
     await node.begin()
     if worker is not None:
         await worker.start()
+        await node.incarnation.agreed.wait()  # the embedded broker is new: what live sagas are owed is sent again first
     ready()
 
 

@@ -58,10 +58,11 @@ class Node:
     roles: frozenset[str]
     links: Services = field(init=False)
     duties: Services = field(init=False)
+    incarnation: Incarnation = field(init=False)
 
     def __post_init__(self) -> None:
-        begin = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
-        self.links = begin
+        self.links = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
+        self.incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog)
         self.duties = Services(self._duties())
 
     async def start(self) -> None:
@@ -90,8 +91,7 @@ class Node:
 
     def _orchestration(self) -> list[Service]:
         tuned = self.settings.orchestrator
-        incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog)
-        self.health.watch("Topology", incarnation.trouble)
+        self.health.watch("Topology", self.incarnation.trouble)
         listener = EventListener(
             self.database,
             self.broker,
@@ -103,7 +103,7 @@ class Node:
             linger=tuned.linger,
         )
         wakeups = Wakeups(self.database, self.broker, self.relay, self.catalog, cap=tuned.wait_cap, batch=tuned.batch)
-        return [incarnation, listener, wakeups]
+        return [self.incarnation, listener, wakeups]
 
 
 def build_node(settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str]) -> Node:

@@ -13,6 +13,7 @@ from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.errors import Conflict, RetryLater
 from app.lifecycle import Loop
+from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
@@ -260,10 +261,7 @@ class EventListener:
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.poke()
         self._watch.committed(one.instance for one in moved)
-        if log.isEnabledFor(logging.DEBUG):
-            for one in moved:
-                extra = {"correlation_id": one.instance.correlation_id}
-                log.debug("%s %d is %s", one.instance.saga, one.instance.id, one.instance.state, extra=extra)
+        journal.committed(one.instance for one in moved)
 
 
 def _firsts(waiting: Sequence[Received]) -> tuple[list[Received], list[Received]]:

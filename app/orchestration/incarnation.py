@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -43,6 +44,7 @@ class Incarnation:
         self._wake = Wake()
         self._loop = Loop("broker incarnation", self._round)
         self._done = -1
+        self.agreed = asyncio.Event()
         broker.on_up(lambda _generation: self._wake.set())
 
     async def start(self) -> None:
@@ -63,6 +65,7 @@ class Incarnation:
             await self._wake.wait(None)
         elif await self._agree():
             self._done = generation
+            self.agreed.set()
 
     async def _agree(self) -> bool:
         async with self._database.read() as connection:

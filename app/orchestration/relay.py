@@ -14,6 +14,7 @@ from app.broker.port import Broker, LinkState, Outcome, Published, Topology
 from app.broker.topology import from_json
 from app.errors import ConfigError, RetryLater
 from app.lifecycle import Loop, Wake
+from app.orchestration import journal
 from app.orchestration.outgoing import message_of
 from app.persistence import history, instances, outbox
 from app.persistence.engine import Database, Transaction
@@ -217,6 +218,7 @@ class OutboxRelay:
         except BaseException:
             self._confirmed.extend(done)
             raise
+        journal.sent(done)
         if clock.monotonic() < self._expecting_until:
             self._look()
 

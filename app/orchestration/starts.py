@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from app import clock, crash
 from app.errors import Conflict, Contention, NotFound, RetryLater, Unavailable
+from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import (
@@ -164,6 +165,7 @@ class Starter:
     def _announce(self, moved: list[Moved]) -> None:
         self._relay.take(rows_of(moved))
         self._watch.committed(one.instance for one in moved)
+        journal.committed(one.instance for one in moved)
 
     async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:
         if not isinstance(result, Taken):

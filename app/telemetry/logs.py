@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 from app.config import LogSettings
 from app.telemetry.context import correlation_id
 
-# What libraries say at info is about themselves, message by message: it is wanted only by who looks for their faults.
+# What libraries say at info is about themselves, message by message and statement by statement.
 _TALKATIVE: Final = (
     "aio_pika",
     "aiormq",
@@ -49,7 +49,7 @@ def setup(settings: LogSettings, *, node: str, role: str, stream: TextIO | None 
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
-    _quieten(logging.INFO if debugging else max(logging.WARNING, root.level))
+    _quieten(max(logging.WARNING, root.level))
 
 
 class Handler(logging.StreamHandler[TextIO]):

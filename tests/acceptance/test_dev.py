@@ -145,3 +145,28 @@ async def test_dev_serves_health_and_documents(processes: Processes, tmp_path: P
 
 async def _ok(http: httpx.AsyncClient, path: str) -> bool:
     return (await http.get(path)).status_code == 200
+
+
+@pytest.mark.req("S3-45")
+async def test_one_saga_can_be_followed_in_the_logs_by_its_correlation_id(processes: Processes, tmp_path: Path) -> None:
+    process, dev = start_dev(processes, tmp_path, ORCHESTRIX_LOG__LEVEL="debug", ORCHESTRIX_LOG__FORMAT="json")
+    async with Client(dev["apiUrl"]) as client:
+        for name in ("billing", "other"):
+            answer = await client.http.post(
+                "/apps", json={"appName": name, "createdBy": "ada"}, headers={"X-Correlation-ID": f"follow-{name}"}
+            )
+            await client.completed(answer.json()["id"])
+    lines = [json.loads(line) for line in process.log().splitlines() if line.startswith("{")]
+    told = [line["message"] for line in lines if line.get("correlation_id") == "follow-billing"]
+    for what in (
+        "POST /apps",
+        "is APP_INITIATED",
+        "sent cmd.createGitRepo",
+        "cmd.createGitRepo is done",
+        "is REGISTERING",
+        "sent cmd.registerApp",
+        "cmd.registerApp is done",
+        "is COMPLETED",
+    ):
+        assert sum(what in message for message in told) == 1, (what, told)
+    assert not [line for line in lines if line["level"] == "info" and line.get("correlation_id")], "nothing per message"

@@ -32,7 +32,7 @@ async def invoke(handler: Handler, job: Job) -> tuple[Outgoing, bool]:
         return _checked(job, outcome), True
     except (TypeError, ValueError, RecursionError, Unreadable) as bad:
         error = StepError("BadOutput", f"the handler's answer cannot be sent: {bad}", retryable=False)
-        LOGGER.error("%s: %s", job.command.type, error.message, extra=_extra(job))
+        LOGGER.error("%s: %s", job.command.type, error.message, extra=job.told)
         return events.failed(job, error), False
 
 
@@ -45,7 +45,7 @@ async def _outcome(handler: Handler, job: Job) -> object:
     except OWN_TROUBLE:
         raise
     except StepFailed as failure:
-        LOGGER.warning("%s failed: %s: %s", job.command.type, failure.type, failure.message, extra=_extra(job))
+        LOGGER.warning("%s failed: %s: %s", job.command.type, failure.type, failure.message, extra=job.told)
         return StepError(failure.type, failure.message, failure.retryable, _milliseconds(failure.retry_after))
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) and task.cancelling():
@@ -70,13 +70,13 @@ def _is_async(handler: Handler) -> bool:
 
 def _bug(job: Job, error: BaseException) -> StepError:
     """An error that the handler did not foresee. Its stack trace stays in this worker's log."""
-    LOGGER.error("%s failed", job.command.type, exc_info=error, extra=_extra(job))
+    LOGGER.error("%s failed", job.command.type, exc_info=error, extra=job.told)
     return StepError(type(error).__name__, _text(error), retryable=True)
 
 
 def _timeout(job: Job) -> StepError:
     error = StepError("Timeout", f"{job.step.name} was not done in {job.command.timeout_ms} ms", retryable=True)
-    LOGGER.warning("%s", error.message, extra=_extra(job))
+    LOGGER.warning("%s", error.message, extra=job.told)
     return error
 
 
@@ -104,7 +104,3 @@ def _checked(job: Job, output: object) -> Outgoing:
     if data:
         load(event.body)
     return event
-
-
-def _extra(job: Job) -> dict[str, object]:
-    return {"correlation_id": job.command.correlation_id, "saga": job.command.saga, "app_id": job.command.app_id}

@@ -36,6 +36,11 @@ class Job:
         return self.owner.step
 
     @property
+    def told(self) -> dict[str, object]:
+        """What a log line about the job carries."""
+        return {"correlation_id": self.command.correlation_id, "saga": self.command.saga, "app_id": self.command.app_id}
+
+    @property
     def redelivered(self) -> bool:
         """Whether an earlier copy may have ended its reader."""
         return self.deliveries[0].redelivered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -139,8 +140,16 @@ class Reporter:
         if jobs:
             crash.point("worker.after_confirm")
             await self._desk.reported(jobs)
+            _tell(reports)
         if strays:
             crash.point("worker.after_burial")
             await self._desk.consumer.acknowledge(strays)
         if not self._waiting:
             self._empty.set()
+
+
+def _tell(reports: Sequence[Report]) -> None:
+    jobs = [(report.job, report.count) for report in reports if report.job is not None]
+    for job, count in jobs if LOGGER.isEnabledFor(logging.DEBUG) else ():
+        command = job.command
+        LOGGER.debug("%s %d: %s is %s", command.saga, command.app_id, command.type, count, extra=job.told)

@@ -100,7 +100,7 @@ class Triage:
         """Whether the command can be acknowledged at once."""
         if verdict is Verdict.NEWER:
             self._desk.counts.dropped += 1
-            LOGGER.debug("%s is dropped: its saga has moved on", job.command.type, extra=extra(job))
+            LOGGER.debug("%s is dropped: its saga has moved on", job.command.type, extra=job.told)
             return True
         job.older_since = now if job.older_since is None else job.older_since
         if now - job.older_since < PATIENCE:
@@ -109,7 +109,7 @@ class Triage:
             return False
         if verdict is Verdict.OLDER:
             self._desk.counts.older += 1
-            LOGGER.debug("%s is dropped: its saga's row lies before it", job.command.type, extra=extra(job))
+            LOGGER.debug("%s is dropped: its saga's row lies before it", job.command.type, extra=job.told)
             return True
         self._bury(job)
         return False
@@ -118,8 +118,3 @@ class Triage:
         reason, delivery = "unknown-app", job.deliveries[0]
         letter = events.dead(delivery, reason)
         self._reporter.add(Report(letter, "dead", job=job, instead=partial(events.plain_dead, delivery, reason)))
-
-
-def extra(job: Job) -> dict[str, object]:
-    """What a log line about the job carries."""
-    return {"correlation_id": job.command.correlation_id, "saga": job.command.saga, "app_id": job.command.app_id}
