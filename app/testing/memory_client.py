@@ -1,0 +1,336 @@
+"""How does a process reach the broker in memory?  `port.Broker` over `MemoryServer`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Final, TypeVar
+
+from app import clock
+from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology
+from app.errors import ConfigError, OrchestrixError, Unavailable
+from app.testing.memory_broker import MemoryServer, ServerChannel, Session
+
+T = TypeVar("T")
+STEP: Final = 4
+"""The prefetch grows by this factor."""
+_ANSWER: Final = 20.0
+"""Seconds that an answer may take."""
+
+
+class MemoryBroker:
+    """`port.Broker` of one process. Make it in the process that it belongs to; `sever` is that process's end."""
+
+    def __init__(self, server: MemoryServer, *, topology: Topology | None = None) -> None:
+        self.state = LinkState.DOWN
+        self.generation = 0
+        self.blocked: str | None = None
+        self.trouble: str | None = "not connected to the broker yet"
+        self.mismatch: str | None = None
+        self._server = server
+        self._topology = topology
+        self._context = copy_context()
+        self._session: Session | None = None
+        self._up, self._over, self._free = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._free.set()
+        self._up_hooks: list[Callable[[int], None]] = []
+        self._down_hooks: list[Callable[[int, str], None]] = []
+        self._answers: dict[asyncio.Future[Published], None] = {}
+        self._calls: dict[asyncio.Future[None], None] = {}
+        self._consumers: list[MemoryConsumer] = []
+        self._task: asyncio.Task[None] | None = None
+
+    # What the port asks for.
+
+    def on_up(self, hook: Callable[[int], None]) -> None:
+        self._up_hooks.append(hook)
+
+    def on_down(self, hook: Callable[[int, str], None]) -> None:
+        self._down_hooks.append(hook)
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="memory broker")
+
+    async def wait_up(self, timeout: float | None = None) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._up.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        for consumer in self._consumers:
+            await consumer.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        session = self._session
+        self._lost(session, "stopped")
+        if session is not None:
+            session.consume_up.send(lambda: self._server.drop(session))
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        late = Published(Outcome.UNKNOWN, f"no confirm within {timeout:g} s")
+        answers: list[asyncio.Future[Published]] = []
+        try:
+            async with asyncio.timeout(timeout):
+                await self._free.wait()
+                session = self._session
+                if session is None or self.state is not LinkState.UP:
+                    return [Published(Outcome.UNKNOWN, self.trouble or "not connected")] * len(messages)
+                answers = [self._send(session, message) for message in messages]
+                if answers:
+                    await asyncio.wait(answers)
+        except TimeoutError:
+            pass
+        finally:
+            for answer in answers:
+                self._answers.pop(answer, None)
+        if not answers:
+            return [late] * len(messages)
+        return [answer.result() if answer.done() else late for answer in answers]
+
+    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> MemoryConsumer:
+        if prefetch < 1:
+            raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
+        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive)
+        self._consumers.append(consumer)
+        if self._session is not None and self.state is LinkState.UP:
+            consumer.attach(self._session)
+        return consumer
+
+    async def declare(self, topology: Topology) -> None:
+        await self._call(lambda: self._server.declare(topology))
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        return await self._call(lambda: self._server.count(queue))
+
+    async def delete(self, queue: str) -> None:
+        await self._call(lambda: self._server.delete(queue))
+
+    # What a simulation does to it.
+
+    def sever(self) -> None:
+        """The process is dead: its sockets are closed, and part of what it sent is still on its way."""
+        if self._session is not None:
+            self._session.cut("the process is gone")
+
+    def cut(self, client_after: float, server_after: float) -> None:
+        """The network drops the connections; the two ends learn of it after so many seconds."""
+        if self._session is not None:
+            self._session.cut("connection reset by peer", client_after, server_after)
+
+    # Its own works.
+
+    async def ask(self, what: Callable[[], None]) -> None:
+        """Has something done to this process's channels, unless the link is lost first."""
+        if self._session is not None:
+            with suppress(Unavailable):
+                await self._call(what)
+
+    async def _call(self, what: Callable[[], T]) -> T:
+        """A question and its answer, over the consuming connection. Raises `Unavailable`, and what `what` raises."""
+        session = self._session
+        if session is None:
+            raise Unavailable(self.trouble or "the broker is not connected")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answers: list[T | OrchestrixError] = []
+
+        def answer() -> None:
+            try:
+                answers.append(what())
+            except OrchestrixError as refused:
+                answers.append(refused)
+            session.consume_down.send(lambda: _set(done, None))
+
+        self._calls[done] = None
+        session.consume_up.send(answer)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                await done
+        except TimeoutError as late:
+            raise Unavailable("the broker does not answer") from late
+        finally:
+            self._calls.pop(done, None)
+        (found,) = answers
+        if isinstance(found, OrchestrixError):
+            raise found
+        return found
+
+    def _send(self, session: Session, message: Outgoing) -> asyncio.Future[Published]:
+        answer: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        self._answers[answer] = None
+        take = self._server.publish
+        session.publish_up.send(lambda: take(session, message, lambda result: _set(answer, result)))
+        return answer
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._connect()
+                failures = 0
+                await self._over.wait()
+            except Unavailable as away:
+                self.state, self.trouble = LinkState.DOWN, str(away)
+            failures += 1
+            await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
+
+    async def _connect(self) -> None:
+        self.state = LinkState.CONNECTING
+        self._over.clear()
+        await asyncio.sleep(self._server.pace())
+        session = self._server.accept(self._context, lambda why: self._lost(session, why), self._alarmed)
+        self._session, self.state = session, LinkState.SETUP
+        if self._topology is not None:
+            try:
+                await self.declare(self._topology)
+                self.mismatch = None
+            except ConfigError as wrong:
+                self.mismatch = str(wrong)
+        if self._session is not session:
+            raise Unavailable(self.trouble or "the connection was lost")
+        self.generation += 1
+        self.state, self.trouble = LinkState.UP, None
+        self._up.set()
+        for consumer in self._consumers:
+            consumer.attach(session)
+        for hook in list(self._up_hooks):
+            hook(self.generation)
+
+    def _alarmed(self, reason: str | None) -> None:
+        self.blocked = reason
+        if reason is None:
+            self._free.set()
+        else:
+            self._free.clear()
+
+    def _lost(self, session: Session | None, reason: str) -> None:
+        if session is None or self._session is not session:
+            return
+        was_up, self._session = self.state is LinkState.UP, None
+        self.state, self.trouble = LinkState.DOWN, reason
+        self._up.clear()
+        self._over.set()
+        self._alarmed(None)
+        for consumer in self._consumers:
+            consumer.detach()
+        for answer in list(self._answers):
+            _set(answer, Published(Outcome.UNKNOWN, reason))
+        for call in list(self._calls):
+            _refuse(call, Unavailable(reason))
+        for hook in list(self._down_hooks) if was_up else ():
+            hook(self.generation, reason)
+
+
+class MemoryConsumer:
+    """`port.Consumer` over `MemoryServer`."""
+
+    def __init__(
+        self, broker: MemoryBroker, server: MemoryServer, queues: Sequence[str], limit: int, exclusive: bool
+    ) -> None:
+        self._broker, self._server = broker, server
+        self._queues, self._limit, self._exclusive = tuple(queues), limit, exclusive
+        self._inbox: deque[Delivery] = deque()
+        self._arrived = asyncio.Event()
+        self._channel: ServerChannel | None = None
+        self._unfinished: dict[int, None] = {}
+        self._prefetch, self._finished = 1, 0
+        self._paused = self._closed = False
+
+    async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
+        while not self._inbox:
+            if self._closed:
+                return []
+            self._arrived.clear()
+            await self._arrived.wait()
+        if linger > 0 and len(self._inbox) < min(limit, self._prefetch):
+            await asyncio.sleep(linger)
+        return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            for tap in self._server.taps:
+                tap.acknowledging(delivery)
+        self._finished += self._settle(deliveries, requeue=False)
+        if self._prefetch < self._limit and self._finished >= self._prefetch:
+            self._prefetch, self._finished = min(self._prefetch * STEP, self._limit), 0
+            self._subscribe()
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        self._settle(deliveries, requeue=True)
+
+    def alive(self, delivery: Delivery) -> bool:
+        return self._channel is not None and delivery.session == self._channel.number
+
+    async def pause(self) -> None:
+        self._paused = True
+        if (channel := self._channel) is not None:
+            await self._broker.ask(lambda: self._server.pause(channel))
+
+    async def resume(self) -> None:
+        self._paused = False
+        self._prefetch, self._finished = 1, 0
+        self._subscribe()
+
+    async def reopen(self) -> None:
+        channel = self._channel
+        self.detach()
+        if channel is not None:
+            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
+            self.attach(channel.session)
+
+    async def close(self) -> None:
+        channel, self._closed = self._channel, True
+        self.detach()
+        self._arrived.set()
+        if channel is not None:
+            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
+
+    def attach(self, session: Session) -> None:
+        """There is a link: opens a channel on it."""
+        if not self._closed:
+            self._channel = self._server.open_channel(session, self._queues, self._delivered)
+            self._prefetch, self._finished = 1, 0
+            self._subscribe()
+
+    def detach(self) -> None:
+        """The channel is lost: its deliveries are nobody's any more."""
+        self._channel = None
+        self._inbox.clear()
+        self._unfinished.clear()
+
+    def _subscribe(self) -> None:
+        channel, prefetch = self._channel, self._prefetch
+        if channel is not None and not self._paused:
+            subscribe = self._server.subscribe
+            channel.session.consume_up.send(lambda: subscribe(channel, prefetch, self._exclusive))
+
+    def _delivered(self, delivery: Delivery) -> None:
+        if self.alive(delivery):
+            self._unfinished[delivery.tag] = None
+            self._inbox.append(delivery)
+            self._arrived.set()
+
+    def _settle(self, deliveries: Sequence[Delivery], *, requeue: bool) -> int:
+        tags = [one.tag for one in deliveries if self.alive(one) and one.tag in self._unfinished]
+        for tag in tags:
+            del self._unfinished[tag]
+        if (channel := self._channel) is not None and tags:
+            channel.session.consume_up.send(lambda: self._server.settle(channel, tags, requeue))
+        return len(tags)
+
+
+def _set(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _refuse(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
