@@ -1,0 +1,90 @@
+"""Does every saga end as it should when the broker dies, stops, chokes or throws everybody out?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.fault.load import HealthWatch
+from tests.fault.world import World
+from tests.servers.rabbit import RabbitServer
+from tests.support import eventually
+
+NO_MEMORY, MEMORY = "0.00001", "0.4"
+
+
+@pytest.mark.req("S3-53")
+async def test_the_broker_is_killed_in_the_middle_of_the_work(
+    world: World, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
+) -> None:
+    await world.up(nodes=2, workers=2)
+    await asyncio.to_thread(rabbitmq.settle)
+    async with world.stream("kill") as stream, HealthWatch(world.urls[0]) as health:
+        for _ in range(scale(1, 10)):
+            await stream.more(20)
+            await asyncio.to_thread(rabbitmq.kill9)
+            await health.says("Broker")
+            await stream.more(20)
+            await asyncio.to_thread(rabbitmq.start)
+            await health.is_well(within=40)
+    assert not stream.refused, "starts are taken while the broker is away"
+    assert not stream.unknown
+    await world.all_well(stream, deadline=60)
+
+
+async def test_a_memory_alarm_holds_messages_up_and_loses_none(
+    world: World, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
+) -> None:
+    await world.up()
+    async with world.stream("alarm", rate=10) as stream, HealthWatch(world.urls[0]) as health:
+        for _ in range(scale(1, 5)):
+            await stream.more(10)
+            try:
+                await asyncio.to_thread(rabbitmq.ctl, "set_vm_memory_high_watermark", NO_MEMORY)
+                await health.says("Broker", "takes no messages")
+                await stream.more(10 * scale(1, 30))
+            finally:
+                await asyncio.to_thread(rabbitmq.ctl, "set_vm_memory_high_watermark", MEMORY)
+            await health.is_well(within=30)
+    assert not stream.refused
+    assert not stream.unknown
+    await world.all_well(stream, deadline=60)
+
+
+async def test_everybody_is_thrown_out_in_bursts(
+    world: World, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
+) -> None:
+    await world.up(nodes=1, workers=2)
+    async with world.stream("burst", rate=40) as stream:
+        for _ in range(scale(3, 25)):
+            await stream.more(10)
+            await asyncio.to_thread(rabbitmq.ctl, "close_all_connections", "orchestrix-test")
+    await world.all_well(stream, deadline=90)
+
+
+async def test_many_reconnects_leave_nothing_behind(
+    world: World, rabbitmq: RabbitServer, vhost: str, scale: Callable[[int, int], int]
+) -> None:
+    await world.up()
+    node, worker = world.nodes[0], world.workers[0]
+    async with world.stream("again", rate=10) as stream:
+        for _ in range(scale(5, 50)):
+            await eventually(lambda: node.broker.connections == worker.broker.connections == 2, deadline=45)
+            await stream.more(3)
+            node.broker.reset()
+            worker.broker.reset()
+            await eventually(lambda: node.broker.connections == worker.broker.connections == 0, deadline=5)
+    await world.all_well(stream, deadline=90)
+    assert node.broker.connections == worker.broker.connections == 2
+
+    async def only_these() -> bool:
+        return await _connections(rabbitmq, vhost) == 4
+
+    await eventually(only_these, deadline=20, every=1, message="I11: the broker knows two connections a process")
+
+
+async def _connections(rabbitmq: RabbitServer, vhost: str) -> int:
+    listed = await asyncio.to_thread(rabbitmq.ctl, "list_connections", "vhost")
+    return listed.split().count(vhost)
