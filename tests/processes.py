@@ -8,20 +8,43 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from tests.servers import reaper
-from tests.servers.run import Run
 from tests.support import eventually, eventually_sync
 
 ORCHESTRIX = Path(sys.executable).with_name("orchestrix")
 
 
+class Spawned(Protocol):
+    """What is asked of a started process: what `subprocess.Popen` answers."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+
+class Spawner(Protocol):
+    """Who starts processes, and ends them with all that they started: `Run`, for one."""
+
+    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Spawned: ...
+
+    def kill(self, process: Any) -> None: ...
+
+
 class Process:
     """A running `orchestrix …`. Its output, both streams, goes to a file."""
 
-    def __init__(self, run: Run, name: str, arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path, log: Path):
+    def __init__(
+        self, run: Spawner, name: str, arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path, log: Path
+    ) -> None:
         self.name = name
         self.log_path = log
         self._run = run
@@ -97,7 +120,7 @@ class Process:
 class Processes:
     """Starts product processes for one test and ends them with it."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: Spawner, folder: Path) -> None:
         self._run = run
         self._folder = folder
         self._all: list[Process] = []

@@ -1,0 +1,155 @@
+"""How do hundreds of product processes start without each of them importing everything anew?
+
+`python -m tests.fault.forks SOCKET` has imported the product and waits. Each order that comes by the socket becomes a
+process forked from it, which from then on is what `orchestrix …` is: its own arguments, environment, folder and log.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tests.servers import reaper
+
+ROOT = Path(__file__).parents[2]
+IMPORTED = (
+    "aiosqlite",
+    "app.bootstrap",
+    "app.cli",
+    "app.cli.run",
+    "app.main",
+    "asyncmy",
+    "asyncpg",
+    "sqlalchemy.dialects.mysql.asyncmy",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+)
+
+
+class Forked:
+    """A process that the fork server has started."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire.makefile("r")
+        wire.close()
+        self.pid = int(self._wire.readline())
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, minus the signal's number if one ended it, or None while it runs."""
+        if self._code is None and not _alive(self.pid):
+            self.wait()
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end, for ever whatever the timeout says: the server tells it."""
+        if self._code is None:
+            self._code = int(self._wire.readline())
+            self._wire.close()
+        return self._code
+
+    def send_signal(self, sig: int) -> None:
+        """As it says."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, sig)
+
+
+class Forks:
+    """The other end of the server's socket."""
+
+    def __init__(self, address: Path) -> None:
+        self._address = address
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server takes orders."""
+        return self._address.exists()
+
+    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
+        """Runs `argv`, which begins with the program `orchestrix`."""
+        log.touch()
+        wire = socket.socket(socket.AF_UNIX)
+        wire.connect(str(self._address))
+        order = {"argv": list(argv[1:]), "env": dict(env), "cwd": str(cwd), "log": str(log)}
+        wire.sendall(json.dumps(order).encode() + b"\n")
+        return Forked(wire)
+
+    def kill(self, process: Forked) -> None:
+        """Ends the process and all that it started, at once."""
+        reaper.kill_family(process.pid)
+        process.wait()
+
+
+def argv(address: Path) -> list[str]:
+    """The command that runs the server."""
+    return [sys.executable, "-m", __name__, str(address)]
+
+
+def _alive(pid: int) -> bool:
+    state = reaper.stat_of(pid)
+    return bool(state) and state[0] not in "ZX"
+
+
+def _serve(address: Path) -> NoReturn:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    listening = socket.socket(socket.AF_UNIX)
+    hidden = address.with_suffix(".new")
+    listening.bind(str(hidden))
+    listening.listen(64)
+    hidden.rename(address)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        wire, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            _keep(wire)
+        wire.close()
+
+
+def _keep(wire: socket.socket) -> NoReturn:
+    """Starts the process and waits for its end, so that its exit code is known."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    order = json.loads(wire.makefile("r").readline())
+    pid = os.fork()
+    if pid == 0:
+        wire.close()
+        _become(order)
+    wire.sendall(f"{pid}\n".encode())
+    _, status = os.waitpid(pid, 0)
+    wire.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
+
+
+def _become(order: dict[str, Any]) -> NoReturn:
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    sys.argv = ["orchestrix", *order["argv"]]
+    code = 70
+    try:
+        code = importlib.import_module("app.cli").main()
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    _serve(Path(sys.argv[1]))
