@@ -49,7 +49,7 @@ def _mariadb(server_run: Run) -> Iterator[MariaServer]:
 
 
 @pytest.fixture(scope="package")
-def _vhosts(_rabbitmq: RabbitServer) -> Pool:
+def _breakable_vhosts(_rabbitmq: RabbitServer) -> Pool:
     return Pool(_rabbitmq.change_vhosts, batch=10)
 
 
@@ -89,9 +89,9 @@ def mariadb(_mariadb: MariaServer) -> Iterator[MariaServer]:
 
 
 @pytest.fixture
-def vhost(rabbitmq: RabbitServer, _vhosts: Pool) -> Iterator[str]:
+def vhost(rabbitmq: RabbitServer, _breakable_vhosts: Pool) -> Iterator[str]:
     """The name of an empty virtual host on it."""
-    with shared.lent(_vhosts) as name:
+    with shared.lent(_breakable_vhosts) as name:
         yield name
 
 
