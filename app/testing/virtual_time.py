@@ -75,6 +75,11 @@ class Process:
         """Ends it after so many more steps: a step is what runs from one suspension of a task to the next."""
         self._fuse = self.steps + steps
 
+    @property
+    def frozen(self) -> bool:
+        """Whether it stands still."""
+        return self._held is not None
+
     def freeze(self) -> None:
         """Stops it, as SIGSTOP does, until `thaw`. Its timers run on."""
         if self._held is None and self.alive:
@@ -221,3 +226,8 @@ def world() -> Context:
     outside = copy_context()
     outside.run(_process.set, None)
     return outside
+
+
+async def elapse(seconds: float) -> None:
+    """Returns after so many virtual seconds."""
+    await asyncio.sleep(seconds)

@@ -1,0 +1,279 @@
+"""What is simulated: nodes and workers as processes that die, their database, their broker, and clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from app.bootstrap.node import Node
+from app.bootstrap.parts import DatabaseWatch
+from app.broker.topology import saga_topology
+from app.config import Settings
+from app.errors import RetryLater
+from app.lifecycle import Health
+from app.orchestration.relay import OutboxRelay
+from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Replayed, Started, StartRequest, Taken
+from app.orchestration.starts import Starter
+from app.orchestration.watch import Watch
+from app.persistence.idempotency import StoredAnswer
+from app.testing.inline_sqlite import SqliteClient, SqliteFile
+from app.testing.memory_broker import MemoryServer
+from app.testing.memory_client import MemoryBroker
+from app.testing.virtual_time import Killed, Process, VirtualLoop, elapse
+from sagas import NothingToUndo, Saga, Step
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.messages import Command
+from sagas.engine.state import Instance
+from sagas.engine.transition import Start
+from tests.simulation.witness import Witness, watched
+from workers import Context, HandlerTable, Permanent, Worker
+from workers.sdk.errors import Unavailable
+
+STEP_TIME = timedelta(seconds=6)
+APP = replace(APP_PROVISIONING, steps=tuple(replace(step, timeout=STEP_TIME) for step in APP_PROVISIONING.steps))
+ORDER = Saga(
+    name="order",
+    steps=tuple(
+        Step(
+            name=name,
+            state=state,
+            command=f"cmd.{name}",
+            event=f"evt.{name}.done",
+            then=then,
+            undo=NothingToUndo("a simulation"),
+            timeout=STEP_TIME,
+        )
+        for name, state, then in (("reserve", "NEW", "RESERVED"), ("charge", "RESERVED", "COMPLETED"))
+    ),
+)
+SETTINGS = Settings.model_validate(
+    {"orchestrator": {"claim": 6.0, "wait_cap": 12.0}, "worker": {"concurrency": 3, "stop_timeout": 3.0}}
+)
+
+
+class World:
+    """Everything outside the processes. `dice(name)` are chance of their own for each use, all from one seed."""
+
+    def __init__(self, seed: int, loop: VirtualLoop, folder: Path, template: Path) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.sagas = (APP, ORDER) if seed % 3 == 0 else (APP,)
+        self.catalog = Catalog(self.sagas)
+        wire, disk = self.dice("wire"), self.dice("disk")
+        self.server = MemoryServer(wire, pace=lambda: wire.uniform(0.0002, 0.01))
+        self.file = SqliteFile(
+            folder / f"{seed}.db",
+            template=template,
+            pace=lambda: disk.uniform(0.0, 0.003),
+            prepare=lambda raw: watched(raw, self.witness),
+        )
+        self.witness = Witness(self.file, self.catalog)
+        self.server.taps.append(self.witness)
+        self.members: list[Member] = []
+
+    def dice(self, name: str) -> Random:
+        """Dice for one use."""
+        return Random(f"{self.seed}:{name}")
+
+    def nodes(self) -> list[NodeMember]:
+        """The nodes that live."""
+        return [one for one in self.members if isinstance(one, NodeMember) and one.process.alive]
+
+    def close(self) -> None:
+        """Frees the file."""
+        self.file.close()
+
+
+class Member:
+    """A process that can die and come again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.boots = 0
+        self.process = world.loop.process(name)
+        self.process.alive = False
+        self.broker: MemoryBroker | None = None
+        self.stopping = asyncio.Event()
+
+    def boot(self) -> None:
+        """Starts it as a new process, unless it runs."""
+        if self.process.alive:
+            return
+        self.boots += 1
+        self.world.witness.note(f"{self.name} boots")
+        self.process = process = self.world.loop.process(f"{self.name}.{self.boots}")
+        self.broker, self.stopping = None, asyncio.Event()
+        process.on_death.append(lambda: self.world.witness.note(f"{process.name} dies at step {process.steps}"))
+        task = process.spawn(self._main(process))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self.world.witness.complain(f"{self.name} ended with {error!r}")
+
+    def restart(self, after: float) -> None:
+        """Starts it again in a while."""
+        self.world.loop.call_later(after, self.boot)
+
+    async def _main(self, process: Process) -> None:
+        client = SqliteClient(self.world.file)
+        process.on_death.append(client.sever)
+        broker = MemoryBroker(self.world.server, topology=saga_topology(self.world.catalog))
+        process.on_death.append(broker.sever)
+        self.broker = broker
+        await self._live(client, broker)
+        process.kill()
+
+    async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
+        raise AssertionError("a member is a node or a worker")
+
+
+class NodeMember(Member):
+    """A node with all its roles."""
+
+    node: Node | None = None
+
+    async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
+        name, database, tuned = self.process.name, client.database(), SETTINGS.orchestrator
+        topology = saga_topology(self.world.catalog)
+        relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
+        watch = Watch(database)
+        self.node = Node(
+            name=name,
+            settings=SETTINGS,
+            database=database,
+            broker=broker,
+            catalog=self.world.catalog,
+            health=Health(),
+            relay=relay,
+            watch=watch,
+            starter=Starter(database, self.world.catalog, relay, watch, node=name, batch=tuned.batch),
+            database_watch=DatabaseWatch(database, every=20.0),
+            roles=frozenset(("api", "orchestrator")),
+        )
+        await self.node.start()
+        await self.node.begin()
+        await self.stopping.wait()
+        await self.node.stop()
+
+
+class WorkerMember(Member):
+    """A worker for every command."""
+
+    async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
+        database = client.database()
+        work = Work(self.world, self.name)
+        handlers = HandlerTable([(command, work.handle) for command in self.world.catalog.commands])
+        worker = Worker(broker, database, self.world.catalog, handlers, SETTINGS)
+        watch = DatabaseWatch(database, every=60.0)
+        await broker.start()
+        await watch.wait_for_schema()
+        await worker.start()
+        await self.stopping.wait()
+        await worker.stop()
+        await broker.stop()
+        await database.close()
+
+
+class Work:
+    """What the workers do: an effect that can happen once a key, after a while, and not always with success."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._dice = world.dice(f"work of {name}")
+
+    async def handle(self, context: Context, command: Command) -> Mapping[str, Any]:
+        """Handles every command alike."""
+        witness, fate = self._world.witness, self._dice.random()
+        witness.begins(command)
+        await elapse(self._dice.uniform(0.0, 0.3 if fate > 0.08 else 5.0))
+        if fate > 0.97:
+            raise Permanent("Refused", "the provider says no")
+        if fate > 0.95:
+            raise Unavailable("the provider cannot be reached")
+        result = witness.effect(context.idempotency_key, {f"of_{command.step}": f"{command.app_name}/{command.step}"})
+        await elapse(self._dice.uniform(0.0, 0.05))
+        return result
+
+
+class Client:
+    """Somebody who wants one saga, asks until it gets an answer, and remembers it."""
+
+    def __init__(self, world: World, saga: Saga, key: str, *, keyed: bool) -> None:
+        self._world = world
+        self._dice = world.dice(f"client {saga.name} {key}")
+        self._saga = saga
+        self._key = key
+        self._request = StartRequest(saga.name, Start(key, "ann", f"c-{saga.name}-{key}", {}), self._idempotency(keyed))
+
+    def _idempotency(self, keyed: bool) -> IdempotencyKey | None:
+        return IdempotencyKey("post", f"{self._saga.name}-{self._key}", "f", _render) if keyed else None
+
+    async def run(self) -> None:
+        """Asks until it is answered."""
+        while not await self._ask():
+            await elapse(self._dice.uniform(0.1, 2.0))
+
+    async def _ask(self) -> bool:
+        nodes = [one for one in self._world.nodes() if one.node is not None]
+        if not nodes:
+            return False
+        member = self._dice.choice(nodes)
+        assert member.node is not None
+        try:
+            asking = member.process.spawn(member.node.starter.start(self._request))
+        except Killed:
+            return False
+        await asyncio.wait({asking}, timeout=self._dice.uniform(0.5, 5.0))
+        if not asking.done():
+            asking.add_done_callback(lambda late: late.cancelled() or late.exception())
+            if member.process.alive and self._dice.random() < 0.5:
+                asking.cancel()
+            return False
+        try:
+            return self._heard(asking.result())
+        except RetryLater:
+            return False
+
+    def _heard(self, result: object) -> bool:
+        witness, name = self._world.witness, (self._saga.name, self._key)
+        witness.note(f"answered {name} {type(result).__name__}")
+        if isinstance(result, Started):
+            witness.started[name] += 1
+            witness.answered[name] = result.instance.id
+        elif isinstance(result, Replayed):
+            witness.answered[name] = int(result.answer.body)
+        elif isinstance(result, KeyReused):
+            witness.complain(f"{name} is told that its key was used by another")
+        return isinstance(result, Started | Replayed | Taken)
+
+
+def _render(instance: Instance) -> StoredAnswer:
+    return StoredAnswer("f", 201, {}, str(instance.id).encode())
+
+
+class Ears(logging.Handler):
+    """Hears what the product logs: a stack trace is always a mistake."""
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__(logging.WARNING)
+        self._witness = witness
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Notes every line, and complains about those with a stack trace."""
+        told = f"{record.name}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[1] is not None:
+            self._witness.complain(f"logged with its stack: {told}: {record.exc_info[1]!r}")
+        else:
+            self._witness.note(f"log {told}")
+
+
+Plan = Callable[[World], Coroutine[Any, Any, None]]

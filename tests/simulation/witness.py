@@ -1,0 +1,250 @@
+"""Does what goes over the wire and into the rows keep the promises, at every moment and in the end?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from app.broker.port import Delivery, Outgoing
+from app.broker.topology import COMMANDS, DEAD, EVENTS
+from app.testing.inline_sqlite import SqliteFile
+from app.testing.virtual_time import EPOCH
+from sagas.engine.catalog import Catalog
+from sagas.engine.definition import COMPLETED, FAILED, STEP_FAILED, TERMINAL, Saga
+from sagas.engine.messages import Command
+
+LOOK_IS_GOOD = 1.5
+"""Seconds after which the end of a step must be known to whoever begins to work on it: the look itself may be 1 s old."""
+_TABLES = {"app": ("apps", "app_state_history", "app_id", "app_name")}
+_OTHERS = ("saga_instances", "saga_history", "instance_id", "key")
+
+
+class Witness:
+    """Sees every message, acknowledgement and effect, compares them with what is committed, and keeps what is wrong.
+
+    `trace` are lines of what happened, in order.
+    """
+
+    def __init__(self, file: SqliteFile, catalog: Catalog) -> None:
+        self.file = file
+        self.wrong: list[str] = []
+        self.trace: list[str] = []
+        self.answered: dict[tuple[str, str], int] = {}
+        self.started: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.effects: dict[str, Mapping[str, Any]] = {}
+        self.runs: defaultdict[str, int] = defaultdict(int)
+        self.last_thaw = 0.0
+        self._catalog = catalog
+        self._arrived: set[str] = set()
+        self._furthest: dict[tuple[str, int], int] = {}
+        self._reported: set[str] = set()
+        self._dead: set[str] = set()
+
+    def note(self, what: str) -> None:
+        """One more line of the trace."""
+        self.trace.append(f"{asyncio.get_running_loop().time():.6f} {what}")
+
+    def complain(self, what: str) -> None:
+        """Something is wrong."""
+        self.note(f"WRONG {what}")
+        self.wrong.append(what)
+
+    # What is seen.
+
+    def published(self, message: Outgoing, queues: Sequence[str]) -> None:
+        self.note(f"published {message.routing_key} {message.message_id} to {','.join(queues) or 'nobody'}")
+        if message.exchange == COMMANDS:
+            self._command_published(message)
+        elif message.exchange == EVENTS and queues:
+            self._reported.add(str(json.loads(message.body).get("causationId")))
+        elif message.exchange == DEAD:
+            self.note(f"dead {message.headers.get('x-reason')}")
+            self._dead.add(message.message_id)
+
+    def _command_published(self, message: Outgoing) -> None:
+        body = json.loads(message.body)
+        saga, number = body["saga"], body["appId"]
+        _, history, owner, _ = _tables(saga)
+        asked = f"SELECT min(version) FROM {history} WHERE {owner} = ? AND command_id = ?"
+        ((version,),) = self.file.look(asked, (number, message.message_id))
+        if version is None:
+            self.complain(f"I10: {message.routing_key} of {saga} {number} is on the wire, its row is not committed")
+            return
+        furthest = self._furthest.get((saga, number), 0)
+        if message.message_id not in self._arrived and version < furthest:
+            self.complain(f"I9: the first {message.routing_key} of {saga} {number} came after a later command")
+        self._furthest[saga, number] = max(version, furthest)
+        self._arrived.add(message.message_id)
+
+    def acknowledging(self, delivery: Delivery) -> None:
+        self.note(f"acknowledged {delivery.queue} {delivery.message_id} {delivery.tag}")
+        body = json.loads(delivery.body)
+        if delivery.message_id in self._dead:
+            return
+        if delivery.queue.startswith("evt."):
+            self._event_acknowledged(delivery.queue, body)
+        else:
+            self._command_acknowledged(body)
+
+    def _event_acknowledged(self, kind: str, body: Mapping[str, Any]) -> None:
+        saga = self._saga(kind, body)
+        row = self._row(saga.name, body["appId"])
+        if row is None:
+            self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged, there is no such row")
+            return
+        if kind == STEP_FAILED:
+            done = row["command_id"] != body["causationId"]
+        else:
+            step = next(step for step in saga.steps if step.event == kind)
+            done = saga.position(row["state"]) > saga.position(step.state)
+        asked = "SELECT count(*) FROM saga_notes WHERE saga = ? AND instance_id = ? AND type = ?"
+        if not done and not self.file.look(asked, (saga.name, body["appId"], kind))[0][0]:
+            self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged before its commit")
+
+    def _command_acknowledged(self, body: Mapping[str, Any]) -> None:
+        row = self._row(body["saga"], body["appId"])
+        over = row is not None and row["command_id"] != body["id"]
+        if not over and body["id"] not in self._reported:
+            self.complain(f"{body['type']} of {body['saga']} {body['appId']} was acknowledged before its event arrived")
+
+    def removed(self, message_id: str) -> None:
+        """A row leaves the outbox."""
+        if message_id not in self._arrived:
+            self.complain(f"I9: {message_id} was removed from the outbox before it was sent")
+
+    def begins(self, command: Command) -> None:
+        """A handler begins to work."""
+        self.note(f"works on {command.type} {command.id}")
+        self.runs[command.idempotency_key] += 1
+        row = self._row(command.saga, command.app_id)
+        if row is None:
+            self.complain(f"I10: {command.type} of {command.saga} {command.app_id} is worked on, there is no such row")
+        elif row["command_id"] != command.id:
+            self._check_look(command)
+
+    def _check_look(self, command: Command) -> None:
+        _, history, owner, _ = _tables(command.saga)
+        known = f"SELECT max(version) FROM {history} WHERE {owner} = ? AND command_id = ?"
+        # The move that ended the command carries its id too, unless it sent the next one.
+        asked = f"SELECT max(at) FROM {history} WHERE {owner} = ? AND version <= 1 + ({known})"
+        ((at,),) = self.file.look(asked, (command.app_id, command.app_id, command.id))
+        over = _seconds(at)
+        now = asyncio.get_running_loop().time()
+        if now - over > LOOK_IS_GOOD and self.last_thaw < over:
+            self.complain(
+                f"{command.type} of {command.saga} {command.app_id} is worked on {now - over:.1f} s after its end"
+            )
+
+    def effect(self, key: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A handler does its work, which can be done once: whoever comes later finds it done."""
+        self.note(f"effect {key}")
+        return self.effects.setdefault(key, result)
+
+    # What must hold in the end.
+
+    def is_quiet(self, sagas: Sequence[Saga]) -> bool:
+        """Whether every saga has ended and nothing waits in the outbox."""
+        terminal = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+        waiting = [f"SELECT 1 FROM {table} WHERE state NOT IN ({terminal})" for table in ("apps", "saga_instances")]
+        return not self.file.look(f"SELECT 1 FROM outbox UNION ALL {' UNION ALL '.join(waiting)} LIMIT 1")
+
+    def judge(self, sagas: Sequence[Saga]) -> None:
+        """Invariants I1 to I5 and I9 over the rows."""
+        for saga in sagas:
+            for row in self._rows(saga.name):
+                self._judge_row(saga, row)
+        for (saga_name, key), number in sorted(self.answered.items()):
+            found = self._named(saga_name, key)
+            if found != [number]:
+                self.complain(f"I1: {saga_name} {key} was answered as {number}; there is {found}")
+        for (saga_name, key), times in sorted(self.started.items()):
+            if times > 1:
+                self.complain(f"I1: {saga_name} {key} was started {times} times")
+        ((left,),) = self.file.look("SELECT count(*) FROM outbox")
+        if left:
+            self.complain(f"I2, I9: {left} rows are left in the outbox")
+
+    def _judge_row(self, saga: Saga, row: Mapping[str, Any]) -> None:
+        name = f"{saga.name} {row['id']}"
+        _, history, owner, _ = _tables(saga.name)
+        asked = f"SELECT version, from_state, to_state, command_id FROM {history} WHERE {owner} = ? ORDER BY version"
+        changes = self.file.look(asked, (row["id"],))
+        if row["state"] not in TERMINAL and row["blocker"] is None:
+            self.complain(f"I2: {name} is stuck in {row['state']}")
+        if [change[0] for change in changes] != list(range(1, row["version"] + 1)):
+            self.complain(f"I3: {name} is at {row['version']}, its history is {changes}")
+        before = None
+        for _, source, target, _ in changes:
+            if source != before or (source, target) not in saga.moves:
+                self.complain(f"I4: {name} went from {source} to {target} when it was {before}")
+            before = target
+        if before != row["state"]:
+            self.complain(f"I4: the history of {name} ends in {before}, its row says {row['state']}")
+        for command_id in sorted({str(change[3]) for change in changes if change[3]} - self._arrived):
+            if not self._overtaken(changes, command_id):
+                self.complain(f"I10: {name} owed {command_id}, which never went out")
+        if row["state"] == COMPLETED:
+            self._judge_effects(saga, row)
+
+    def _overtaken(self, changes: Sequence[Sequence[Any]], command_id: str) -> bool:
+        return False
+
+    def _judge_effects(self, saga: Saga, row: Mapping[str, Any]) -> None:
+        data = json.loads(row["data"])
+        for step in saga.steps:
+            key = f"{saga.name}:{row['id']}:{step.name}:do"
+            if key not in self.effects:
+                self.complain(f"I5: {saga.name} {row['id']} is completed, {step.name} was never done")
+            elif any(data.get(name) != value for name, value in self.effects[key].items()):
+                self.complain(f"I5: {saga.name} {row['id']} does not know what {step.name} has made")
+
+    # Looking things up.
+
+    def _saga(self, kind: str, body: Mapping[str, Any]) -> Saga:
+        owner = self._catalog.event(kind)
+        saga = owner.saga if owner else self._catalog.saga(body.get("saga") or "app")
+        assert saga is not None
+        return saga
+
+    def live(self, saga: Saga) -> list[Mapping[str, Any]]:
+        """The rows that have not ended."""
+        return [row for row in self._rows(saga.name) if row["state"] not in TERMINAL]
+
+    def _row(self, saga: str, number: int) -> Mapping[str, Any] | None:
+        return next(iter(self._rows(saga, number)), None)
+
+    def _rows(self, saga: str, number: int | None = None) -> list[Mapping[str, Any]]:
+        table, _, _, key = _tables(saga)
+        columns = ("id", key, "state", "version", "command_id", "correlation_id", "blocker", "data")
+        where = ("" if table == "apps" else f" AND saga = '{saga}'") + ("" if number is None else f" AND id = {number}")
+        found = self.file.look(f"SELECT {', '.join(columns)} FROM {table} WHERE 1 = 1{where} ORDER BY id")
+        return [dict(zip(columns, row, strict=True)) for row in found]
+
+    def _named(self, saga: str, name: str) -> list[int]:
+        table, _, _, key = _tables(saga)
+        where = "" if table == "apps" else f" AND saga = '{saga}'"
+        return [row[0] for row in self.file.look(f"SELECT id FROM {table} WHERE {key} = ?{where}", (name,))]
+
+
+def watched(raw: sqlite3.Connection, witness: Witness) -> None:
+    """Lets the trigger of the template tell `witness` what leaves the outbox."""
+    raw.create_function("removed", 1, witness.removed)
+
+
+TRIGGER = "CREATE TRIGGER removed AFTER DELETE ON outbox BEGIN SELECT removed(OLD.id); END"
+
+
+def _tables(saga: str) -> tuple[str, str, str, str]:
+    return _TABLES.get(saga, _OTHERS)
+
+
+def _seconds(stored: str) -> float:
+    return datetime.fromisoformat(f"{stored}+00:00").timestamp() - EPOCH
+
+
+__all__ = ["FAILED", "TRIGGER", "Witness", "watched"]
