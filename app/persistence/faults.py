@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError, ResourceClosedError, StatementError
 from sqlalchemy.exc import TimeoutError as NoFreeConnection
 
 from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, OutcomeUnknown, SchemaMismatch, Unavailable
@@ -34,6 +34,8 @@ def _found(error: Exception, dialect: Dialect) -> OrchestrixError | None:
         return Unavailable("the database did not answer in time")
     if isinstance(error, DBAPIError):
         return _driver(error, dialect)
+    if isinstance(error, PendingRollbackError | ResourceClosedError):
+        return Unavailable("the connection to the database was lost before")
     if isinstance(error, StatementError | UnicodeError):
         return Invalid(f"the database cannot hold this value: {_line(error)}")
     if isinstance(error, OSError | EOFError):

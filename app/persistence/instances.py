@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Select, func, literal, select
@@ -71,9 +72,11 @@ _MOVING: Final = (
     "wake_reason",
     "wait_ms",
     "blocker",
-    "data",
     "updated_at",
 )
+_BEGINNING: Final = tuple(name for name in _COMMON if name != "data")
+_move: Final = attrgetter(*_MOVING)
+_begin: Final = attrgetter(*_BEGINNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
 async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Instance]]) -> set[int]:
     """Compare-and-set of (version before, instance from now on); the ids of those that were still at that version."""
     rows = [
-        (instance.id, before, *(_plain(getattr(instance, name)) for name in _MOVING))
+        (instance.id, before, *_move(instance), dict(instance.data))
         for before, instance in sorted(changed, key=lambda change: change[1].id)
     ]
     return await tx.dialect.update(tx, _update(pair), rows) if rows else set()
@@ -264,21 +267,17 @@ def _name(pair: Pair, instance: Instance) -> tuple[Any, ...]:
 
 
 def _values(pair: Pair, instance: Instance) -> tuple[Any, ...]:
-    return (*_name(pair, instance), *(_plain(getattr(instance, name)) for name in _COMMON))
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+    return (*_name(pair, instance), *_begin(instance), dict(instance.data))
 
 
 @cache
 def _insert(pair: Pair) -> BulkInsert:
-    return BulkInsert(pair.instances, (*pair.unique, *_COMMON), key=pair.unique, proof="command_id")
+    return BulkInsert(pair.instances, (*pair.unique, *_BEGINNING, "data"), key=pair.unique, proof="command_id")
 
 
 @cache
 def _update(pair: Pair) -> BulkUpdate:
-    return BulkUpdate(pair.instances, match=("id", "version"), change=_MOVING)
+    return BulkUpdate(pair.instances, match=("id", "version"), change=(*_MOVING, "data"))
 
 
 @cache

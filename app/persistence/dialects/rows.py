@@ -63,7 +63,7 @@ def zoned(value: datetime) -> datetime:
 def columns_of_values(kinds: Sequence[Kind], rows: Sequence[Row]) -> list[list[Any]]:
     """One list per column; JSON as text."""
     lists = zip(kinds, zip(*rows, strict=True), strict=True)
-    return [[_checked(kind, value) for value in values] for kind, values in lists]
+    return [_checked(kind, list(values)) for kind, values in lists]
 
 
 def document(kinds: Sequence[Kind], rows: Sequence[Row]) -> str:
@@ -90,12 +90,12 @@ def _cells(kinds: Sequence[Kind], row: Row) -> str:
     return dump([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])
 
 
-def _checked(kind: Kind, value: Any) -> Any:
-    if value is None:
-        return None
+def _checked(kind: Kind, values: list[Any]) -> list[Any]:
     if kind is Kind.TIME:
-        return zoned(value)
-    return dump(value) if kind is Kind.JSON else value
+        return [value and zoned(value) for value in values]
+    if kind is Kind.JSON:
+        return [None if value is None else dump(value) for value in values]
+    return values
 
 
 def _cell(kind: Kind, value: Any) -> Any:

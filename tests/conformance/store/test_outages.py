@@ -87,6 +87,29 @@ async def test_idle_sessions_that_ended_are_replaced_without_an_error(served: Da
     await served.ping()
 
 
+async def test_a_reader_that_lost_its_session_hears_so_each_time(served: Database) -> None:
+    async with served.read() as connection:
+        await end_session_of(connection)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await instances.versions(connection, APPS, [1])
+    await served.ping()
+
+
+async def test_waiting_for_a_connection_can_be_cancelled(store_url: str) -> None:
+    database = Database(store_url, pool_size=1)
+    for _ in range(3):
+        async with database.read():
+            waiting = asyncio.create_task(database.ping())
+            done, _ = await asyncio.wait({waiting}, timeout=0.05)
+            assert not done
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    await database.ping()
+    await database.close()
+
+
 async def test_a_transaction_cannot_go_on_after_an_error(database: Database) -> None:
     (one,) = await some(database, 1)
 
