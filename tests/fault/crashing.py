@@ -1,0 +1,360 @@
+"""How is a process brought to one of its crash points, and how do the others go on from there?
+
+Each script starts a system in which one process is armed, waits until that has died at its point, starts it again
+without, and returns the names of the apps that must be there in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pika
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.persistence import schema
+from tests.acceptance.system import Client, System
+from tests.invariants import Ledger
+from tests.processes import Process, Processes
+from tests.support import eventually
+from tests.taps import COMMANDS, EVENTS, Seen, Tap, channel, ready, taken
+
+WORK: Final = ("cmd.createGitRepo", "cmd.registerApp", "evt.gitRepoCreated", "evt.appRegistered", "evt.stepFailed")
+NAMES: Final = tuple(f"app-{n}" for n in range(10))
+POISON: Final = 3
+
+
+@dataclass(frozen=True)
+class At:
+    """The point at which a process is to die, and which of its passages is the last."""
+
+    point: str
+    passage: int
+
+    def __str__(self) -> str:
+        return f"{self.point}:{self.passage}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What arms a process."""
+        return {"ORCHESTRIX_TESTING": "1", "ORCHESTRIX_CRASH_AT": str(self)}
+
+
+class Rig(System):
+    """A system whose claims run out after a second, so that nobody waits long for what a dead process has claimed."""
+
+    def __init__(self, processes: Processes, folder: Path, database_url: str, broker_url: str) -> None:
+        super().__init__(processes, folder, database_url, broker_url)
+        self.tap = Tap(broker_url)
+
+    def env(self, **more: str) -> dict[str, str]:
+        return super().env(ORCHESTRIX_ORCHESTRATOR__CLAIM="1", **more)
+
+    async def ready_node(self, at: At | None = None) -> tuple[Process, Client]:
+        """A node that is ready, armed or not, and a client of it."""
+        node, url = self.armed_node(at) if at else self.node()
+        await self.ready(url)
+        return node, Client(url)
+
+    def armed_node(self, at: At) -> tuple[Process, str]:
+        """A node that is to die."""
+        return self.node(port=None, **at.env)
+
+    async def sent(self) -> None:
+        """Waits until nothing is left in the outbox."""
+        await eventually(self._nothing_to_send, deadline=20, every=0.05, message="every command is sent")
+
+    async def _nothing_to_send(self) -> bool:
+        return not (await self.ledger()).outbox
+
+    async def sql(self, *statements: str) -> list[Any]:
+        """Runs the statements; the rows of the last one, if it has any."""
+        engine = create_async_engine(self.database_url, poolclass=NullPool)
+        try:
+            async with engine.begin() as connection:
+                for statement in statements:
+                    result = await connection.execute(text(statement))
+                return list(result.all()) if result.returns_rows else []
+        finally:
+            await engine.dispose()
+
+    async def all_well(self, names: tuple[str, ...], *, drafts: int = 0) -> Ledger:
+        """Waits until every saga has ended and checks that nothing was lost or done twice (I1–I5, I9, I10)."""
+        ledger = await self.all_ended(names, deadline=30)
+        await eventually(self._queues_are_empty, deadline=10, every=0.05, message="every message is acknowledged")
+        ledger = await self.ledger()
+        ledger.check_completed(names)
+        ledger.check_effects(self.repos, drafts=drafts)
+        ledger.check_wire(self.tap.read())
+        return ledger
+
+    def _queues_are_empty(self) -> bool:
+        return not any(ready(self.broker_url, WORK).values())
+
+
+async def died(process: Process, at: At) -> None:
+    """Waits until the process has died at its point, and nowhere else."""
+    assert await process.exited(deadline=20) == 137, f"{process.name} ended otherwise:\n{process.log_tail()}"
+    assert process.log().splitlines()[-1] == f"crash point {at} reached"
+
+
+async def create(client: Client, names: tuple[str, ...], *, at_once: int = 2) -> list[str]:
+    """Starts an app for each name; those that were answered with success. One that is there already counts."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(name: str) -> str | None:
+        async with gate:
+            try:
+                answer = await client.create(name)
+            except httpx.HTTPError:
+                return None
+        assert answer.status_code in (200, 409), answer.text
+        return name
+
+    return [name for name in await asyncio.gather(*map(one, names)) if name is not None]
+
+
+async def node_dies(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it starts apps and moves them on."""
+    rig.worker()
+    node, client = await rig.ready_node(at)
+    async with client:
+        answered = await create(client, NAMES)
+    await died(node, at)
+    proofs.get(at.point, _nothing_to_prove)(await _evidence(rig))
+    _, client = await rig.ready_node()
+    async with client:
+        again = await create(client, NAMES)
+    assert again == list(NAMES)
+    assert set(answered) <= {app.name for app in (await rig.ledger()).apps}, "I1"
+    return NAMES
+
+
+async def keyed_start_dies(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it starts apps with a key each; the client asks again and gets the answer that it would have got."""
+    rig.worker()
+    node, client = await rig.ready_node(at)
+    async with client:
+        before = [await _post_keyed(client, name) for name in NAMES]
+    await died(node, at)
+    _, client = await rig.ready_node()
+    async with client:
+        after = [await _post_keyed(client, name) for name in NAMES]
+    assert [answer.status_code for answer in after if answer] == [200] * len(NAMES)
+    doomed = before.index(None)
+    assert doomed == at.passage - 1
+    for place, (first, second) in enumerate(zip(before, after, strict=True)):
+        assert second is not None
+        assert ("Idempotency-Replayed" in second.headers) == (place <= doomed), NAMES[place]
+        assert first is None or first.text == second.text
+    return NAMES
+
+
+async def _post_keyed(client: Client, name: str) -> httpx.Response | None:
+    body = {"appName": name, "createdBy": "ada"}
+    try:
+        return await client.http.post("/apps", json=body, headers={"Idempotency-Key": f"key-of-{name}"})
+    except httpx.HTTPError:
+        return None
+
+
+async def worker_dies(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it does the work."""
+    worker = rig.worker(**at.env)
+    _, client = await rig.ready_node()
+    async with client:
+        assert await create(client, NAMES, at_once=5) == list(NAMES)
+    await died(worker, at)
+    proofs.get(at.point, _nothing_to_prove)(await _evidence(rig))
+    rig.worker()
+    return NAMES
+
+
+async def overdue(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it sends again what has not been answered in time."""
+    await _nobody_works(rig)
+    await rig.sql("UPDATE apps SET wake_at = created_at")
+    node, _ = rig.armed_node(at)
+    await died(node, at)
+    await rig.ready_node()
+    rig.worker()
+    return NAMES
+
+
+async def forgotten(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it sends again what the broker has forgotten."""
+    await _nobody_works(rig)
+    ((life,),) = await rig.sql("SELECT incarnation FROM broker_incarnation")
+    with channel(rig.broker_url) as ours:
+        for queue in (*WORK, *(f"{name}.dead" for name in WORK), f"orchestrix.incarnation.{life}"):
+            ours.queue_delete(queue)
+    node, _ = rig.armed_node(at)
+    await died(node, at)
+    again, _ = await rig.ready_node()
+    await again.wait_for_line("the broker has lost its memory")
+    rig.worker()
+    return NAMES
+
+
+async def _nobody_works(rig: Rig) -> None:
+    """Every app has its first command out; no process is left."""
+    node, client = await rig.ready_node()
+    async with client:
+        assert await create(client, NAMES, at_once=10) == list(NAMES)
+    await rig.sent()
+    node.kill9()
+
+
+async def node_buries(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it puts events aside that nobody can read."""
+    node, client = await rig.ready_node(at)
+    letters = _poison(rig, "evt.gitRepoCreated")
+    await died(node, at)
+    _, client = await rig.ready_node()
+    rig.worker()
+    async with client:
+        assert await create(client, NAMES, at_once=10) == list(NAMES)
+    await _all_buried(rig, "evt.gitRepoCreated", letters)
+    return NAMES
+
+
+async def worker_buries(rig: Rig, at: At) -> tuple[str, ...]:
+    """While it puts commands aside that nobody can read."""
+    _, client = await rig.ready_node()
+    letters = _poison(rig, "cmd.createGitRepo")
+    worker = rig.worker(**at.env)
+    await died(worker, at)
+    rig.worker()
+    async with client:
+        assert await create(client, NAMES, at_once=10) == list(NAMES)
+    await _all_buried(rig, "cmd.createGitRepo", letters)
+    return NAMES
+
+
+def _poison(rig: Rig, queue: str) -> list[str]:
+    """Puts messages into the queue that are no JSON; their ids."""
+    ids = [f"poison-{n}" for n in range(POISON)]
+    with channel(rig.broker_url) as ours:
+        ours.confirm_delivery()
+        for id in ids:
+            properties = pika.BasicProperties(message_id=id, delivery_mode=2)  # type: ignore[no-untyped-call]
+            ours.basic_publish("", queue, b"\xff{", properties)
+    return ids
+
+
+async def _all_buried(rig: Rig, queue: str, letters: list[str]) -> None:
+    """Every letter is in the dead-letter queue, and at most those in hand at the crash are there twice."""
+    found: list[str] = []
+
+    def complete() -> bool:
+        found.extend(one.message_id for one in taken(rig.broker_url, f"{queue}.dead"))
+        return set(found) == set(letters)
+
+    await eventually(complete, deadline=20, every=0.05, message="every dead letter is kept")
+    await eventually(lambda: not ready(rig.broker_url, [queue])[queue], deadline=10)
+    complete()
+    assert max(map(found.count, letters)) <= 2, found
+
+
+# What proves that a process has come exactly as far as its point says.
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the others see right after the death."""
+
+    outbox: set[str]
+    commands: list[Seen]
+    events: list[Seen]
+
+
+async def _evidence(rig: Rig) -> Evidence:
+    seen = rig.tap.read()
+    return Evidence(
+        set((await rig.ledger()).outbox),
+        [one for one in seen if one.exchange == COMMANDS],
+        [one for one in seen if one.exchange == EVENTS],
+    )
+
+
+def _nothing_to_prove(_: Evidence) -> None:
+    return
+
+
+def _not_sent(found: Evidence) -> None:
+    assert found.outbox - {one.message_id for one in found.commands}, "a row is there and its message is not"
+
+
+def _sent_and_owed(found: Evidence) -> None:
+    assert found.outbox & {one.message_id for one in found.commands}, "the broker has the message, and the row is there"
+
+
+def _event_sent(found: Evidence) -> None:
+    assert found.events, "the broker has an event"
+
+
+proofs: Final[dict[str, Callable[[Evidence], None]]] = {
+    "start.after_commit": _not_sent,
+    "outbox.before_publish": _not_sent,
+    "outbox.after_publish": _sent_and_owed,
+    "outbox.after_confirm": _sent_and_owed,
+    "worker.after_publish": _event_sent,
+    "worker.after_confirm": _event_sent,
+}
+
+Script = Callable[[Rig, At], Coroutine[Any, Any, tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a process comes to a point. It passes there at least `most` times; a kill may leave so many `drafts`."""
+
+    script: Script
+    most: int = 3
+    drafts: int = field(default=0)
+
+
+CASES: Final[dict[str, Case]] = {
+    "start.before_commit": Case(node_dies),
+    "start.after_commit": Case(node_dies),
+    "start.keyed_after_commit": Case(keyed_start_dies),
+    "outbox.after_claim": Case(overdue, most=1),
+    "outbox.before_publish": Case(node_dies),
+    "outbox.after_publish": Case(node_dies),
+    "outbox.after_confirm": Case(node_dies),
+    "events.after_receive": Case(node_dies),
+    "events.before_commit": Case(node_dies),
+    "events.after_commit": Case(node_dies),
+    "events.before_ack": Case(node_dies),
+    "events.after_burial": Case(node_buries, most=1),
+    "wakeups.before_commit": Case(overdue, most=1),
+    "wakeups.after_commit": Case(overdue, most=1),
+    "redispatch.after_claim": Case(forgotten, most=1),
+    "redispatch.before_declare": Case(forgotten, most=1),
+    "worker.after_receive": Case(worker_dies),
+    "worker.after_guard": Case(worker_dies),
+    "worker.in_work": Case(worker_dies, drafts=10),
+    "worker.after_effect": Case(worker_dies),
+    "worker.after_publish": Case(worker_dies),
+    "worker.after_confirm": Case(worker_dies),
+    "worker.after_burial": Case(worker_buries, most=1),
+}
+
+
+async def rig_on(processes: Processes, folder: Path, database_url: str, broker_url: str) -> Rig:
+    """A rig with the schema in place and no process yet."""
+    await schema.upgrade(database_url)
+    return Rig(processes, folder, database_url, broker_url)
+
+
+def devs_of(folder: Path) -> dict[str, str]:
+    """What the running `dev` of a folder says of itself."""
+    found: dict[str, str] = json.loads((folder / ".orchestrix" / "dev.json").read_text())
+    return found
