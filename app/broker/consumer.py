@@ -41,9 +41,15 @@ class AmqpConsumer(Listener):
     """
 
     def __init__(
-        self, link: Callable[[], Awaitable[Link]], queues: Sequence[str], prefetch: int, exclusive: bool
+        self,
+        link: Callable[[], Awaitable[Link]],
+        queues: Sequence[str],
+        prefetch: int,
+        exclusive: bool,
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
         self._link, self._queues, self._limit, self._exclusive = link, tuple(queues), prefetch, exclusive
+        self._missed = missed
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
@@ -263,6 +269,7 @@ class AmqpConsumer(Listener):
             return True
         if queue not in self._absent:
             log.warning("there is no queue %s yet; looking again", queue)
+        self._missed()
         self._absent[queue] = clock.monotonic() + backoff.next(), backoff
         return False
 

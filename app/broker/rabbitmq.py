@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from app import clock
 from app.errors import ConfigError, Unavailable
+from app.lifecycle import Loop, Wake
 
 from . import queues as admin
 from .consumer import AmqpConsumer
@@ -17,14 +20,19 @@ from .supervisor import Session, Supervisor
 
 log = logging.getLogger("orchestrix.broker")
 
+TEND_EVERY: Final = 10.0
+"""Seconds between two looks at whether the topology is still there: nobody is told of an event's lost binding."""
+TEND_AT_MOST_EVERY: Final = 1.0
+
 
 class AmqpBroker:
     """`port.Broker` for RabbitMQ and the embedded broker.
 
     `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
     before every connect. `name` shows in the broker's list of connections. `heartbeat` is in seconds.
-    `topology` is declared at each connect before the link counts as UP. Declares and look-ups run on the consuming
-    connection, which an alarm of the broker does not block.
+    `topology` is declared at each connect before the link counts as UP, again every ten seconds, and at once when a
+    subscription misses its queue. Declares and look-ups run on the consuming connection, which an alarm of the broker
+    does not block.
     """
 
     def __init__(
@@ -36,6 +44,8 @@ class AmqpBroker:
         self._topology = topology
         self._mismatch: str | None = None
         self._consumers: list[AmqpConsumer] = []
+        self._missed = Wake()
+        self._tending = Loop("topology", self._tend)
 
     async def _set_up(self, session: Session) -> None:
         await self._publisher.attach(session.publish)
@@ -51,6 +61,12 @@ class AmqpBroker:
             if str(wrong) != self._mismatch:
                 log.error("%s", wrong)
             self._mismatch = str(wrong)
+
+    async def _tend(self) -> None:
+        await asyncio.sleep(TEND_AT_MOST_EVERY)
+        await self._missed.wait(clock.uniform(0.5, 1.0) * TEND_EVERY)
+        if self._topology is not None:
+            await self._declare((await self._supervisor.session()).consume, self._topology)
 
     @property
     def mismatch(self) -> str | None:
@@ -83,11 +99,13 @@ class AmqpBroker:
 
     async def start(self) -> None:
         self._supervisor.start()
+        await self._tending.start()
 
     async def wait_up(self, timeout: float | None = None) -> bool:
         return await self._supervisor.wait_up(timeout)
 
     async def stop(self) -> None:
+        await self._tending.stop()
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         self._consumers.clear()
         await self._supervisor.stop()
@@ -103,7 +121,7 @@ class AmqpBroker:
         for queue in queues:
             admin.check_name(queue)
         self._consumers = [one for one in self._consumers if not one.closed]
-        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive)
+        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set)
         self._consumers.append(consumer)
         consumer.start()
         return consumer
