@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# What to hand to pytest: make test ARGS="tests/unit -k saga"
+# What to hand on: make test ARGS="tests/unit -k saga", make bench ARGS=--quick
 ARGS ?=
 
-.PHONY: help install dev services test check fmt soak requirements
+.PHONY: help install dev services test check fmt bench soak requirements
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo 'make check         lint, format, types, import rules, size budget'
 	@echo 'make fmt           format the code'
 	@echo 'make services      find or install the servers that the tests need'
+	@echo 'make bench         how fast it is, beside DBOS and Celery; ten minutes on a machine that does nothing else'
 	@echo 'make soak          the long variants of the tests that have one'
 	@echo 'make requirements  rows of the specification that no passing test names'
 
@@ -83,6 +84,10 @@ check: install
 fmt: install
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
+	$(BIN)/python -m tests.documents
+
+bench: services
+	@$(BIN)/python -m tests.bench $(ARGS)
 
 requirements: install
 	@$(BIN)/python -m tests.ledger

@@ -1,0 +1,44 @@
+"""How fast is the product beside its peers, and does it keep its promises?  Run by `make bench`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from tests.bench import bars, report, rivals
+from tests.bench.cases import FULL, QUICK, measure
+from tests.bench.control import ChildDied
+from tests.bench.measure import load
+from tests.bench.product import ROOT, WrongResult
+from tests.bench.servers import Servers, servers
+
+RESULTS: Final = ROOT / "build" / "bench.json"
+
+
+def main() -> int:
+    """The exit code: 0 if every bar is reached, 1 if not (or a saga was lost), 2 if this machine was not fit."""
+    asked = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    asked.add_argument("--quick", action="store_true", help="small numbers: shows that it works, proves nothing")
+    quick = asked.parse_args().quick
+    rivals.install()
+    print(f"load {load():.1f} before the start; quiet machines are below 0.5", flush=True)
+    with servers() as started:
+        try:
+            found = measure(started, QUICK if quick else FULL)
+        except (WrongResult, ChildDied) as wrong:
+            return _wrong(started, wrong)
+    print(*report.lines(found), sep="\n")
+    report.write(found, RESULTS)
+    return bars.exit_code(found.bars, found.unfit)
+
+
+def _wrong(started: Servers, wrong: Exception) -> int:
+    print(f"no figures: {wrong}")
+    for log in sorted(started.run.root.glob("*.log")):
+        print(f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-20:], sep="\n")
+    return bars.BELOW
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What must the figures of a run be, and when do they mean nothing?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+DBOS_TO_CELERY: Final = 54.0 / 64.9
+"""Sagas a second at saturation, of Celery 5.7.0 and DBOS 3.4.0, on two quiet cores (2026-11-27)."""
+_STRAY: Final = 0.25
+TIMES_THE_PEERS: Final = 3.0
+AT_100: Final = 100.0
+LIST: Final = 50.0
+MILLION: Final = 0.10
+FLAT: Final = 0.05
+
+OK, BELOW, INVALID = 0, 1, 2
+"""Exit codes: every bar is reached; one is not; the peers say that this machine was not fit to measure on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One promise, what was measured, and whether it was kept."""
+
+    promise: str
+    measured: str
+    kept: bool
+
+
+def peers(ours: float, rivals: Mapping[str, float]) -> Bar:
+    """Sagas a second at saturation, against the faster peer."""
+    name = max(rivals, key=lambda rival: rivals[rival])
+    times = ours / rivals[name]
+    return Bar(f"at least {TIMES_THE_PEERS:g} × the faster peer", f"{times:.1f} × {name}", times >= TIMES_THE_PEERS)
+
+
+def swift(way: str, p99_ms: float) -> Bar:
+    """From the start to the commit of the last state at 100 sagas a second."""
+    return Bar(f"p99 < {AT_100:g} ms at 100/s, {way}", f"{p99_ms:.1f} ms", p99_ms < AT_100)
+
+
+def falling(way: str, cpu_ms: Sequence[float]) -> Bar:
+    """Processor time per saga, in the order of rising load."""
+    measured = " > ".join(f"{ms:.2f}" for ms in cpu_ms)
+    kept = all(before > after for before, after in pairwise(cpu_ms))
+    return Bar(f"CPU per saga falls as load rises, {way}", f"{measured} ms", kept)
+
+
+def flat(process: str, early_mb: float, late_mb: float) -> Bar:
+    """Memory of a process early and late in a long run."""
+    measured = f"{early_mb:.1f} to {late_mb:.1f} MB"
+    return Bar(f"memory of the {process} is flat (+{FLAT:.0%})", measured, late_mb <= early_mb * (1 + FLAT))
+
+
+def stored(apps: int, empty: float, full: float) -> Bar:
+    """What a saga costs with few and with many apps in the tables."""
+    more = full / empty - 1
+    return Bar(f"hot path at {apps:,} apps within {MILLION:.0%}", f"{more:+.1%}", more <= MILLION)
+
+
+def listing(name: str, p99_ms: float) -> Bar:
+    """A list of apps."""
+    return Bar(f"GET /apps p99 < {LIST:g} ms, {name}", f"{p99_ms:.1f} ms", p99_ms < LIST)
+
+
+def fit(dbos: float, celery: float) -> str | None:
+    """Why these rates of the peers cannot be believed, or None: their ratio must be near the known one."""
+    ratio = dbos / celery
+    stray = ratio / DBOS_TO_CELERY - 1
+    if abs(stray) <= _STRAY:
+        return None
+    return (
+        f"DBOS does {ratio:.2f} of what Celery does, {stray:+.0%} from the known {DBOS_TO_CELERY:.2f}:"
+        " something else was at work on this machine"
+    )
+
+
+def exit_code(bars: Sequence[Bar], unfit: str | None) -> int:
+    """INVALID beats a bar that was missed."""
+    if unfit is not None:
+        return INVALID
+    return OK if all(bar.kept for bar in bars) else BELOW
