@@ -15,6 +15,11 @@ from app.errors import RetryLater
 log = logging.getLogger("orchestrix.lifecycle")
 
 
+def backoff(failures: int) -> float:
+    """Seconds to wait after that many failures in a row: 0.1 s, doubled up to 5 s, with jitter."""
+    return clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6)))
+
+
 class Service(Protocol):
     """A part that runs from `start` to `stop`. `stop` may be called at any time, also twice or after a failed start."""
 
@@ -84,7 +89,7 @@ class Loop:
             except Exception as error:
                 self._report(error, failures)
                 failures += 1
-                await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
+                await asyncio.sleep(backoff(failures))
 
     def _report(self, error: Exception, failures: int) -> None:
         if not isinstance(error, RetryLater):

@@ -7,12 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from app import clock, crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
-from app.errors import Conflict, RetryLater
-from app.lifecycle import Loop
+from app.errors import Conflict, RetryLater, SchemaMismatch
+from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -25,11 +26,15 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable
 from sagas.engine.messages import event as read_event
-from sagas.engine.state import Instance
+from sagas.engine.state import UNSENDABLE, Instance
 from sagas.engine.transition import Ignored, Moved, advance, owner_of
 
 log = logging.getLogger("orchestrix.events")
 
+OWN_TROUBLE = (RetryLater, SchemaMismatch)
+"""This process's database is away, slow or in the middle of an upgrade: no event's fault."""
+ATTEMPTS = 3
+BUSY_CAP = 1.0
 PATIENCE = 300.0
 """Seconds of a database outage after which what is in hand goes back to the broker."""
 
@@ -55,7 +60,7 @@ class Verdicts:
     proven: list[Moved] = field(default_factory=list)
     unproven: list[Moved] = field(default_factory=list)
     ignored: list[tuple[Received, Ignored]] = field(default_factory=list)
-    alone: list[Received] = field(default_factory=list)
+    busy: list[Received] = field(default_factory=list)
 
     @property
     def moved(self) -> list[Moved]:
@@ -66,8 +71,8 @@ class Verdicts:
 class EventListener:
     """Takes what is there, moves all sagas of a batch in one transaction, then acknowledges.
 
-    Rows that are busy elsewhere or unknown are handled alone afterwards, as are redelivered events, so that one
-    that kills its reader never takes others along.
+    Events whose row is held by somebody else wait beside the others and are looked at again. Redelivered events are
+    handled alone, so that one that kills its reader never takes others along.
     """
 
     def __init__(
@@ -91,17 +96,23 @@ class EventListener:
         self._batch = batch
         self._linger = linger
         self._consumer: Consumer | None = None
-        self._loop = Loop("event listener", self._round)
+        self._busy: list[Received] = []
+        self._busy_wake = Wake()
+        self._busy_looks = 0
+        self._loops = [Loop("event listener", self._round), Loop("busy sagas", self._try_busy)]
         self.counts: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Begins to listen."""
         self._consumer = await self._broker.consume(self._catalog.events, prefetch=2 * self._batch)
-        await self._loop.start()
+        for loop in self._loops:
+            await loop.start()
 
     async def stop(self) -> None:
         """Stops; what is not acknowledged goes back to its queue."""
-        await self._loop.stop()
+        for loop in self._loops:
+            await loop.stop()
+        self._busy.clear()
         if self._consumer is not None:
             await self._consumer.close()
 
@@ -115,44 +126,98 @@ class EventListener:
             if one.redelivered:
                 await self._finish(consumer, [one])
 
-    async def _finish(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        """Handles the deliveries until the database has taken them, then acknowledges them."""
-        begun, failures = clock.monotonic(), 0
-        left = list(deliveries)
-        while left := [one for one in left if consumer.alive(one)]:
-            try:
-                dead = await self._handle(left)
-                if dead:
-                    await bury(self._broker, consumer, dead)
-                    crash.point("events.after_burial")
-                crash.point("events.before_ack")
-                await consumer.acknowledge(left)
-                return
-            except RetryLater as away:
-                if failures == 0:
-                    log.warning("events wait: %s", away)
-                failures += 1
-                if clock.monotonic() - begun > PATIENCE:
-                    await consumer.reopen()
-                    return
-                await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
+    async def _try_busy(self) -> None:
+        """Looks again at the rows that somebody else held. Nothing waits for a lock, so nothing else waits for them."""
+        consumer = self._consumer
+        assert consumer is not None
+        if not self._busy:
+            self._busy_looks = 0
+            await self._busy_wake.wait(None)
+        self._busy_looks += 1
+        await asyncio.sleep(min(backoff(self._busy_looks), BUSY_CAP))
+        waiting, self._busy = self._busy, []
+        await self._take_all(consumer, waiting)
 
-    async def _handle(self, deliveries: Sequence[Delivery]) -> list[tuple[Delivery, str]]:
-        """Commits what the events do; returns those to bury, with the reason."""
-        dead: list[tuple[Delivery, str]] = []
+    async def _finish(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        """Handles the deliveries and acknowledges them, but for those whose row is busy."""
         waiting: list[Received] = []
+        others: list[Delivery] = []
+        dead: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
             read = self._read(delivery)
             if isinstance(read, Received):
                 waiting.append(read)
-            else:
-                self.counts[read.reason.split(":")[0]] += 1
-                if read.dead_letter:
-                    dead.append((delivery, read.reason))
+                continue
+            self.counts[read.reason.split(":")[0]] += 1
+            others.append(delivery)
+            if read.dead_letter:
+                dead.append((delivery, read.reason))
+        await self._settle(consumer, others, dead)
+        await self._take_all(consumer, waiting)
+
+    async def _take_all(self, consumer: Consumer, waiting: Sequence[Received]) -> None:
         while waiting:
             first, waiting = _firsts(waiting)
-            dead += await self._advance_all(first)
-        return dead
+            await self._take(consumer, first)
+
+    async def _take(self, consumer: Consumer, batch: Sequence[Received]) -> None:
+        """Commits what one event of each saga does, however long the database is away, and settles the deliveries."""
+        begun, failures = clock.monotonic(), 0
+        while batch := [one for one in batch if consumer.alive(one.delivery)]:
+            try:
+                verdicts = await self._database.run(partial(self._write, batch))
+            except OWN_TROUBLE as away:
+                failures += 1
+                await self._endure(consumer, away, failures, clock.monotonic() - begun)
+            except Exception as error:
+                failures += 1
+                await self._take_apart(consumer, batch, error, failures)
+                if len(batch) > 1 or failures >= ATTEMPTS or not isinstance(error, Conflict):
+                    return
+            else:
+                crash.point("events.after_commit")
+                await self._settle_committed(consumer, batch, verdicts)
+                return
+
+    async def _endure(self, consumer: Consumer, away: Exception, failures: int, seconds: float) -> None:
+        if failures == 1:
+            log.warning("events wait: %s", away)
+        if seconds > PATIENCE:
+            await consumer.reopen()
+        else:
+            await asyncio.sleep(backoff(failures))
+
+    async def _take_apart(self, consumer: Consumer, batch: Sequence[Received], error: Exception, failures: int) -> None:
+        """Somebody else was first, or a member is poison: halves, until it is alone; poison is buried."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._take(consumer, batch[:middle])
+            await self._take(consumer, batch[middle:])
+        elif failures >= ATTEMPTS or not isinstance(error, Conflict):
+            (one,) = batch
+            log.error("event %s of %s %s cannot be handled", one.event.type, *one.key, exc_info=error)
+            reason = f"cannot-be-handled: {type(error).__name__}"
+            await self._settle(consumer, [one.delivery], [(one.delivery, reason)])
+
+    async def _settle_committed(self, consumer: Consumer, batch: Sequence[Received], verdicts: Verdicts) -> None:
+        self._announce(verdicts)
+        busy = {one.delivery.tag for one in verdicts.busy}
+        dead = [(one.delivery, ignored.reason) for one, ignored in verdicts.ignored if ignored.dead_letter]
+        await self._settle(consumer, [one.delivery for one in batch if one.delivery.tag not in busy], dead)
+        self._busy += verdicts.busy
+        if verdicts.busy:
+            self._busy_wake.set()
+
+    async def _settle(
+        self, consumer: Consumer, deliveries: Sequence[Delivery], dead: Sequence[tuple[Delivery, str]]
+    ) -> None:
+        """Buries what must be kept, then acknowledges all."""
+        if dead:
+            await bury(self._broker, consumer, dead)
+            crash.point("events.after_burial")
+        if deliveries:
+            crash.point("events.before_ack")
+            await consumer.acknowledge(deliveries)
 
     def _read(self, delivery: Delivery) -> Received | Ignored:
         try:
@@ -164,75 +229,55 @@ class EventListener:
             return owner
         return Received(delivery, owner if isinstance(owner, Saga) else owner.saga, event)
 
-    async def _advance_all(self, batch: Sequence[Received]) -> list[tuple[Delivery, str]]:
-        try:
-            verdicts = await self._database.run(lambda tx: self._write(tx, batch, wait=len(batch) == 1))
-        except RetryLater:
-            raise
-        except Exception as error:
-            return await self._advance_apart(batch, error)
-        crash.point("events.after_commit")
-        self._announce(verdicts)
-        dead = [(one.delivery, ignored.reason) for one, ignored in verdicts.ignored if ignored.dead_letter]
-        for one in verdicts.alone if len(batch) > 1 else ():
-            dead += await self._advance_all([one])
-        return dead
-
-    async def _advance_apart(self, batch: Sequence[Received], error: Exception) -> list[tuple[Delivery, str]]:
-        """Somebody else was first, or a member is poison: halves, until it is alone."""
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            return await self._advance_all(batch[:middle]) + await self._advance_all(batch[middle:])
-        if isinstance(error, Conflict):
-            return await self._advance_all(batch)
-        log.error("event %s of %s %s cannot be handled", batch[0].event.type, *batch[0].key, exc_info=error)
-        return [(batch[0].delivery, f"cannot-be-handled: {type(error).__name__}")]
-
-    async def _write(self, tx: Transaction, batch: Sequence[Received], *, wait: bool) -> Verdicts:
+    async def _write(self, batch: Sequence[Received], tx: Transaction) -> Verdicts:
         now = self._database.now()
         verdicts = Verdicts()
         for pair, group in sorted(_by_pair(batch).items(), key=lambda item: item[0] is not APPS):
-            rows = await self._lock(tx, pair, [one.event.app_id for one in group], wait=wait)
-            changed: list[tuple[int, Instance]] = []
+            locked = await instances.lock(tx, pair, sorted(one.event.app_id for one in group))
+            rows = {row.id: row for row in locked}
+            changed: list[tuple[Instance, Moved]] = []
+            absent: list[Received] = []
             for one in sorted(group, key=lambda one: one.event.app_id):
                 row = rows.get(one.event.app_id)
                 if row is None or row.saga != one.saga.name:
-                    self._missing(verdicts, one, wait)
+                    absent.append(one)
                     continue
                 verdict = advance(one.saga, row, one.event, clock.uuid7(), now)
                 if isinstance(verdict, Ignored):
                     verdicts.ignored.append((one, verdict))
                 else:
-                    changed.append((row.version, verdict.instance))
+                    changed.append((row, verdict))
                     proven = one.event.causation_id == row.command_id
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
+            await self._sort_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
         await self._note(tx, verdicts)
         crash.point("events.before_commit")
         return verdicts
 
     @staticmethod
-    async def _lock(tx: Transaction, pair: Pair, ids: list[int], *, wait: bool) -> dict[int, Instance]:
-        if wait:
-            found = [await instances.lock_one(tx, pair, one) for one in ids]
-            return {row.id: row for row in found if row is not None}
-        return {row.id: row for row in await instances.lock(tx, pair, sorted(ids))}
-
-    @staticmethod
-    def _missing(verdicts: Verdicts, one: Received, wait: bool) -> None:
-        if wait:
-            verdicts.ignored.append((one, Ignored("unknown-app")))
-        else:
-            verdicts.alone.append(one)
+    async def _sort_absent(tx: Transaction, pair: Pair, absent: Sequence[Received], verdicts: Verdicts) -> None:
+        """Rows that were not locked are held by somebody else, or do not exist."""
+        if not absent:
+            return
+        there = await instances.guard(tx, pair, sorted({one.event.app_id for one in absent}))
+        for one in absent:
+            row = there.get(one.event.app_id)
+            if row is not None and row.saga == one.saga.name:
+                verdicts.busy.append(one)
+            else:
+                verdicts.ignored.append((one, Ignored("unknown-app")))
 
     async def _store(
-        self, tx: Transaction, pair: Pair, changed: list[tuple[int, Instance]], verdicts: Verdicts
+        self, tx: Transaction, pair: Pair, changed: list[tuple[Instance, Moved]], verdicts: Verdicts
     ) -> None:
         if not changed:
             return
-        ids = {instance.id for _, instance in changed}
-        if await instances.update(tx, pair, changed) != ids:
+        updated = await instances.update(tx, pair, [(before.version, moved.instance) for before, moved in changed])
+        if updated != {before.id for before, _ in changed}:
             raise Conflict("a locked row was changed by somebody else")
+        parked = [str(before.command_id) for before, _ in changed if before.blocker == UNSENDABLE]
+        await outbox.delete(tx, parked)  # the event says that its step is over: nobody needs that command any more
         moved, proven, unproven = (_of(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
         await history.insert(tx, pair, [(one.instance.id, change) for one in moved for change in one.history])
         # A command whose predecessor is proven to have arrived may leave at once. For the others the scan keeps the

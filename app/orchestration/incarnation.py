@@ -13,7 +13,7 @@ from app.lifecycle import Loop, Wake
 from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
 from app.persistence import incarnation, instances, outbox
-from app.persistence.engine import Database
+from app.persistence.engine import Database, Transaction
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
@@ -24,8 +24,8 @@ from sagas.engine.transition import command_for
 log = logging.getLogger("orchestrix.incarnation")
 
 CHUNK = 500
-PATIENCE = 5.0
-"""Seconds that a node leaves to the one that won the race, before it takes over."""
+PATIENCE = 3.0
+"""Seconds without a sign of life from the node that won the race, after which another takes over."""
 
 
 class Incarnation:
@@ -57,7 +57,9 @@ class Incarnation:
 
     def trouble(self) -> str | None:
         """Why this node does not know yet whether the broker owes it anything, or None."""
-        return None if self._done >= 0 else "the broker's memory is not compared with the database yet"
+        if self._done == self._broker.generation:
+            return None
+        return "the broker's memory is not compared with the database yet"
 
     async def _round(self) -> None:
         generation = self._broker.generation
@@ -69,35 +71,46 @@ class Incarnation:
 
     async def _agree(self) -> bool:
         async with self._database.read() as connection:
-            known = await incarnation.read(connection)
+            known, age = await incarnation.read(connection), await incarnation.age(connection)
         if known is not None and await self._remembered(known):
             return True
+        if age < PATIENCE:  # another node is at it
+            await self._wake.wait(PATIENCE - age)
+            return False
         new = clock.uuid7()
         if not await self._database.run(lambda tx: incarnation.replace(tx, known, new)):
-            await self._wake.wait(PATIENCE)
             return False
         crash.point("redispatch.after_claim")
         if known is not None:
             log.warning("the broker has lost its memory: every live saga's command is sent again")
-        await self._send_all()
-        crash.point("redispatch.before_declare")
-        await self._broker.declare(Topology(queues=(incarnation_queue(new),)))
-        return True
+        return await self._send_all(new)
 
     async def _remembered(self, known: str) -> bool:
         return await self._broker.message_count(incarnation_queue(known).name) is not None
 
-    async def _send_all(self) -> None:
+    async def _send_all(self, mine: str) -> bool:
+        """False if another node has taken over meanwhile, which then sends all and declares its own queue."""
         for pair in (APPS, INSTANCES):
             names = [saga.name for saga in self._catalog if (saga.name == APPS.saga) == (pair is APPS)]
             after = 0
             while names and (live := await self._owed(pair, names, after)):
                 after = live[-1].id
-                await self._owe([row_for(one, command) for one in live if (command := self._command(one))])
+                if not await self._owe([row_for(one, cmd) for one in live if (cmd := self._command(one))], mine):
+                    return False
                 self._relay.poke()
+        crash.point("redispatch.before_declare")
+        if not await self._database.run(lambda tx: incarnation.touch(tx, mine)):
+            return False
+        await self._broker.declare(Topology(queues=(incarnation_queue(mine),)))
+        return True
 
-    async def _owe(self, rows: Sequence[OutboxRow]) -> None:
-        await self._database.run(lambda tx: outbox.insert(tx, rows, claimed_by=None, lease_s=0.0))
+    async def _owe(self, rows: Sequence[OutboxRow], mine: str) -> bool:
+        return await self._database.run(lambda tx: self._write(tx, rows, mine))
+
+    @staticmethod
+    async def _write(tx: Transaction, rows: Sequence[OutboxRow], mine: str) -> bool:
+        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+        return await incarnation.touch(tx, mine)
 
     async def _owed(self, pair: Pair, names: Sequence[str], after: int) -> list[Instance]:
         async with self._database.read() as connection:

@@ -36,10 +36,11 @@ POLL_MIN, POLL_MAX = 0.02, 5.0
 
 
 class _Claimed(NamedTuple):
-    """A row that this process may send until `until` (monotonic)."""
+    """A row that this process may send until `until` (monotonic); `apart` if it may be what closed the channel."""
 
     until: float
     row: OutboxRow
+    apart: bool = False
 
 
 class OutboxRelay:
@@ -63,6 +64,7 @@ class OutboxRelay:
         self._batch = batch
         self._waiting: deque[_Claimed] = deque()
         self._doubtful: deque[_Claimed] = deque()
+        self._in_hand: dict[str, OutboxRow] = {}
         self._confirmed: list[OutboxRow] = []
         self._send_wake, self._again_wake, self._scan_wake, self._delete_wake = Wake(), Wake(), Wake(), Wake()
         self._pause = POLL_MIN
@@ -86,7 +88,8 @@ class OutboxRelay:
             await loop.stop()
         with suppress(RetryLater):
             await self._delete_confirmed()
-            left = [one.row.id for one in (*self._waiting, *self._doubtful)]
+            left = [one.row.id for one in (*self._waiting, *self._doubtful)] + list(self._in_hand)
+            self._in_hand.clear()
             self._waiting.clear()
             self._doubtful.clear()
             if left:
@@ -129,7 +132,9 @@ class OutboxRelay:
             await self._again_wake.wait(1.0 if self._doubtful else None)
             return
         await asyncio.sleep(clock.uniform(AGAIN_AFTER / 2, AGAIN_AFTER))
-        await self._publish(self._next_batch(self._doubtful))
+        batch = self._next_batch(self._doubtful)
+        await self._publish([one for one in batch if not one.apart])
+        await self._publish_apart([one for one in batch if one.apart])
 
     def _next_batch(self, queue: deque[_Claimed]) -> list[_Claimed]:
         now = clock.monotonic()
@@ -141,47 +146,43 @@ class OutboxRelay:
         return batch
 
     async def _publish(self, batch: Sequence[_Claimed]) -> None:
-        if batch:
-            messages = [message_of(one.row) for one in batch]
-            crash.point("outbox.before_publish")
-            publishing = self._broker.publish(messages, timeout=CONFIRM_WITHIN)
-            results = await crash.within("outbox.after_publish", publishing)
-            crash.point("outbox.after_confirm")
-            await self._settle(batch, results)
-
-    async def _settle(self, batch: Sequence[_Claimed], results: Sequence[Published]) -> None:
-        """Sorts the outcomes: confirmed rows are deleted soon, the others are tried again in the right way."""
-        suspects: list[OutboxRow] = []
+        if not batch:
+            return
+        self._in_hand.update((one.row.id, one.row) for one in batch)
+        messages = [message_of(one.row) for one in batch]
+        crash.point("outbox.before_publish")
+        publishing = self._broker.publish(messages, timeout=CONFIRM_WITHIN)
+        results = await crash.within("outbox.after_publish", publishing)
+        crash.point("outbox.after_confirm")
         for one, result in zip(batch, results, strict=True):
-            if result.outcome is Outcome.CONFIRMED:
-                self._confirmed.append(one.row)
-            elif result.outcome is Outcome.REFUSED:
-                await self._park(one.row, result.detail)
-            elif result.outcome is Outcome.RETURNED or result.channel_closed:
-                suspects.append(one.row)
-            else:
-                self._doubtful.append(one)
-                self._again_wake.set()
+            await self._settle(one, result)
+            self._in_hand.pop(one.row.id, None)
         if self._confirmed:
             self._delete_wake.set()
-        if suspects:
-            await self._send_apart(suspects)
 
-    async def _send_apart(self, suspects: Sequence[OutboxRow]) -> None:
+    async def _publish_apart(self, suspects: Sequence[_Claimed]) -> None:
         """Declares what is missing, then sends one by one: whoever closes the channel again is the one to blame."""
-        try:
-            await self._broker.declare(self._topology_of(suspects))
-        except ConfigError as wrong:
-            log.warning("%s", wrong)
-        for row in suspects:
-            (result,) = await self._broker.publish([message_of(row)])
-            if result.outcome is Outcome.CONFIRMED:
-                self._confirmed.append(row)
-                self._delete_wake.set()
-            elif result.outcome is Outcome.REFUSED or (result.channel_closed and "406" in result.detail):
-                await self._park(row, result.detail)
-            elif result.outcome is Outcome.RETURNED:
-                log.warning("no queue takes %s from %s yet: it is tried again", row.routing_key, row.exchange)
+        if suspects:
+            try:
+                await self._broker.declare(self._topology_of([one.row for one in suspects]))
+            except ConfigError as wrong:
+                log.warning("%s", wrong)
+        for one in suspects:
+            if one.until > clock.monotonic():
+                await self._publish([one])
+
+    async def _settle(self, one: _Claimed, result: Published) -> None:
+        """A confirmed row is deleted soon; another is set aside, or waits for its second try."""
+        if result.outcome is Outcome.CONFIRMED:
+            self._confirmed.append(one.row)
+        elif result.outcome is Outcome.REFUSED or (one.apart and result.channel_closed and "406" in result.detail):
+            await self._park(one.row, result.detail)
+        else:
+            if one.apart and result.outcome is Outcome.RETURNED:
+                log.warning("no queue takes %s from %s yet: it is tried again", one.row.routing_key, one.row.exchange)
+            suspect = one.apart or result.channel_closed or result.outcome is Outcome.RETURNED
+            self._doubtful.append(one._replace(apart=suspect))
+            self._again_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
         return sum((from_json(row.topology) for row in rows if row.topology is not None), self._topology)

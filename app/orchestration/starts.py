@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from app import clock, crash
 from app.errors import Conflict, Contention, NotFound, RetryLater, Unavailable
+from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -32,7 +32,7 @@ from sagas.engine.transition import Moved, numbered, start
 
 KEY_WAIT = 2.0
 """Seconds that a request waits for another one with its key."""
-STOPPED = Unavailable("this node is stopping: send the request to another one")
+CLOSED = Unavailable("this node takes no requests: it is starting or stopping")
 
 
 @dataclass(slots=True)
@@ -67,9 +67,10 @@ class Starter:
         self._node = node
         self._batch = batch
         self._queue: list[_Asked] = []
-        self._arrived = asyncio.Event()
+        self._arrived = Wake()
         self._keys: dict[tuple[str, str], _KeyLock] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._taking = False
+        self._loop = Loop("starts", self._round)
         self._committing: asyncio.Task[None] | None = None
         self._keyed: set[asyncio.Task[StartResult]] = set()
 
@@ -80,65 +81,61 @@ class Starter:
         """
         if self._catalog.saga(request.saga) is None:
             raise NotFound(f"there is no saga {request.saga!r}")
-        if self._task is None:
-            raise STOPPED
+        if not self._taking:
+            raise CLOSED
         if request.idempotency is not None:
             return await self._start_keyed(request, request.idempotency)
         asked = _Asked(request)
         self._queue.append(asked)
         self._arrived.set()
-        return await self._with_existing(request, await asked.answer)
+        return await self._with_existing(request, await asyncio.shield(asked.answer))
 
     async def run(self) -> None:
         """Begins to take requests."""
-        self._task = asyncio.create_task(self._commit_all(), name="starts")
+        self._taking = True
+        await self._loop.start()
 
     async def stop(self) -> None:
         """Refuses what has not begun; a commit under way is finished."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        self._taking = False
+        await self._loop.stop()
         if self._committing is not None:
             await self._committing
         for asked in self._queue:
-            _fail(asked, STOPPED)
+            _fail(asked, CLOSED)
         self._queue.clear()
         await asyncio.gather(*self._keyed, return_exceptions=True)
 
-    async def _commit_all(self) -> None:
-        while True:
-            await self._arrived.wait()
-            batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
-            if not self._queue:
-                self._arrived.clear()
+    async def _round(self) -> None:
+        if not self._queue:
+            await self._arrived.wait(None)
+        batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
+        if batch:
             self._committing = asyncio.create_task(self._commit(batch), name="start batch")
             await asyncio.shield(self._committing)
 
     async def _commit(self, batch: Sequence[_Asked]) -> None:
-        wanted = [asked for asked in batch if not asked.answer.cancelled()]
         try:
-            moved = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in wanted]))
+            moved = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in batch]))
         except RetryLater as away:
-            for asked in wanted:
+            for asked in batch:
                 _fail(asked, away)
         except Exception as error:
-            await self._commit_apart(wanted, error)
+            await self._commit_apart(batch, error)
         else:
             crash.point("start.after_commit")
             self._announce([one for one in moved if one is not None])
-            for asked, one in zip(wanted, moved, strict=True):
-                if not asked.answer.done():
-                    asked.answer.set_result(Started(one.instance) if one else Taken(None))
+            for asked, one in zip(batch, moved, strict=True):
+                asked.answer.set_result(Started(one.instance) if one else Taken(None))
 
-    async def _commit_apart(self, wanted: Sequence[_Asked], error: Exception) -> None:
-        if len(wanted) == 1:
-            _fail(wanted[0], error)
+    async def _commit_apart(self, batch: Sequence[_Asked], error: Exception) -> None:
+        """A member is poison: halves, until it is alone."""
+        if len(batch) == 1:
+            _fail(batch[0], error)
             return
-        middle = len(wanted) // 2
-        await self._commit(wanted[:middle])
-        await self._commit(wanted[middle:])
+        middle = len(batch) // 2
+        await self._commit(batch[:middle])
+        await self._commit(batch[middle:])
 
     async def _write(self, tx: Transaction, requests: Sequence[StartRequest]) -> list[Moved | None]:
         now = self._database.now()
@@ -227,5 +224,5 @@ class Starter:
 
 
 def _fail(asked: _Asked, error: Exception) -> None:
-    if not asked.answer.done():
-        asked.answer.set_exception(error)
+    asked.answer.set_exception(error)
+    asked.answer.exception()  # its caller may be gone, and then nobody else asks

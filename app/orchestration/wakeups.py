@@ -93,7 +93,8 @@ class Wakeups:
         return command_for(saga, instance) if saga else None
 
     def _rewoken(self, instance: Instance, unsent: bool) -> Rewake:
-        wait = later(timedelta(milliseconds=instance.wait_ms), self._cap)
+        wait = timedelta(milliseconds=instance.wait_ms)
+        wait = wait if unsent else later(wait, self._cap)  # the step's time begins with the confirm
         return Rewake(
             id=instance.id,
             version=instance.version,

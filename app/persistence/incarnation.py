@@ -26,3 +26,18 @@ async def replace(tx: Transaction, old: str | None, new: str) -> bool:
     table = broker_incarnation.c
     known = update(broker_incarnation).where(table.id == _ONLY, table.incarnation == old)
     return (await tx.execute(known.values(values))).rowcount == 1
+
+
+async def age(connection: Connection) -> float:
+    """Seconds since the row was changed or touched, by the database's clock; infinite without one."""
+    table = broker_incarnation.c
+    query = select(table.changed_at, connection.dialect.clock(connection.now())).where(table.id == _ONLY)
+    found = (await connection.execute(query)).first()
+    return (found[1] - found[0]).total_seconds() if found else float("inf")
+
+
+async def touch(tx: Transaction, mine: str) -> bool:
+    """Says that the node which put `mine` there is still at work; False if another one has taken over."""
+    table = broker_incarnation.c
+    known = update(broker_incarnation).where(table.id == _ONLY, table.incarnation == mine)
+    return (await tx.execute(known.values(changed_at=tx.now()))).rowcount == 1

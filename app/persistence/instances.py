@@ -13,7 +13,7 @@ from sqlalchemy import Select, func, literal, select
 from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import TERMINAL
-from sagas.engine.state import DEADLINE, Instance
+from sagas.engine.state import DEADLINE, UNSENT, Instance
 from sagas.engine.transition import Moved
 
 from .dialects import BulkInsert, BulkUpdate
@@ -292,4 +292,9 @@ def _rewake(pair: Pair) -> BulkUpdate:
 
 @cache
 def _confirmed_late(pair: Pair) -> BulkUpdate:
-    return BulkUpdate(pair.instances, match=("id", "command_id", "wake_reason"), change=("wake_at", "wait_ms"))
+    return BulkUpdate(
+        pair.instances,
+        match=("id", "command_id"),
+        change=("wake_reason", "wake_at", "wait_ms"),
+        guard=f"wake_reason IN ('{DEADLINE}', '{UNSENT}')",
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import Unavailable
+from app.broker.port import Outcome, Outgoing, Published
+from app.errors import Conflict, SchemaMismatch, Unavailable
 from app.orchestration import events
-from app.persistence import history
+from app.persistence import history, instances
 from sagas.engine.transition import advance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
@@ -118,3 +119,94 @@ async def test_a_failed_step_ends_the_saga_and_nothing_moves_it_again(rig: Rig) 
     await rig.broker.settled("evt.gitRepoCreated")
     assert (await rig.now(app)).state == "FAILED"
     assert await rig.ignored(app) == {"ended": 1}
+
+
+async def test_a_row_that_somebody_holds_stops_nobody_else(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, *others = [await rig.begin(f"app-{n}") for n in range(5)]
+    real, busy = instances.lock, True
+
+    async def lock(tx, pair, ids):  # type: ignore[no-untyped-def]
+        """What SKIP LOCKED answers while another transaction holds the first app's row."""
+        return [row for row in await real(tx, pair, ids) if not (busy and row.id == held.id)]
+
+    monkeypatch.setattr(instances, "lock", lock)
+    for app in (held, *others):
+        rig.report(app, "evt.gitRepoCreated")
+    for app in others:
+        await rig.reached(app, "REGISTERING")
+    await eventually(lambda: len(rig.broker.queue("evt.gitRepoCreated").unacked) == 1, deadline=5)
+    later = await rig.begin("later")
+    rig.report(later, "evt.gitRepoCreated")
+    await rig.reached(later, "REGISTERING")
+    assert not any([await rig.ignored(app) for app in others]), "nobody is handled twice"
+    busy = False
+    await rig.reached(held, "REGISTERING")
+    await rig.broker.settled("evt.gitRepoCreated")
+
+
+async def test_a_conflict_that_never_ends_is_buried_with_its_reason(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = await rig.begin("contested")
+    tries = 0
+
+    async def insert(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise Conflict("taken")
+
+    monkeypatch.setattr(history, "insert", insert)
+    rig.report(app, "evt.gitRepoCreated")
+    await rig.broker.settled("evt.gitRepoCreated")
+    assert tries == events.ATTEMPTS
+    dead = [message for message in rig.broker.published if message.exchange == "orchestrator.dead"]
+    assert [message.headers["x-reason"] for message in dead] == ["cannot-be-handled: Conflict"]
+
+
+async def test_events_wait_for_the_end_of_an_upgrade(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = await rig.begin("upgraded")
+    real, upgrading = history.insert, True
+
+    async def insert(*arguments):  # type: ignore[no-untyped-def]
+        if upgrading:
+            raise SchemaMismatch("a column is missing")
+        await real(*arguments)
+
+    monkeypatch.setattr(history, "insert", insert)
+    rig.report(app, "evt.gitRepoCreated")
+    await eventually(lambda: bool(rig.broker.queue("evt.gitRepoCreated").unacked), deadline=5)
+    upgrading = False
+    await rig.reached(app, "REGISTERING")
+    assert not [message for message in rig.broker.published if message.exchange == "orchestrator.dead"]
+
+
+async def test_a_letter_that_the_broker_refuses_goes_without_its_foreign_properties(rig: Rig) -> None:
+    def judge(message: Outgoing) -> Published:
+        foreign = message.exchange == "orchestrator.dead" and message.correlation_id is not None
+        return Published(Outcome.REFUSED, "too long") if foreign else Published(Outcome.CONFIRMED)
+
+    rig.broker.judge = judge
+    app = await rig.begin("neighbour")
+    rig.broker.put("evt.gitRepoCreated", b"not json", correlation_id="\ufffd" * 200)
+    rig.report(app, "evt.gitRepoCreated")
+    await rig.reached(app, "REGISTERING")
+    await rig.broker.settled("evt.gitRepoCreated")
+    dead = [message for message in rig.broker.published if message.exchange == "orchestrator.dead"]
+    assert [(message.body, message.correlation_id) for message in dead] == [(b"not json", None)]
+
+
+async def test_a_saga_that_moves_on_leaves_its_parked_command_behind(rig: Rig) -> None:
+    def judge(message: Outgoing) -> Published:
+        first = message.routing_key == "cmd.createGitRepo"
+        return Published(Outcome.REFUSED, "too large") if first else Published(Outcome.CONFIRMED)
+
+    rig.broker.judge = judge
+    app = await rig.begin("parked")
+
+    async def blocked() -> bool:
+        return (await rig.now(app)).blocker == "unsendable"
+
+    await eventually(blocked, deadline=5)
+    rig.report(app, "evt.gitRepoCreated", proven=False)
+    moved = await rig.reached(app, "REGISTERING")
+    assert moved.blocker is None
+    await rig.outbox_empty()
+    assert rig.sent("cmd.registerApp") == [moved.command_id]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from app.broker.port import Outcome, Outgoing, Published
@@ -139,3 +141,23 @@ async def test_a_late_confirm_gives_the_step_its_whole_time(rig: Rig) -> None:
     assert app.wake_at is not None
     assert (row.wake_at - app.wake_at).total_seconds() > 1
     assert row.version == 1, "an automatic change of the wake-up is no version"
+
+
+async def test_a_stopping_relay_gives_up_the_claims_of_what_is_in_flight(rig: Rig) -> None:
+    hanging = asyncio.Event()
+
+    async def publish(*_: object, **__: object) -> list[Published]:
+        hanging.set()
+        await asyncio.Event().wait()
+        return []
+
+    real, rig.broker.publish = rig.broker.publish, publish  # type: ignore[method-assign]
+    app = await rig.begin("in-flight")
+    await hanging.wait()
+    await rig.relay.stop()
+    rig.broker.publish = real  # type: ignore[method-assign]
+    other = Rig(rig.database)
+    await other.relay.start()
+    await other.outbox_empty(deadline=2)
+    assert other.sent("cmd.createGitRepo") == [app.command_id]
+    await other.stop()

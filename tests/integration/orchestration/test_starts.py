@@ -107,4 +107,6 @@ async def test_a_client_that_goes_away_does_not_undo_its_start(rig: Rig) -> None
     going.cancel()
     await asyncio.gather(going, return_exceptions=True)
     assert isinstance(await rig.starter.start(asked("next")), Started)
-    assert rig.up
+    async with rig.database.read() as connection:
+        names = (await connection.execute(text("SELECT app_name FROM apps ORDER BY id"))).scalars().all()
+    assert names == ["gone", "next"]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
-from tests.integration.orchestration.rig import Rig
-from tests.support import eventually
+from app.broker.port import Outcome, Published
+from app.orchestration import incarnation as incarnation_service
+from app.orchestration.incarnation import Incarnation
+from app.persistence import incarnation
+from tests.integration.orchestration.rig import CATALOG, Rig
+from tests.support import eventually, holds
 
 
 async def test_an_overdue_command_is_sent_again_under_its_id_with_a_doubled_wait(rig: Rig) -> None:
@@ -24,12 +29,26 @@ async def test_an_overdue_command_is_sent_again_under_its_id_with_a_doubled_wait
 
 
 async def test_a_command_that_was_never_sent_is_not_doubled(rig: Rig) -> None:
-    await rig.wakeups.start()
-    rig.broker.go_down()
+    """The relay's claim keeps the row in the outbox while its time passes."""
+    held = True
+    rig.broker.judge = lambda _: Published(Outcome.UNKNOWN, "held") if held else Published(Outcome.CONFIRMED)
     saga = await rig.begin("unsent", saga="hasty")
-    rig.broker.come_up()
+    await rig.wakeups.start()
+
+    async def unsent() -> bool:
+        row = await rig.now(saga)
+        return row.wake_reason == "unsent" and row.updated_at < rig.database.now() - timedelta(seconds=1.2)
+
+    await eventually(unsent, deadline=10, message="its time passes while it is unsent")
+    assert (await rig.now(saga)).wait_ms == 200, "the wait of a command that has not left is not doubled"
+    await rig.wakeups.stop()
+    held = False
     await rig.outbox_empty()
-    assert rig.sent("cmd.hurry")[0] == saga.command_id
+    row = await rig.now(saga)
+    assert rig.sent("cmd.hurry") == [saga.command_id]
+    assert (row.wake_reason, row.wait_ms, row.version) == ("deadline", 200, 1), (
+        "the step's time begins with the confirm"
+    )
 
 
 async def test_a_broker_that_comes_back_empty_gets_what_live_sagas_are_owed(rig: Rig) -> None:
@@ -92,3 +111,30 @@ async def test_a_wait_ends_with_its_time(rig: Rig) -> None:
     begun = asyncio.get_running_loop().time()
     await rig.watch.changed("app", app.id, 1, timeout=0.3)
     assert 0.25 < asyncio.get_running_loop().time() - begun < 2
+
+
+async def test_a_node_that_comes_later_leaves_the_redispatch_to_the_first(rig: Rig) -> None:
+    await rig.incarnation.start()
+    await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
+    async with rig.database.begin() as tx:
+        known = await incarnation.read(tx)
+        assert await incarnation.replace(tx, known, "begun-by-another")
+    late = Incarnation(rig.database, rig.broker, rig.relay, CATALOG)
+    await late.start()
+    await holds(lambda: late.trouble() is not None, during=0.5)
+    rig.broker.names.add("orchestrix.incarnation.begun-by-another")
+    await eventually(lambda: late.trouble() is None, deadline=incarnation_service.PATIENCE * 3)
+    await late.stop()
+    async with rig.database.read() as connection:
+        assert await incarnation.read(connection) == "begun-by-another"
+
+
+async def test_a_node_that_was_overtaken_declares_no_queue(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def overtaken(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(incarnation, "touch", overtaken)
+    await rig.incarnation.start()
+    await rig.begin("owed")
+    await holds(lambda: not rig.broker.names, during=0.5)
+    assert rig.incarnation.trouble() is not None
