@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -123,6 +124,17 @@ class World:
                 for statement in statements:
                     result = await connection.execute(text(statement))
                 return list(result.all()) if result.returns_rows else []
+        finally:
+            await engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self, statement: str) -> AsyncIterator[None]:
+        """Holds a transaction open that has done `statement`; rolled back at the end."""
+        engine = create_async_engine(self.system.database_url, poolclass=NullPool)
+        try:
+            async with engine.connect() as connection:
+                await connection.execute(text(statement))
+                yield
         finally:
             await engine.dispose()
 
