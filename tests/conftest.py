@@ -24,6 +24,10 @@ from tests.servers.shared import Broker, Database
 _SOAKING = os.environ.get("ORCHESTRIX_SOAK") == "1"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nemesis-seed", dest="nemesis_seed", type=int, help="the plan of faults to repeat")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ledger(config), "ledger")
 

@@ -53,6 +53,11 @@ class Stream:
         if error is None:
             assert not self._wrong, f"{len(self._wrong)} wrong answers, such as {self._wrong[:3]}"
 
+    def hush(self) -> None:
+        """Starts no more; the requests that are open go on."""
+        assert self._task is not None
+        self._task.cancel()
+
     async def until(self, enough: Callable[[], bool], *, deadline: float, message: str = "") -> None:
         """Waits while the stream goes on."""
         await eventually(enough, deadline=deadline, message=message or f"enough of {dict(self.outcomes)}")
