@@ -85,6 +85,8 @@ class Loop:
         while True:
             try:
                 await self._work()
+                if failures:
+                    log.warning("%s goes on", self._name)
                 failures = 0
             except Exception as error:
                 self._report(error, failures)

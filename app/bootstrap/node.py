@@ -75,6 +75,12 @@ class Node:
         await self.duties.start()
         self.health.started = True
 
+    async def settled(self) -> None:
+        """Waits until the broker is there and, where that is a duty, has been sent what it may have forgotten."""
+        await self.broker.wait_up()
+        if "orchestrator" in self.roles:
+            await self.incarnation.agreed.wait()
+
     async def stop(self) -> None:
         """Finishes what is in hand and disconnects."""
         self.health.draining = True

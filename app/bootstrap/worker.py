@@ -38,6 +38,7 @@ async def run_worker(
         async def begin() -> None:
             await watch.wait_for_schema()
             await worker.start()
+            await broker.wait_up()
             ready(worker.queues)
 
         beginning = asyncio.create_task(begin(), name="begin")

@@ -76,6 +76,9 @@ async def bury(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery
     """
     left = [(delivery, reason, 0) for delivery, reason in dead]
     failures = 0
+    if dead:
+        delivery, reason = dead[0]
+        log.warning("%d messages go to the dead letters, first one of %s: %s", len(dead), delivery.queue, reason)
     while left := [one for one in left if consumer.alive(one[0])]:
         results = await broker.publish([FORMS[form](delivery, reason) for delivery, reason, form in left])
         tried = list(zip(left, results, strict=True))

@@ -21,13 +21,13 @@ from app.orchestration.watch import Watch
 from app.persistence import history, instances, notes, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.notes import Note
-from app.persistence.pairs import APPS, Pair, pair_of
+from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable
 from sagas.engine.messages import event as read_event
 from sagas.engine.state import UNSENDABLE, Instance
-from sagas.engine.transition import Ignored, Moved, advance, owner_of
+from sagas.engine.transition import Ignored, Moved, advance, cause_of, owner_of
 
 log = logging.getLogger("orchestrix.events")
 
@@ -141,19 +141,47 @@ class EventListener:
     async def _finish(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         """Handles the deliveries and acknowledges them, but for those whose row is busy."""
         waiting: list[Received] = []
+        nameless: list[tuple[Delivery, Event]] = []
         others: list[Delivery] = []
         dead: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
-            read = self._read(delivery)
-            if isinstance(read, Received):
-                waiting.append(read)
-                continue
-            self.counts[read.reason.split(":")[0]] += 1
-            others.append(delivery)
-            if read.dead_letter:
-                dead.append((delivery, read.reason))
+            match self._read(delivery):
+                case Received() as received:
+                    waiting.append(received)
+                case Event() as failure:
+                    nameless.append((delivery, failure))
+                case Ignored() as ignored:
+                    self.counts[ignored.reason.split(":")[0]] += 1
+                    others.append(delivery)
+                    dead += [(delivery, ignored.reason)] if ignored.dead_letter else []
         await self._settle(consumer, others, dead)
         await self._take_all(consumer, waiting)
+        for delivery, failure in nameless:
+            await self._name(consumer, delivery, failure)
+
+    async def _name(self, consumer: Consumer, delivery: Delivery, failure: Event) -> None:
+        """Finds the saga of a failure that does not say whose it is; without any it is counted."""
+        failures, begun = 0, clock.monotonic()
+        while consumer.alive(delivery):
+            try:
+                cause = cause_of(failure, await self._candidates(failure.app_id))
+                break
+            except OWN_TROUBLE as away:
+                failures += 1
+                await self._endure(consumer, away, failures, clock.monotonic() - begun)
+        else:
+            return
+        saga = self._catalog.saga(cause.saga) if cause else None
+        if saga is None:
+            self.counts["unknown-app"] += 1
+            await self._settle(consumer, [delivery], [])
+        else:
+            await self._take(consumer, [Received(delivery, saga, failure)])
+
+    async def _candidates(self, app_id: int) -> list[Instance]:
+        async with self._database.read() as connection:
+            found = [await instances.guard(connection, pair, [app_id]) for pair in (APPS, INSTANCES)]
+        return [row for rows in found for row in rows.values()]
 
     async def _take_all(self, consumer: Consumer, waiting: Sequence[Received]) -> None:
         while waiting:
@@ -219,15 +247,19 @@ class EventListener:
             crash.point("events.before_ack")
             await consumer.acknowledge(deliveries)
 
-    def _read(self, delivery: Delivery) -> Received | Ignored:
+    def _read(self, delivery: Delivery) -> Received | Event | Ignored:
+        """A bare event is a failure that names no saga."""
         try:
             event = read_event(delivery.queue, delivery.body, delivery.correlation_id, delivery.message_id)
         except Unreadable as refused:
             return Ignored(str(refused), dead_letter=True)
-        owner = owner_of(self._catalog, event)
-        if isinstance(owner, Ignored):
-            return owner
-        return Received(delivery, owner if isinstance(owner, Saga) else owner.saga, event)
+        match owner_of(self._catalog, event):
+            case Saga() as saga:
+                return Received(delivery, saga, event)
+            case Ignored() as ignored:
+                return ignored
+            case None:
+                return event
 
     async def _write(self, batch: Sequence[Received], tx: Transaction) -> Verdicts:
         now = self._database.now()
@@ -290,6 +322,7 @@ class EventListener:
         counted: Counter[tuple[str, int, str, str]] = Counter()
         for one, ignored in verdicts.ignored:
             self.counts[ignored.reason.split(":")[0]] += 1
+            journal.ignored(one.event, ignored.reason)
             if ignored.reason != "unknown-app":
                 counted[(one.saga.name, one.event.app_id, one.event.type, ignored.reason)] += 1
         rows = [

@@ -81,8 +81,6 @@ class Incarnation:
         if not await self._database.run(lambda tx: incarnation.replace(tx, known, new)):
             return False
         crash.point("redispatch.after_claim")
-        if known is not None:
-            log.warning("the broker has lost its memory: every live saga's command is sent again")
         return await self._send_all(new)
 
     async def _remembered(self, known: str) -> bool:
@@ -90,11 +88,12 @@ class Incarnation:
 
     async def _send_all(self, mine: str) -> bool:
         """False if another node has taken over meanwhile, which then sends all and declares its own queue."""
+        sent = 0
         for pair in (APPS, INSTANCES):
             names = [saga.name for saga in self._catalog if (saga.name == APPS.saga) == (pair is APPS)]
             after = 0
             while names and (live := await self._owed(pair, names, after)):
-                after = live[-1].id
+                after, sent = live[-1].id, sent + len(live)
                 if not await self._owe([row_for(one, cmd) for one in live if (cmd := self._command(one))], mine):
                     return False
                 self._relay.poke()
@@ -102,6 +101,8 @@ class Incarnation:
         if not await self._database.run(lambda tx: incarnation.touch(tx, mine)):
             return False
         await self._broker.declare(Topology(queues=(incarnation_queue(mine),)))
+        if sent:
+            log.warning("the broker did not know its queues: the commands of %d live sagas are sent again", sent)
         return True
 
     async def _owe(self, rows: Sequence[OutboxRow], mine: str) -> bool:

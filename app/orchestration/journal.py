@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from app.persistence.outbox import OutboxRow
+from sagas.engine.messages import Event
 from sagas.engine.state import Instance
 
 log = logging.getLogger("orchestrix.sagas")
@@ -24,3 +25,10 @@ def sent(rows: Iterable[OutboxRow]) -> None:
         for row in rows:
             extra = {"correlation_id": row.correlation_id}
             log.debug("%s %d: sent %s", row.saga, row.instance_id, row.type, extra=extra)
+
+
+def ignored(event: Event, reason: str) -> None:
+    """One debug line for an event that changed nothing."""
+    if log.isEnabledFor(logging.DEBUG):
+        extra = {"correlation_id": event.correlation_id}
+        log.debug("%s for %d is ignored: %s", event.type, event.app_id, reason, extra=extra)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from .catalog import Catalog, Owner
+from .catalog import Catalog
 from .definition import CREATED, FAILED, IMMEDIATE, STEP_FAILED, BadData, Saga, Step
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Command, Event, dump
@@ -100,17 +100,24 @@ def command_for(saga: Saga, instance: Instance) -> Command | None:
     )
 
 
-def owner_of(catalog: Catalog, event: Event) -> Owner | Saga | Ignored:
-    """To which step a success belongs, or to which saga a failure."""
+def owner_of(catalog: Catalog, event: Event) -> Saga | Ignored | None:
+    """To which saga an event belongs. The type of a success says it; a failure that names none gives None.
+
+    Whose failure that is, is told by the command that it names: see `cause_of`.
+    """
     if event.type == STEP_FAILED:
-        saga = catalog.saga(event.saga or "app")
-        return saga if saga else Ignored("unknown-saga", dead_letter=True)
+        if event.saga is None:
+            return None
+        return catalog.saga(event.saga) or Ignored("unknown-saga", dead_letter=True)
     owner = catalog.event(event.type)
-    if owner is None:
-        return Ignored("unknown-event", dead_letter=True)
-    if event.saga not in (None, owner.saga.name):
-        return Ignored("wrong-saga")
-    return owner
+    return owner.saga if owner else Ignored("unknown-event", dead_letter=True)
+
+
+def cause_of(event: Event, candidates: Sequence[Instance]) -> Instance | None:
+    """Of the instances with the event's id, one a saga, the one whose command it names, or else its correlation id."""
+    caused = [one for one in candidates if event.causation_id and one.command_id == event.causation_id]
+    related = [one for one in candidates if one.correlation_id == event.correlation_id]
+    return next(iter([*caused, *related, *candidates]), None)
 
 
 def advance(saga: Saga, instance: Instance, event: Event, command_id: str, now: datetime) -> Moved | Ignored:

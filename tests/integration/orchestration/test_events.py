@@ -210,3 +210,26 @@ async def test_a_saga_that_moves_on_leaves_its_parked_command_behind(rig: Rig) -
     assert moved.blocker is None
     await rig.outbox_empty()
     assert rig.sent("cmd.registerApp") == [moved.command_id]
+
+
+async def test_a_failure_that_names_no_saga_is_told_by_its_command(rig: Rig) -> None:
+    """An app and a saga of a user's own have the same id."""
+    app, saga = await rig.begin("app"), await rig.begin("own", saga="hasty")
+    assert app.id == saga.id
+    rig.report(saga, "evt.stepFailed", error={"type": "Full", "message": "disk", "retryable": False})
+    await rig.reached(saga, "FAILED")
+    assert (await rig.now(app)).state == "APP_INITIATED"
+    rig.report(app, "evt.stepFailed", error={"type": "Full", "message": "disk", "retryable": False})
+    await rig.reached(app, "FAILED")
+
+
+async def test_a_failure_of_nobody_is_counted(rig: Rig) -> None:
+    rig.broker.put("evt.stepFailed", b'{"appId": 77, "correlationId": "x", "causationId": "y", "error": {}}')
+    await rig.broker.settled("evt.stepFailed")
+    assert rig.listener.counts["unknown-app"] == 1
+
+
+async def test_a_success_that_names_another_saga_belongs_to_the_one_that_owns_its_type(rig: Rig) -> None:
+    app = await rig.begin("mislabelled")
+    rig.report(app, "evt.gitRepoCreated", saga="hasty")
+    await rig.reached(app, "REGISTERING")
