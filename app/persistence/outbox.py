@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -131,6 +132,7 @@ def _free(tx: Transaction) -> datetime:
     return tx.now() - timedelta(seconds=1)
 
 
+@cache
 def _first() -> ColumnElement[bool]:
     """Whether no row of the same instance stands before this one."""
     older, row = outbox.alias("older"), outbox
