@@ -203,9 +203,9 @@ class InlineConnection:
 
     async def run(self, work: Callable[[], Any], writes: bool = False) -> Any:
         """What `work` returns; the caller is told a little later. Raises what SQLite raises, or that all is lost."""
+        self.check()
         if writes:
             await self._file.turn(self)
-        self.check()
         try:
             return work()
         finally:

@@ -17,6 +17,8 @@ from app.testing.memory_broker import MemoryServer, ServerChannel, Session
 T = TypeVar("T")
 STEP: Final = 4
 """The prefetch grows by this factor."""
+TEND_EVERY: Final = 10.0
+"""Seconds between two declarations of the topology."""
 _ANSWER: Final = 20.0
 """Seconds that an answer may take."""
 
@@ -175,11 +177,29 @@ class MemoryBroker:
             try:
                 await self._connect()
                 failures = 0
-                await self._over.wait()
+                await self._tend()
             except Unavailable as away:
                 self.state, self.trouble = LinkState.DOWN, str(away)
             failures += 1
             await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
+
+    async def _tend(self) -> None:
+        """Declares the topology now and then, for somebody may delete of it, until the link is lost."""
+        while True:
+            try:
+                async with asyncio.timeout(clock.uniform(0.5, 1.0) * TEND_EVERY):
+                    await self._over.wait()
+                return
+            except TimeoutError:
+                await self._declare_own()
+
+    async def _declare_own(self) -> None:
+        if self._topology is not None:
+            try:
+                await self.declare(self._topology)
+                self.mismatch = None
+            except ConfigError as wrong:
+                self.mismatch = str(wrong)
 
     async def _connect(self) -> None:
         self.state = LinkState.CONNECTING
@@ -187,12 +207,7 @@ class MemoryBroker:
         await asyncio.sleep(self._server.pace())
         session = self._server.accept(self._context, lambda why: self._lost(session, why), self._alarmed)
         self._session, self.state = session, LinkState.SETUP
-        if self._topology is not None:
-            try:
-                await self.declare(self._topology)
-                self.mismatch = None
-            except ConfigError as wrong:
-                self.mismatch = str(wrong)
+        await self._declare_own()
         if self._session is not session:
             raise Unavailable(self.trouble or "the connection was lost")
         self.generation += 1

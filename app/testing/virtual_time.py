@@ -127,6 +127,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_NoFiles())
         self._now = START
         self._processes: list[Process] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._prune_at = 1000
         self._ending = False
         self._ready: Any
         self._scheduled: Any
@@ -140,6 +142,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    def create_task(self, *arguments: Any, **options: Any) -> asyncio.Task[Any]:
+        # The base class holds its tasks weakly: those of a dead process would be collected, and their cleanup would run.
+        if len(self._tasks) >= self._prune_at:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._prune_at = 1000 + 2 * len(self._tasks)
+        task = super().create_task(*arguments, **options)
+        self._tasks.append(task)
+        return task
 
     def put_back(self, handles: Handles) -> None:
         """These run next, before what is ready already."""
@@ -157,13 +168,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for process in self._processes:
             self._ready.extend(process.exhume())
         for _ in range(MOST_ROUNDS):
-            left = asyncio.all_tasks(self)
+            left = [task for task in self._tasks if not task.done()]
+            self._tasks = left
             if not left:
                 return
             for task in left:
                 task.cancel()
             self.run_until_complete(asyncio.wait(left, timeout=60.0))
-        raise OrchestrixError(f"these cannot be cancelled: {asyncio.all_tasks(self)}")
+        raise OrchestrixError(f"these cannot be cancelled: {self._tasks}")
 
     def _run_once(self) -> None:
         """The heart of the base class: one round of what is ready, without a look at any file."""

@@ -124,6 +124,7 @@ async def _settle(world: World, clients: list[asyncio.Future[None]]) -> None:
     for client in clients:
         client.result()
     world.witness.note("quiet")
+    world.ending = True
     for member in world.members:
         member.stopping.set()
     ends = world.loop.time() + STOPPING
@@ -136,9 +137,8 @@ async def _settle(world: World, clients: list[asyncio.Future[None]]) -> None:
 
 
 def _is_quiet(world: World) -> bool:
-    if any(world.server.depth(queue) for queue in world.server.queues if not queue.endswith(".dead")):
-        return False
-    return world.witness.is_quiet(world.sagas)
+    working = (*world.catalog.commands, *world.catalog.events)
+    return not any(world.server.depth(queue) for queue in working) and world.witness.is_quiet()
 
 
 @contextmanager

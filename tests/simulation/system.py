@@ -77,6 +77,7 @@ class World:
         self.witness = Witness(self.file, self.catalog)
         self.server.taps.append(self.witness)
         self.members: list[Member] = []
+        self.ending = False
 
     def dice(self, name: str) -> Random:
         """Dice for one use."""
@@ -105,7 +106,7 @@ class Member:
 
     def boot(self) -> None:
         """Starts it as a new process, unless it runs."""
-        if self.process.alive:
+        if self.process.alive or self.world.ending:
             return
         self.boots += 1
         self.world.witness.note(f"{self.name} boots")
