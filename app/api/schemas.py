@@ -102,9 +102,9 @@ class ChangeBody(BaseModel):
 
 
 class StateEvent(ChangeBody):
-    """The data of an event of the stream: a row of history, and the state of the instance when it was read."""
+    """The data of an event of the stream: a row of history, and the state that the instance had then."""
 
-    model_config = _shown({**CHANGE, "state": "REGISTERING"})
+    model_config = _shown({**CHANGE, "state": CHANGE["toState"]})
 
     state: str
 

@@ -64,7 +64,7 @@ async def _followed(context: ApiContext, kind: Kind, instance_id: int, after: in
     while not context.health.draining:
         instance, changes = await _news(context, kind, instance_id, after)
         for change in changes:
-            yield _event(change, instance)
+            yield _event(change)
             after = change.version
         if not instance.live and after >= instance.version:
             return
@@ -83,6 +83,6 @@ async def _news(context: ApiContext, kind: Kind, instance_id: int, after: int) -
     return instance, list(changes)
 
 
-def _event(change: Change, instance: Instance) -> bytes:
-    body = dump({**views.change(change), "state": instance.state})
+def _event(change: Change) -> bytes:
+    body = dump({**views.change(change), "state": change.to_state})
     return format_sse_event(event="state", id=str(change.version), data_str=body.decode())

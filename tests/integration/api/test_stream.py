@@ -32,7 +32,9 @@ async def test_a_finished_run_is_told_and_then_ends(world: World) -> None:
     assert {event["event"] for event in exchange.events} == {"state"}
     first, last = (json.loads(exchange.events[place]["data"]) for place in (0, -1))
     StateEvent.model_validate(first)
-    assert (first["fromState"], first["toState"], first["state"]) == (None, "APP_INITIATED", "COMPLETED")
+    assert (first["fromState"], first["toState"]) == (None, "APP_INITIATED")
+    told = [json.loads(event["data"])["state"] for event in exchange.events]
+    assert told == ["APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING", "COMPLETED"], "the state at each version"
     assert (last["toState"], last["version"]) == ("COMPLETED", 4)
     assert exchange.body.startswith(b"retry: ")
 
