@@ -48,12 +48,15 @@ def named(call: Call) -> Kind:
     return _kind(call, name, f"/sagas/{name}", views.instance)
 
 
-def instance_id(call: Call) -> int:
+def instance_id(call: Call, kind: Kind) -> int:
     """The id in the path; raises `Problem` 404 for what no instance can have."""
     text = call.path("id")
-    if text.isascii() and text.isdigit() and len(text) <= 16 and text[0] != "0" and int(text) < MAX_ID:
+    whole = text.isascii() and text.isdigit()
+    if whole and len(text) <= 16 and text[0] != "0" and int(text) < MAX_ID:
         return int(text)
-    raise not_found(f"instance {text[:60]!r}: an id is a whole number")
+    if whole:
+        raise not_found(f"{kind.saga.name} {text[:60]}")
+    raise not_found(f"{kind.saga.name} {text[:60]!r}: an id is a whole number")
 
 
 def _kind(call: Call, name: str, path: str, view: Callable[[Instance], dict[str, Any]]) -> Kind:

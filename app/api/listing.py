@@ -27,6 +27,8 @@ _TIME: Final = {"type": "string", "format": "date-time"}
 
 LIMIT: Final = Parameter("limit", "How many items a page has.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT})
 CURSOR: Final = Parameter("cursor", "`nextCursor` of the page before.")
+WAITING: Final = ("wait", "sinceVersion")
+"""What was waited for is there: the next page comes without a wait."""
 
 
 def parameters(name: str) -> tuple[Parameter, ...]:
@@ -67,7 +69,7 @@ def page_response(call: Call, items: Sequence[Mapping[str, Any]], cursor: str | 
 def _next(call: Call, cursor: str) -> str:
     # Not from `request.url`: that believes the Host header, which can be rubbish.
     query = parse_qsl(call.request.scope["query_string"].decode("ascii"), keep_blank_values=True)
-    kept = [(name, value) for name, value in query if name != "cursor"]
+    kept = [(name, value) for name, value in query if name not in ("cursor", *WAITING)]
     return f"{quote(call.request.scope['path'])}?{urlencode([*kept, ('cursor', cursor)])}"
 
 
@@ -93,5 +95,5 @@ def _filter(query: Query, kind: Kind) -> Filter:
         created_by=query.text("createdBy"),
         created_after=query.moment("createdAfter"),
         created_before=query.moment("createdBefore"),
-        prefix=query.text("q"),
+        prefix=query.text("q", blank=True),
     )

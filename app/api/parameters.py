@@ -50,9 +50,15 @@ class Query:
                 raise bad_parameter(name, "stands twice.")
             held.append(value)
 
-    def text(self, name: str) -> str | None:
-        """The value as it came, but in NFC as all stored names are; None where it is absent or empty."""
+    def text(self, name: str, *, blank: bool = False) -> str | None:
+        """The value as it came, but in NFC as all stored names are; None where it is absent.
+
+        An empty one is refused, because it could mean everything or nothing, unless `blank` says that it is as good as
+        absent.
+        """
         values = self._values.get(name)
+        if values and not values[0] and not blank:
+            raise bad_parameter(name, "is empty; give it a value or leave it out.")
         return unicodedata.normalize("NFC", values[0]) or None if values else None
 
     def choices(self, name: str, allowed: Collection[str]) -> tuple[str, ...]:

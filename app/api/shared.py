@@ -103,7 +103,7 @@ def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any]) ->
             f"get{noun}History",
             _for(kind_of, list_history),
             "Its history, the oldest row first",
-            parameters=PAGING,
+            parameters=(*PAGING, *WAIT),
             answers=page(ChangePage),
         ),
         route(
@@ -111,6 +111,7 @@ def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any]) ->
             f"get{noun}Messages",
             _for(kind_of, list_messages),
             "Its commands and events, also the ignored ones",
+            parameters=WAIT,
             answers={200: json_of(MessagePage, "All of them.")},
         ),
         route(

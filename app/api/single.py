@@ -37,47 +37,47 @@ PAGING: Final = (LIMIT, CURSOR)
 
 async def show(call: Call, kind: Kind) -> Response:
     """One instance with its ETag; 304 where the client has it; with `wait`, at the end of the wait."""
-    wait = call.query.duration("wait", LONGEST_WAIT)
-    since = call.query.number("sinceVersion")
-    instance = await load(call, kind)
-    if wait and not (since is None and not instance.live):
-        instance = await _awaited(call, kind, instance, instance.version if since is None else since, wait)
+    instance = await awaited(call, kind)
     tag = views.etag(instance)
     if matches(call.request, tag):
         return Response(status_code=304, headers={"ETag": tag})
     return Response(dump(kind.view(instance)), headers={"ETag": tag}, media_type=JSON)
 
 
-async def load(call: Call, kind: Kind) -> Instance:
-    """The instance that the path names; raises `Problem` 404."""
-    wanted = instance_id(call)
-    async with call.context.database.read() as connection:
-        instance = await instances.get(connection, kind.pair, kind.saga.name, wanted)
-    if instance is None:
-        raise absent(kind, wanted)
+async def awaited(call: Call, kind: Kind) -> Instance:
+    """The instance that the path names, at the end of the wait that the query asks for; raises `Problem` 400 or 404."""
+    wait = call.query.duration("wait", LONGEST_WAIT)
+    since = call.query.number("sinceVersion")
+    instance = await load(call, kind)
+    if wait and not (since is None and not instance.live):
+        return await _moved(call, kind, instance, instance.version if since is None else since, wait)
     return instance
 
 
-def absent(kind: Kind, wanted: int) -> Exception:
-    """404 for an id that is free."""
-    return not_found(f"{kind.saga.name} {wanted}")
+async def load(call: Call, kind: Kind) -> Instance:
+    """The instance that the path names; raises `Problem` 404."""
+    wanted = instance_id(call, kind)
+    async with call.context.database.read() as connection:
+        instance = await instances.get(connection, kind.pair, kind.saga.name, wanted)
+    if instance is None:
+        raise not_found(f"{kind.saga.name} {wanted}")
+    return instance
 
 
 async def list_history(call: Call, kind: Kind) -> Response:
-    """The history, the oldest row first."""
-    wanted, limit = instance_id(call), call.query.limit(MAX_LIMIT)
+    """The history, the oldest row first; with `wait`, as it is at the end of the wait."""
+    limit = call.query.limit(MAX_LIMIT)
     cursor = call.query.text("cursor")
     after = cursors.decode(ORDER, cursor, int)[0] if cursor else 0
+    wanted = (await awaited(call, kind)).id
     async with call.context.database.read() as connection:
-        if await instances.get(connection, kind.pair, kind.saga.name, wanted) is None:
-            raise absent(kind, wanted)
         found = await history.listing(connection, kind.pair, wanted, after, limit + 1)
     last = found[limit - 1].version if len(found) > limit else None
     items = [views.change(change) for change in found[:limit]]
     return page_response(call, items, cursors.encode(ORDER, last, wanted) if last else None)
 
 
-async def _awaited(call: Call, kind: Kind, instance: Instance, since: int, wait: float) -> Instance:
+async def _moved(call: Call, kind: Kind, instance: Instance, since: int, wait: float) -> Instance:
     """`instance` as it is at the end of the wait; as it is now for a client that went away."""
 
     async def passed() -> bool:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from app.api.kinds import Kind, instance_id
+from app.api.kinds import Kind
 from app.api.listing import page_response
 from app.api.routes import Call
-from app.api.single import absent
+from app.api.single import awaited
 from app.api.views import moment
-from app.persistence import history, instances, notes, outbox
+from app.persistence import history, notes, outbox
 from app.persistence.engine import Connection
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
@@ -25,11 +25,12 @@ Message = dict[str, Any]
 
 
 async def list_messages(call: Call, kind: Kind) -> Response:
-    """Commands and events of one instance, composed of history, pending outbox and notes; the oldest first."""
-    wanted = instance_id(call)
+    """Commands and events of one instance, composed of history, pending outbox and notes; the oldest first.
+
+    With `wait`, as they are at the end of the wait.
+    """
+    wanted = (await awaited(call, kind)).id
     async with call.context.database.read() as connection:
-        if await instances.get(connection, kind.pair, kind.saga.name, wanted) is None:
-            raise absent(kind, wanted)
         changes = await _all_changes(connection, kind, wanted)
         unsent = await outbox.of_instance(connection, kind.saga.name, wanted)
         ignored = await notes.listing(connection, kind.saga.name, wanted)

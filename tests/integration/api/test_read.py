@@ -119,6 +119,7 @@ async def test_filters(world: World) -> None:
         "createdBy=Bob": [],
         "q=al": ["alpha"],
         "q=Al": ["Alpine"],
+        "q=&sort=appName": ["Alpine", "alpha", "beta%_\\"],
         "q=%25": [],
         "q=beta%25_": ["beta%_\\"],
         "q=beta__": [],
@@ -140,6 +141,12 @@ async def test_a_prefix_is_matched_in_its_composed_form(world: World) -> None:
         ("state=NOWHERE", "state"),
         ("state=completed", "state"),
         ("state=", "state"),
+        ("createdBy=", "createdBy"),
+        ("createdAfter=", "createdAfter"),
+        ("createdBefore=", "createdBefore"),
+        ("limit=", "limit"),
+        ("sort=", "sort"),
+        ("cursor=", "cursor"),
         ("limit=0", "limit"),
         ("limit=201", "limit"),
         ("sort=name", "sort"),
@@ -280,6 +287,39 @@ async def test_history_in_pages(world: World) -> None:
     versions = [[item["version"] for item in answer.json()["items"]] for answer in (first, second)]
     assert versions == [[1, 2, 3], [4]]
     assert second.json()["nextCursor"] is None
+
+
+@pytest.mark.parametrize("path", ["/apps/1", "/sagas/app/1"])
+@pytest.mark.parametrize(("part", "grown"), [("history", 3), ("messages", 3)])
+@pytest.mark.parametrize("query", ["wait=30s&sinceVersion=1", "wait=30s"])
+async def test_history_and_messages_wait_for_the_change(
+    world: World, path: str, part: str, grown: int, query: str
+) -> None:
+    instance = await world.started()
+    asked = asyncio.create_task(world.client.get(f"{path}/{part}?{query}"))
+    await eventually(lambda: world.watch.waiting, deadline=5)
+    await world.advance(instance, "evt.gitRepoCreated")
+    answer = await asyncio.wait_for(asked, 5)
+    assert (answer.status_code, len(answer.json()["items"])) == (200, grown)
+
+
+@pytest.mark.parametrize("part", ["history", "messages"])
+async def test_history_and_messages_end_their_wait_as_the_instance_does(world: World, part: str) -> None:
+    live, ended = await world.started("live"), await world.completed("ended")
+    for id, query in [(live.id, "wait=50ms"), (live.id, "wait=60s&sinceVersion=0"), (ended.id, "wait=60s")]:
+        answer = await asyncio.wait_for(world.client.get(f"/apps/{id}/{part}?{query}"), 5)
+        assert (answer.status_code, answer.json()["nextCursor"]) == (200, None)
+        assert answer.json()["items"]
+    for query in ("wait=61s", "sinceVersion=x"):
+        answer = await world.client.get(f"/apps/{live.id}/{part}?{query}")
+        assert problem(answer, 400, "bad_parameter")["parameter"] == query.partition("=")[0]
+
+
+async def test_the_next_page_of_a_history_does_not_wait_again(world: World) -> None:
+    instance = await world.completed()
+    answer = await world.client.get(f"/apps/{instance.id}/history?limit=3&wait=60s&sinceVersion=2")
+    assert "wait" not in answer.headers["link"]
+    assert "sinceVersion" not in answer.headers["link"]
 
 
 async def messages(world: World, instance_id: int) -> list[dict[str, Any]]:

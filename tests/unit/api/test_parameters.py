@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -37,6 +38,20 @@ def test_absent_is_none() -> None:
         None,
     )
     assert (nothing.limit(50), nothing.choices("state", {"A"})) == (50, ())
+
+
+def test_empty_is_refused_but_for_what_may_be_blank() -> None:
+    reads: dict[str, Callable[[Query], object]] = {
+        "q": lambda asked: asked.text("q"),
+        "at": lambda asked: asked.moment("at"),
+        "wait": lambda asked: asked.duration("wait", 60),
+        "since": lambda asked: asked.number("since"),
+        "limit": lambda asked: asked.limit(50),
+        "state": lambda asked: asked.choices("state", {"A"}),
+    }
+    for name, read in reads.items():
+        assert refused(partial(read, query(f"{name}="))) == name
+    assert query("q=").text("q", blank=True) is None
 
 
 def test_text_is_brought_to_the_form_of_stored_names() -> None:
