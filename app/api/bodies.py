@@ -12,7 +12,7 @@ from starlette.requests import Request
 from app.api.names import Name, is_storable
 from app.api.problems import Problem, invalid_body, pointer
 from sagas.engine.definition import BadData, Saga
-from sagas.engine.messages import Unreadable, load
+from sagas.engine.messages import MAX_NESTING, Unreadable, load
 
 M = TypeVar("M", bound=BaseModel)
 DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
@@ -56,7 +56,18 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise invalid_body([{"pointer": "", "detail": "must be an object"}])
     if reason == "nul-or-lone-surrogate":
         raise invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
-    raise Problem("malformed_json", f"{reason[:200]}.")
+    raise Problem("malformed_json", _malformed(reason))
+
+
+_REFUSALS: Final = {
+    "not-utf8": "The body is not UTF-8, which is the only encoding that is read.",
+    "too-deep": f"The body is nested too deeply: {MAX_NESTING} levels of objects and arrays are the most.",
+}
+
+
+def _malformed(reason: str) -> str:
+    kind, _, said = reason.partition(": ")
+    return _REFUSALS.get(kind) or f"The body is not strict JSON: {said[:200] or kind}."
 
 
 NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import clock
 from app.api.headers import CORRELATION, SCOPE_KEY, is_correlation_id
-from app.api.problems import Problem, bad_header, internal_error
+from app.api.problems import Problem, bad_header, has_head, internal_error
 from app.telemetry.context import correlated
 
 log = logging.getLogger("orchestrix.api")
@@ -55,7 +55,8 @@ class _Exchange:
     """One request and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope = {**scope, "method": "GET"} if _bodiless(scope) else scope
+        bodiless = scope["method"] == "HEAD" and has_head(scope["path"])
+        self.scope = {**scope, "method": "GET"} if bodiless else scope
         self.status = 0
         self._no_body = scope["method"] == "HEAD"
         self._receive = receive
@@ -112,11 +113,6 @@ class _Exchange:
             took = 1000 * (clock.monotonic() - self._began)
             where = (self.scope["method"], self.scope["path"])
             log.debug("%s %s %d in %.1f ms", *where, self.status, took, extra=self.tags)
-
-
-def _bodiless(scope: Scope) -> bool:
-    """HEAD is GET without its body (RFC 9110, 9.3.2); a stream has no end that one could wait for."""
-    return bool(scope["method"] == "HEAD" and not scope["path"].endswith("/events"))
 
 
 def _too_large() -> Problem:

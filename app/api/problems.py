@@ -11,12 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from app.errors import NotFound, OutcomeUnknown, RetryLater
 from sagas.engine.messages import dump
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "/docs#"
+TOLD: Final = 5
+"""How many wrong fields the sentence names; `errors` has all of them."""
 
 
 class Kind(NamedTuple):
@@ -79,8 +82,13 @@ class Problem(Exception):
 
 def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
     """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
-    named = ", ".join(error["pointer"] or "the body" for error in errors)
-    return Problem("invalid_body", f"Wrong: {named}.", errors=[dict(error) for error in errors])
+    told = [_told(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
+    more = [f"{len(errors) - TOLD} more are wrong"] if len(errors) > TOLD else []
+    return Problem("invalid_body", f"{'; '.join(told + more)}.", errors=[dict(error) for error in errors])
+
+
+def _told(name: str, detail: str) -> str:
+    return f"{name} {detail}" if detail[:1].islower() else f"{name}: {detail}"
 
 
 def bad_parameter(name: str, detail: str) -> Problem:
@@ -138,7 +146,22 @@ async def _http(request: Request, error: Exception) -> Response:
         404: f"There is nothing at {request.scope['path'][:200]!r}.",
         405: f"{request.method} is not allowed at {request.scope['path'][:200]!r}.",
     }.get(error.status_code, str(error.detail))
-    return _response(kind, code, detail, error.headers or {})
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return _response(kind, code, detail, headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods of the path. The router knows only those of the first route that fits it."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    found: set[str] = {method for route in routes for method in getattr(route, "methods", None) or ()}
+    return found | {"HEAD"} if "GET" in found and has_head(request.scope["path"]) else found
+
+
+def has_head(path: str) -> bool:
+    """Whether HEAD, GET without its body (RFC 9110, 9.3.2), is there: a stream has no end that one could wait for."""
+    return not path.endswith("/events")
 
 
 async def _validation(request: Request, error: Exception) -> Response:

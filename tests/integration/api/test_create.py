@@ -139,6 +139,30 @@ async def test_what_is_no_strict_json_is_400(world: World, content: bytes) -> No
 
 
 @pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"appName":' + b"[" * 64 + b"]" * 64 + b"}", "nested too deeply: 64 levels of objects and arrays"),
+        (b'{"appName":"\xff"}', "The body is not UTF-8"),
+        (b'{"appName":}', "The body is not strict JSON: Expecting value"),
+    ],
+)
+async def test_a_refused_body_is_told_why_in_a_sentence(world: World, content: bytes, said: str) -> None:
+    answer = await world.client.post("/apps", content=content, headers=JSON)
+    assert said in problem(answer, 400, "malformed_json")["detail"]
+
+
+async def test_wrong_fields_are_told_in_a_sentence(world: World) -> None:
+    answer = await world.client.post("/apps", json={"appName": "", "createdBy": 5})
+    detail = problem(answer, 422, "invalid_body")["detail"]
+    assert detail == "appName must have 1 to 200 code points, not 0; createdBy: Input should be a valid string."
+    answer = await world.client.post("/apps", json={**BODY, **{f"f{number}": 1 for number in range(7)}})
+    assert problem(answer, 422, "invalid_body")["detail"].endswith("; 2 more are wrong.")
+    assert len(answer.json()["errors"]) == 7
+    answer = await world.client.post("/apps", json=[])
+    assert problem(answer, 422, "invalid_body")["detail"] == "the body must be an object."
+
+
+@pytest.mark.parametrize(
     ("data", "place"),
     [('{"x":"\\u0000"}', "/data/x"), ('{"x":[1,{"y":"\\ud800"}]}', "/data/x/1/y"), ('{"\\u0000":1}', "/data")],
 )

@@ -37,8 +37,23 @@ async def test_the_router_answers_with_problems(world: World, method: str, path:
         assert answer.status_code == status
     else:
         problem(answer, status, code)
-    if status == 405:
-        assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize("method", ["DELETE", "OPTIONS", "PUT"])
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/apps", "GET, HEAD, POST"),
+        ("/sagas/order", "GET, HEAD, POST"),
+        ("/apps/1", "GET, HEAD"),
+        ("/sagas/order/1/history", "GET, HEAD"),
+        ("/apps/1/events", "GET"),
+        ("/docs", "GET, HEAD"),
+    ],
+)
+async def test_a_405_names_every_method_of_the_path(world: World, method: str, path: str, methods: str) -> None:
+    answer = await world.client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
 
 @pytest.mark.parametrize("suffix", ["", "/history", "/messages", "/events"])
@@ -47,6 +62,20 @@ async def test_the_router_answers_with_problems(world: World, method: str, path:
 )
 async def test_an_id_of_nothing_is_404(world: World, wanted: str, suffix: str) -> None:
     problem(await world.client.get(f"/apps/{wanted}{suffix}"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/apps/7", "There is no app 7."),
+        ("/apps/0/history", "There is no app 0."),
+        ("/apps/9007199254740992/messages", "There is no app 9007199254740992."),
+        ("/sagas/order/0/events", "There is no order 0."),
+        ("/apps/x", "There is no app 'x': an id is a whole number."),
+    ],
+)
+async def test_a_404_says_what_there_is_not(world: World, path: str, said: str) -> None:
+    assert problem(await world.client.get(path), 404, "not_found")["detail"] == said
 
 
 @pytest.mark.parametrize("path", ["/apps/1", "/apps/1/history", "/apps/1/messages", "/apps/1/events", "/sagas/order"])
