@@ -129,17 +129,17 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._received)
+            asyncio.get_running_loop().add_signal_handler(number, self._received, number)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    def _received(self) -> None:
+    def _received(self, number: signal.Signals) -> None:
         if self.stop.is_set():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
+            signal.raise_signal(number)
         self.stop.set()
 
 
