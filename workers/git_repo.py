@@ -71,23 +71,41 @@ def _is_mine(final: Path, context: Context) -> bool:
     """Whether this step has made the repository before; False if the place is free."""
     if not os.path.lexists(final):
         return False
-    if _key_in(final) != context.idempotency_key:
-        raise Permanent("ForeignRepository", f"{final} is there already, and this step did not make it")
-    return True
+    found = _marker_in(final)
+    if found == _marker(context):
+        return True
+    raise Permanent("ForeignRepository", f"{final} is there already, and this step did not make it{_whose(found)}")
 
 
-def _key_in(final: Path) -> object:
+def _whose(marker: object) -> str:
+    """Ids begin at 1 again in a new database: a folder kept from an old one has repositories at their places."""
+    if not isinstance(marker, dict) or not isinstance(marker.get("appName"), str):
+        return ""
+    name, id = marker["appName"], marker.get("correlationId")
+    return f" but that of app {name!r} (correlation id {id}): move it away, or name another ORCHESTRIX_GIT__ROOT"
+
+
+def _marker(context: Context) -> dict[str, object]:
+    """What tells the step's work from everybody else's, also from that of the same id in another database."""
+    return {
+        "idempotencyKey": context.idempotency_key,
+        "appId": context.app_id,
+        "appName": context.app_name,
+        "correlationId": context.correlation_id,
+    }
+
+
+def _marker_in(final: Path) -> object:
     try:
-        marker = json.loads((final / MARKER).read_bytes())
+        return json.loads((final / MARKER).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return marker.get("idempotencyKey") if isinstance(marker, dict) else None
 
 
 def _seal(draft: Path, context: Context) -> None:
     """Marks the repository and brings every byte of it to the disk."""
-    marker = {"idempotencyKey": context.idempotency_key, "appId": context.app_id, "appName": context.app_name}
-    (draft / MARKER).write_text(json.dumps(marker, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(_marker(context), ensure_ascii=False)
+    (draft / MARKER).write_text(text + "\n", encoding="utf-8")
     for folder, _, files in os.walk(draft, topdown=False):
         for path in (*(os.path.join(folder, name) for name in files), folder):
             _sync(path)

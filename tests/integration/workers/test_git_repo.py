@@ -30,8 +30,8 @@ def create(root: Path) -> Handler:
     return git_repo.handlers(GitSettings(root=str(root)))[git_repo.CREATE]
 
 
-def context(app_name: str = "shop", key: str = "app:7:createGitRepo:do") -> Context:
-    return Context(7, app_name, "app", "createGitRepo", "c-7", 1, key)
+def context(app_name: str = "shop", correlation_id: str = "c-7") -> Context:
+    return Context(7, app_name, "app", "createGitRepo", correlation_id, 1, "app:7:createGitRepo:do")
 
 
 async def run(handler: Handler, for_: Context) -> dict[str, Any]:
@@ -62,7 +62,12 @@ async def test_it_can_be_cloned_and_has_a_first_commit(create: Handler, root: Pa
 async def test_it_says_which_step_made_it(create: Handler, root: Path) -> None:
     await run(create, context())
     marker = json.loads((root / "7.git" / "orchestrix.json").read_bytes())
-    assert marker == {"idempotencyKey": "app:7:createGitRepo:do", "appId": 7, "appName": "shop"}
+    assert marker == {
+        "idempotencyKey": "app:7:createGitRepo:do",
+        "appId": 7,
+        "appName": "shop",
+        "correlationId": "c-7",
+    }
 
 
 NAMES = ["🚀 shop", "../../etc/passwd", "--upload-pack=x", "'; rm -rf ~; '", '"', "$HOME", "%s", "shop\\", "x" * 200]
@@ -123,6 +128,19 @@ async def test_what_somebody_else_made_is_left_alone(
     with pytest.raises(Permanent, match=r"7\.git is there already, and this step did not make it"):
         await run(create, context())
     assert sorted(os.walk(root)) == before
+
+
+@pytest.mark.parametrize("other", [context("bank"), context(correlation_id="c-8")])
+async def test_the_repository_of_the_same_id_in_an_older_database_is_not_taken_for_ones_own(
+    create: Handler, root: Path, other: Context
+) -> None:
+    await run(create, other)
+    before = sorted(os.walk(root))
+    with pytest.raises(
+        Permanent, match=rf"app '{other.app_name}' \(correlation id {other.correlation_id}\)"
+    ) as refused:
+        await run(create, context())
+    assert (refused.value.type, sorted(os.walk(root))) == ("ForeignRepository", before)
 
 
 async def test_somebody_who_is_faster_is_noticed_at_the_rename(
