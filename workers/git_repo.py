@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -149,5 +150,6 @@ def _sweep(root: Path) -> None:
     """Removes what workers left behind that were killed while they built."""
     limit = clock.now().timestamp() - OLD
     for leftover in root.glob(f"{UNFINISHED}*"):
-        if leftover.lstat().st_mtime < limit:
-            shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(FileNotFoundError):  # a living worker has just finished it
+            if leftover.lstat().st_mtime < limit:
+                shutil.rmtree(leftover, ignore_errors=True)

@@ -168,6 +168,12 @@ async def test_what_a_killed_worker_left_behind_is_no_obstacle(create: Handler, 
     assert sorted(os.listdir(root)) == [".unfinished-7-bb", "7.git"], "the young one may be somebody's work"
 
 
+def test_a_worker_starts_while_another_finishes_its_repository(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.mkdir()
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([root / ".unfinished-7-seen-and-gone"]))
+    assert git_repo.handlers(GitSettings(root=str(root)))
+
+
 async def test_a_cancelled_step_leaves_neither_process_nor_folder(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
