@@ -42,10 +42,14 @@ class LogSettings(_Group):
 
 
 class WorkerSettings(_Group):
-    """How much a worker does at once, and how long it may take to stop, in seconds."""
+    """How much a worker does at once, and how long it may take to stop, in seconds.
+
+    A command that came `max_deliveries` times before is not worked on: it seems to end every worker that tries.
+    """
 
     concurrency: int = Field(10, ge=1, le=1000)
     prefetch: int | None = Field(None, ge=1, le=5000)
+    max_deliveries: int = Field(19, ge=1)
     stop_timeout: float = Field(30.0, gt=0)
 
     @property

@@ -46,6 +46,12 @@ class Job:
         return self.deliveries[0].redelivered
 
     @property
+    def delivery_count(self) -> int:
+        """How often the broker had got the command back without an answer when it came here: what joined it later
+        says nothing against it."""
+        return self.deliveries[0].delivery_count
+
+    @property
     def ends(self) -> float:
         """When the step's time is over: it begins anew with a look, for that says that the saga still waits."""
         return (self.looked or self.received) + self.command.timeout_ms / 1000

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Final
 
 from app import clock, crash
+from app.config import WorkerSettings
+from sagas.engine.messages import StepError
 
 from . import events
 from .context import LOGGER
@@ -30,14 +32,14 @@ class Runners:
     """
 
     def __init__(
-        self, desk: Desk, handlers: HandlerTable, reporter: Reporter, outage: Outage, concurrency: int
+        self, desk: Desk, handlers: HandlerTable, reporter: Reporter, outage: Outage, settings: WorkerSettings
     ) -> None:
         self._desk = desk
         self._handlers = handlers
         self._reporter = reporter
         self._outage = outage
-        self._concurrency = concurrency
-        self._slots = asyncio.Semaphore(concurrency)
+        self._settings = settings
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self._ready: asyncio.Queue[Job] = asyncio.Queue()
         self._alone: asyncio.Queue[Job] = asyncio.Queue()
         self._busy: set[Job] = set()
@@ -52,7 +54,7 @@ class Runners:
     def start(self, triage: Triage) -> None:
         """Begins to work; `triage` looks again at what had to wait."""
         self._triage = triage
-        lanes = [self._ready] * self._concurrency + [self._alone]
+        lanes = [self._ready] * self._settings.concurrency + [self._alone]
         self._tasks = [asyncio.create_task(self._serve(lane), name="runner") for lane in lanes]
 
     async def stop(self, timeout: float) -> None:
@@ -113,6 +115,9 @@ class Runners:
 
     async def _attempt(self, job: Job, failures: int) -> bool:
         """Whether there is something to report; if not, something of the worker's own is away."""
+        if job.delivery_count >= self._settings.max_deliveries:
+            self._give_up(job)
+            return True
         try:
             outgoing, good = await invoke(self._handlers[job.command.type], job)
         except OWN_TROUBLE as error:
@@ -122,3 +127,10 @@ class Runners:
         crash.point("worker.after_effect")
         self._reporter.add(Report(outgoing, "done" if good else "failed", job, instead=partial(events.unsendable, job)))
         return True
+
+    def _give_up(self, job: Job) -> None:
+        """Fails the step before the broker's own delivery limit takes the command away without a word."""
+        message = f"{job.command.type} was given to workers {job.delivery_count} times, and none lived to answer"
+        LOGGER.error("%s: it is not tried again", message, extra=job.told)
+        outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
+        self._reporter.add(Report(outgoing, "failed", job, instead=partial(events.unsendable, job)))

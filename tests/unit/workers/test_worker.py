@@ -10,7 +10,7 @@ import pytest
 
 from app.broker.port import Broker
 from app.config import Settings
-from app.errors import ConfigError
+from app.errors import ConfigError, Unavailable
 from app.persistence.engine import Database
 from sagas import Command
 from tests.fakes.rows import Rows
@@ -269,6 +269,53 @@ async def test_redelivered_commands_are_looked_at_and_run_one_after_the_other(ri
     await rig.settled()
     assert most == 1
     assert rig.rows.looks == [[1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize(("limit", "count"), [({}, 19), ({"max_deliveries": 3}, 3), ({"max_deliveries": 3}, 7)])
+async def test_a_command_that_seems_to_end_its_workers_fails_its_step(
+    rig: Rig, limit: dict[str, int], count: int
+) -> None:
+    gate = Gate()
+    worker = await rig.start(gate, **limit)
+    rig.send(1, count=count)
+    await rig.settled()
+    assert (gate.begun, worker.counts.failed) == ([], 1)
+    assert rig.error() == {
+        "type": "WorkerCrashed",
+        "message": f"cmd.createGitRepo was given to workers {count} times, and none lived to answer",
+        "retryable": False,
+    }
+
+
+async def test_a_command_below_the_limit_is_tried_once_more(rig: Rig) -> None:
+    await rig.start(make)
+    rig.send(1, count=18)
+    await rig.settled()
+    assert (len(rig.bodies()), rig.bodies("evt.stepFailed")) == (1, [])
+
+
+async def test_a_command_that_came_too_often_is_still_dropped_where_its_saga_has_moved_on(rig: Rig) -> None:
+    worker = await rig.start(make)
+    rig.rows.put(1, state="REGISTERING", command_id="m-9")
+    rig.send(1, count=19)
+    await rig.settled()
+    assert (worker.counts.dropped, rig.broker.published) == (1, [])
+
+
+async def test_copies_that_joined_a_running_command_say_nothing_against_it(rig: Rig) -> None:
+    tries: list[int] = []
+
+    async def later(context: Context, command: Command) -> None:
+        tries.append(context.attempt)
+        if len(tries) == 1:
+            rig.send(1, count=19)
+            await eventually(lambda: worker.counts.joined == 1, deadline=5.0)
+            raise Unavailable("the database is away")
+
+    worker = await rig.start(later)
+    rig.send(1)
+    await rig.settled()
+    assert (len(tries), len(rig.bodies()), rig.bodies("evt.stepFailed")) == (2, 1, [])
 
 
 async def test_two_lanes_share_the_limit(rig: Rig) -> None:
