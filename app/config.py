@@ -15,7 +15,9 @@ from app.errors import ConfigError
 
 PREFIX = "ORCHESTRIX_"
 OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT")
-ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level"}
+ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
+"""Usual names that stand in for ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything else,
+and changes nothing, for there is one way to run."""
 
 
 class _Group(BaseModel):
@@ -87,7 +89,7 @@ class RegistrationSettings(_Group):
 
 
 class Settings(_Group):
-    """Every setting. Read from `ORCHESTRIX_…`, nested with `__`; `PORT` and `LOG_LEVEL` stand in for two of them."""
+    """Every setting. Read from `ORCHESTRIX_…`, nested with `__`; the names of `ALIASES` stand in for some of them."""
 
     database_url: str | None = None
     broker_url: str | None = None
@@ -138,18 +140,21 @@ def load(environ: Mapping[str, str] | None = None, **flags: Any) -> Settings:
     Raises `ConfigError` that names each wrong value.
     """
     merged: dict[str, Any] = {}
+    named: dict[str, str] = {}
     env = os.environ if environ is None else environ
-    for alias, path in ALIASES.items():
-        name = PREFIX + path.upper().replace(".", "__")
-        if alias in env and not any(key.upper() == name for key in env):
-            _put(merged, path.split("."), env[alias])
+    for alias, setting in ALIASES.items():
+        if alias in env:
+            _put(merged, setting.split("."), env[alias])
+            named[setting] = alias
     for key, text in env.items():
-        if setting := _path(key):
-            _put(merged, setting, text)
-    for key, value in flags.items():
+        if path := _path(key):
+            _put(merged, path, text)
+            named[".".join(path)] = key
+    for flag, value in flags.items():
         if value is not None:
-            _put(merged, key.split("__"), value)
-    return _validated(merged)
+            _put(merged, flag.split("__"), value)
+            named[flag.replace("__", ".")] = "--" + flag.split("__")[-1].replace("_", "-")
+    return _validated(merged, named)
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -201,14 +206,16 @@ def _put(merged: dict[str, Any], path: list[str], value: Any) -> None:
     merged[path[-1]] = value
 
 
-def _validated(values: dict[str, Any]) -> Settings:
+def _validated(values: dict[str, Any], named: Mapping[str, str]) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as wrong:
-        lines = [_sentence(dict(error)) for error in wrong.errors(include_url=False)]
+        lines = [_sentence(dict(error), named) for error in wrong.errors(include_url=False)]
         raise ConfigError("; ".join(lines)) from None
 
 
-def _sentence(error: dict[str, Any]) -> str:
-    name = PREFIX + "__".join(str(part).upper() for part in error["loc"]) if error["loc"] else "the settings"
-    return f"{name}: {str(error['msg']).removeprefix('Value error, ')}"
+def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:
+    """What is wrong with a value, under the name by which it was given."""
+    setting = ".".join(str(part) for part in error["loc"])
+    who = named.get(setting) or (PREFIX + setting.upper().replace(".", "__") if setting else "the settings")
+    return f"{who}: {str(error['msg']).removeprefix('Value error, ')}"

@@ -34,6 +34,40 @@ def test_where_a_value_comes_from(shell: Shell) -> None:
     assert found["database_url"] == (None, "default")
 
 
+def test_a_process_name_is_a_nodes_name(shell: Shell) -> None:
+    assert shown(shell)["node_id"] == ("node", "default")
+    shell.set(PROCESS_NAME="coordinator-2")
+    assert shown(shell)["node_id"] == ("coordinator-2", "alias PROCESS_NAME")
+    shell.set(ORCHESTRIX_NODE_ID="mine")
+    assert shown(shell)["node_id"] == ("mine", "env ORCHESTRIX_NODE_ID")
+
+
+@pytest.mark.parametrize("value", ["development", "production", ""])
+def test_node_env_may_be_set_and_changes_nothing(shell: Shell, value: str) -> None:
+    before = shell("config", "show")
+    shell.set(NODE_ENV=value)
+    after = shell("config", "show")
+    assert (after.code, after.out, after.err) == (0, before.out, "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "flags"),
+    [
+        ("PROCESS_NAME", []),
+        ("PORT", []),
+        ("LOG_LEVEL", []),
+        ("ORCHESTRIX_NODE_ID", []),
+        ("--database-url", ["--database-url", "not so"]),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(shell: Shell, variable: str, flags: list[str]) -> None:
+    if not flags:
+        shell.set(**{variable: "not so"})
+    answer = shell("db", "current", *flags)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"error: {variable}: ")
+
+
 def test_dev_is_a_source_too(shell: Shell) -> None:
     with devfile.claimed(shell.folder):
         devfile.write(shell.folder, database_url="sqlite+aiosqlite:////x", broker_url="amqp://d/", api_url="http://d")
