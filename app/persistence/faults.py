@@ -19,6 +19,8 @@ def translated(error: Exception, dialect: Dialect, *, committing: bool = False) 
     """
     if isinstance(error, OrchestrixError):
         return error
+    if isinstance(error, DBAPIError) and (refusal := dialect.refusal(error)):
+        return Unavailable(refusal)
     found = _found(error, dialect)
     if found is None:
         return error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import URL
 
 from app.errors import ConfigError
@@ -13,9 +15,9 @@ from .sqlite import Sqlite
 
 __all__ = ["BulkInsert", "BulkUpdate", "Dialect", "dialect_of"]
 
-_DIALECTS: dict[str, type[PostgreSql] | type[MySql] | type[Sqlite]] = {
-    "postgresql+asyncpg": PostgreSql,
-    "mysql+asyncmy": MySql,
+_DIALECTS: dict[str, Callable[[URL], Dialect]] = {
+    "postgresql+asyncpg": lambda _: PostgreSql(),
+    "mysql+asyncmy": lambda _: MySql(),
     "sqlite+aiosqlite": Sqlite,
 }
 
@@ -26,4 +28,4 @@ def dialect_of(url: URL) -> Dialect:
     if found is None:
         known = ", ".join(f"{name}://" for name in _DIALECTS)
         raise ConfigError(f"a database URL begins with one of {known}, not with {url.drivername}://")
-    return found()
+    return found(url)

@@ -31,7 +31,7 @@ from sqlalchemy.sql import ColumnElement
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import BulkInsert, BulkUpdate, Row, Statements
+from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
 from .rows import Kind, documents, kind
 
 _TYPES = {
@@ -65,6 +65,8 @@ _MEANINGS: dict[int, type[OrchestrixError]] = {
     3819: Invalid,  # CHECK, MySQL
     4025: Invalid,  # CHECK, MariaDB
 }
+
+_FULL = ((1021,), (1114,))  # the disk, and what InnoDB makes of it: the table
 
 
 class MySql:
@@ -102,6 +104,9 @@ class MySql:
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
         code = error.orig.args[0] if error.orig is not None and error.orig.args else None
         return _MEANINGS.get(code, Unavailable) if isinstance(code, int) else Unavailable
+
+    def refusal(self, error: DBAPIError) -> str | None:
+        return FULL if error.orig is not None and error.orig.args[:1] in _FULL else None
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         return type_coerce(literal_column("UTC_TIMESTAMP(6)"), UtcTime())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import URL, Column, Connection, CursorResult, Engine, Executable, Table
 from sqlalchemy.exc import DBAPIError
@@ -16,6 +16,7 @@ from app.errors import OrchestrixError
 Row = Sequence[Any]
 Result = CursorResult[*tuple[Any, ...]]
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+FULL: Final = "the disk of the database is full; nothing was changed: free some space there"
 
 
 class Statements(Protocol):
@@ -107,6 +108,9 @@ class Dialect(Protocol):
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
         """What a driver's error means to the caller; None where only its class can tell."""
+
+    def refusal(self, error: DBAPIError) -> str | None:
+        """What to tell and do where a driver's error says for sure that nothing was changed, even by a COMMIT."""
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         """The database's own clock in SQL; `now` where it has none that is fine enough."""

@@ -17,7 +17,8 @@ from sqlalchemy.sql import ColumnElement
 from app.errors import ConfigError, Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import BulkInsert, BulkUpdate, Row, Statements
+from .file import DatabaseFile
+from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
 from .rows import document, kind
 
 _PRAGMAS = (
@@ -43,14 +44,19 @@ class Sqlite:
     name = "sqlite"
     one_writer = True
 
+    def __init__(self, url: URL) -> None:
+        self._file = DatabaseFile.of(url)
+
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
-        if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
-            _make_folder(Path(url.database).parent)
+        if self._file is not None:
+            _make_folder(self._file.path.parent)
         return {"connect_args": {"timeout": 10}}
 
     def listen(self, engine: Engine) -> None:
         event.listen(engine, "connect", _connected)
         event.listen(engine, "begin", _begun)
+        if self._file is not None:
+            self._file.watch(engine)
 
     def reading(self) -> dict[str, Any]:
         return {}
@@ -68,6 +74,12 @@ class Sqlite:
             missing = "no such table" in str(error.orig) or "no such column" in str(error.orig)
             return SchemaMismatch if missing else GiveUp
         return _MEANINGS.get(code & _PRIMARY, Unavailable)
+
+    def refusal(self, error: DBAPIError) -> str | None:
+        code = (getattr(error.orig, "sqlite_errorcode", None) or 0) & _PRIMARY
+        if code == sqlite3.SQLITE_FULL:
+            return FULL
+        return self._file.refusal(code, str(error.orig)) if self._file is not None else None
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # SQLite's own clock has milliseconds, and it is this machine's clock anyway.
