@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from app.crash import POINTS
+from app.persistence import schema
+from app.persistence.tables import metadata
 from tests.architecture.source import PRODUCT, modules
 from tests.fault import forks
-from tests.fault.crashing import CASES, At, rig_on
+from tests.fault.crashing import CASES, IN_DEV, At, Rig, dev_dies
 from tests.processes import Processes
+from tests.servers import shared
+from tests.servers.names import Pool
 from tests.servers.run import Run
+from tests.servers.shared import Database
+from tests.servers.sql import run_sql
 from tests.support import eventually_sync
 
 DATABASES: Final = ("postgresql", "mariadb", "sqlite")
@@ -41,23 +49,68 @@ def processes(fork_server: forks.Forks, tmp_path: Path) -> Iterator[Processes]:
     started.close()
 
 
+@pytest.fixture(scope="module")
+def postgresql(postgres_server: Database, _postgres_databases: Pool) -> Iterator[str]:
+    """A database with the schema, for all cases."""
+    with shared.lent(_postgres_databases) as name:
+        yield upgraded(postgres_server.url(name))
+
+
+@pytest.fixture(scope="module")
+def mariadb(mariadb_server: Database, _mariadb_databases: Pool) -> Iterator[str]:
+    """The same on MariaDB."""
+    with shared.lent(_mariadb_databases) as name:
+        yield upgraded(mariadb_server.url(name))
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same in a file."""
+    return upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
+
+
+def upgraded(url: str) -> str:
+    """The address of the database, which has the schema now."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, schema.upgrade(url)).result()
+    return url
+
+
 @pytest.fixture
-def url_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """The address of an empty database of the test's own."""
-    fixtures = {"postgresql": "postgres_url", "mariadb": "mariadb_url", "sqlite": "sqlite_url"}
-    return lambda database: str(request.getfixturevalue(fixtures[database]))
+def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of the case's database, which is emptied when the processes have gone."""
+    url: str = request.getfixturevalue(database)
+    yield url
+    run_sql(url, *(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)))
 
 
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("point", CASES)
 async def test_a_process_dies(
-    point: str, database: str, processes: Processes, tmp_path: Path, rabbitmq_url: str, url_of: Callable[[str], str]
+    point: str,
+    database: str,
+    database_url: str,
+    rabbitmq_url: str,
+    processes: Processes,
+    tmp_path: Path,
+    scale: Callable[[int, int], int],
 ) -> None:
-    case = CASES[point]
-    at = At(point, 1 + DATABASES.index(database) % case.most)
-    rig = await rig_on(processes, tmp_path, url_of(database), rabbitmq_url)
-    names = await case.script(rig, at)
-    await rig.all_well(names, drafts=case.drafts)
+    case, first = CASES[point], DATABASES.index(database)
+    rig = Rig(processes, tmp_path, database_url, rabbitmq_url)
+    for passage in range(first, first + scale(1, 6)):
+        rig.next_round()
+        await case.script(rig, At(point, 1 + passage % case.most))
+        await rig.all_well(drafts=case.drafts * rig.rounds)
+
+
+@pytest.mark.parametrize("point", IN_DEV)
+async def test_dev_dies(point: str, processes: Processes, tmp_path: Path, scale: Callable[[int, int], int]) -> None:
+    first = IN_DEV.index(point)
+    for passage in range(first, first + scale(1, 3)):
+        folder = tmp_path / str(passage)
+        folder.mkdir()
+        await dev_dies(processes, folder, At(point, 1 + passage % CASES[point].most))
+        processes.close()
 
 
 def test_every_point_of_the_code_is_declared_and_tested() -> None:
