@@ -144,7 +144,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def create_task(self, *arguments: Any, **options: Any) -> asyncio.Task[Any]:
-        # The base class holds its tasks weakly: those of a dead process would be collected, and their cleanup would run.
+        # The base class holds tasks weakly: those of a dead process would be collected, and clean up after themselves.
         if len(self._tasks) >= self._prune_at:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._prune_at = 1000 + 2 * len(self._tasks)

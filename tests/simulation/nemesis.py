@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app import clock
 from app.broker.port import Outgoing
@@ -12,7 +12,7 @@ from app.broker.topology import EVENTS
 from app.testing.virtual_time import elapse
 from tests.simulation.system import Member, World
 
-DURATION = 12.0
+DURATION = 9.0
 """Seconds in which faults begin."""
 
 
@@ -41,7 +41,7 @@ class Nemesis:
 
     def _draw(self) -> Fault:
         dice = self._dice
-        kind = dice.choice(sorted(_KINDS))
+        kind = dice.choice(sorted(KINDS))
         target = dice.randrange(0, len(self._world.members))
         return Fault(dice.uniform(0.0, DURATION), kind, target, dice.uniform(0.2, 6.0), dice.random())
 
@@ -51,7 +51,7 @@ class Nemesis:
         for fault in self.plan:
             await elapse(begun + fault.at - self._world.loop.time())
             self._world.witness.note(f"fault {fault}")
-            _KINDS[fault.kind](self, fault, self._world.members[fault.target])
+            KINDS[fault.kind](self, fault, self._world.members[fault.target])
         await elapse(max(0.0, begun + DURATION - self._world.loop.time()))
 
     def heal(self) -> None:
@@ -66,7 +66,7 @@ class Nemesis:
             self._thaw(member)
             member.boot()
 
-    def _later(self, seconds: float, what: Callable[[], object]) -> None:
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
         self._world.loop.call_later(seconds, what)
 
     # The faults.
@@ -87,7 +87,7 @@ class Nemesis:
         process.freeze()
         if broker is not None and fault.share < 0.5:
             broker.cut(0.0, min(seconds, 4.0))  # the broker misses its heartbeats; it is told of that when it thaws
-        self._later(seconds, lambda: process is member.process and self._thaw(member))
+        self._later(seconds, lambda: self._thaw(member) if process is member.process else None)
 
     def _thaw(self, member: Member) -> None:
         if member.process.frozen:
@@ -107,9 +107,13 @@ class Nemesis:
         self._later(fault.seconds, self._world.server.start)
 
     def _alarm(self, fault: Fault, member: Member) -> None:
+        """The broker takes nothing. A saga goes on without its command, and whoever was to send that dies."""
         if self._world.server.up:
             self._world.server.raise_alarm("memory alarm")
             self._later(fault.seconds, self._world.server.clear_alarm)
+            self._later(fault.seconds * fault.share, lambda: self._stranger(fault, member))
+            if fault.share < 0.8:
+                self._later(fault.seconds * 0.9, lambda: self._kill(replace(fault, share=0.0), member))
 
     def _queue(self, fault: Fault, member: Member) -> None:
         queues = sorted(name for name in self._world.server.queues if not name.endswith(".dead"))
@@ -135,6 +139,8 @@ class Nemesis:
     def _stranger(self, fault: Fault, member: Member) -> None:
         """Another program does a saga's step by itself and says so, without naming a command."""
         live = [(saga, row) for saga in self._world.sagas for row in self._world.witness.live(saga)]
+        unsent = {one for (one,) in self._world.file.look("SELECT id FROM outbox")}
+        live = [one for one in live if one[1]["command_id"] in unsent] or live
         if not live:
             return
         saga, row = live[int(fault.share * len(live))]
@@ -153,7 +159,7 @@ class Nemesis:
         self._world.file.commit_lost = lambda: None
 
 
-_KINDS: dict[str, Callable[[Nemesis, Fault, Member], None]] = {
+KINDS: dict[str, Callable[[Nemesis, Fault, Member], None]] = {
     "kill": Nemesis._kill,
     "kill too": Nemesis._kill,
     "stop": Nemesis._stop,
@@ -161,6 +167,7 @@ _KINDS: dict[str, Callable[[Nemesis, Fault, Member], None]] = {
     "cut": Nemesis._cut,
     "broker": Nemesis._broker,
     "alarm": Nemesis._alarm,
+    "alarm too": Nemesis._alarm,
     "queue": Nemesis._queue,
     "database": Nemesis._database,
     "commits": Nemesis._commits,

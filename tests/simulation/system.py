@@ -18,7 +18,7 @@ from app.config import Settings
 from app.errors import RetryLater
 from app.lifecycle import Health
 from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Replayed, Started, StartRequest, Taken
+from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
 from app.orchestration.starts import Starter
 from app.orchestration.watch import Watch
 from app.persistence.idempotency import StoredAnswer

@@ -19,7 +19,7 @@ from sagas.engine.definition import COMPLETED, STEP_FAILED, TERMINAL, Saga
 from sagas.engine.messages import Command
 
 LOOK_IS_GOOD = 1.5
-"""Seconds after which the end of a step must be known to whoever begins to work on it: the look itself may be 1 s old."""
+"""Seconds after which whoever begins to work on a step must know of its end: the look itself may be 1 s old."""
 _TABLES = {"app": ("apps", "app_state_history", "app_id", "app_name")}
 _OTHERS = ("saga_instances", "saga_history", "instance_id", "key")
 
@@ -44,6 +44,7 @@ class Witness:
         self._furthest: dict[tuple[str, int], int] = {}
         self._reported: set[str] = set()
         self._dead: set[str] = set()
+        self._settled: defaultdict[tuple[str, str, int], int] = defaultdict(int)
 
     def note(self, what: str) -> None:
         """One more line of the trace."""
@@ -93,6 +94,9 @@ class Witness:
 
     def _event_acknowledged(self, kind: str, body: Mapping[str, Any]) -> None:
         saga = self._saga(kind, body)
+        self._settled[kind, saga.name, body["appId"]] += 1
+        if self._settled[kind, saga.name, body["appId"]] > 1:
+            self.note(f"repeated {kind} of {saga.name} {body['appId']}")
         row = self._row(saga.name, body["appId"])
         if row is None:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged, there is no such row")
@@ -119,8 +123,8 @@ class Witness:
 
     def begins(self, command: Command) -> None:
         """A handler begins to work."""
-        self.note(f"works on {command.type} {command.id}")
-        self.runs[command.idempotency_key] += 1
+        self.runs[command.id] += 1
+        self.note(f"works {'again ' if self.runs[command.id] > 1 else ''}on {command.type} {command.id}")
         row = self._row(command.saga, command.app_id)
         if row is None:
             self.complain(f"I10: {command.type} of {command.saga} {command.app_id} is worked on, there is no such row")

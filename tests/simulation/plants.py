@@ -1,0 +1,116 @@
+"""Which mistakes are planted to see that a simulation finds them?
+
+Each is one that a hurried change could bring in. They are put around the product from outside, at names that its parts
+call each other by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import true
+
+from app.broker.port import Delivery, Outcome, Outgoing, Published
+from app.orchestration.outgoing import message_of
+from app.persistence import outbox
+from app.persistence.engine import Transaction
+from app.persistence.outbox import OutboxRow
+from app.testing.memory_client import MemoryBroker, MemoryConsumer
+from app.testing.virtual_time import Process, current_process
+from sagas.engine import transition
+from workers.sdk import guard
+from workers.sdk.guard import Verdict
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def publish_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """What is owed goes out while the transaction that owes it is still open."""
+    insert, start = outbox.insert, MemoryBroker.start
+    brokers: dict[Process | None, MemoryBroker] = {}
+    sending: set[asyncio.Task[Any]] = set()
+
+    async def known(broker: MemoryBroker) -> None:
+        brokers[current_process()] = broker
+        await start(broker)
+
+    async def eager(tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | None, lease_s: float) -> None:
+        await insert(tx, rows, claimed_by, lease_s)
+        broker = brokers[current_process()]
+        sending.add(asyncio.create_task(broker.publish([message_of(row) for row in rows])))
+
+    patch.setattr(MemoryBroker, "start", known)
+    patch.setattr(outbox, "insert", eager)
+
+
+def _ack_at_receipt(patch: pytest.MonkeyPatch, queues: str) -> None:
+    receive = MemoryConsumer.receive
+
+    async def early(consumer: MemoryConsumer, limit: int, linger: float = 0.0) -> list[Delivery]:
+        deliveries = await receive(consumer, limit, linger)
+        await consumer.acknowledge([one for one in deliveries if one.queue.startswith(queues)])
+        return deliveries
+
+    patch.setattr(MemoryConsumer, "receive", early)
+
+
+def event_acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """The listener acknowledges what it has received, then does it."""
+    _ack_at_receipt(patch, "evt.")
+
+
+def command_acknowledged_before_event(patch: pytest.MonkeyPatch) -> None:
+    """A worker acknowledges what it has received, then does it."""
+    _ack_at_receipt(patch, "cmd.")
+
+
+def confirms_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """A message counts as sent once it is on its way."""
+    publish = MemoryBroker.publish
+    sending: set[asyncio.Task[Any]] = set()
+
+    async def hasty(broker: MemoryBroker, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        sending.add(asyncio.create_task(publish(broker, messages, timeout)))
+        return [Published(Outcome.CONFIRMED)] * len(messages)
+
+    patch.setattr(MemoryBroker, "publish", hasty)
+
+
+def guard_does_not_look(patch: pytest.MonkeyPatch) -> None:
+    """A worker takes every command for the one that is out."""
+    patch.setattr(guard, "judge", lambda saga, row, command: Verdict.CURRENT if row else Verdict.MISSING)
+
+
+def claims_without_order(patch: pytest.MonkeyPatch) -> None:
+    """The scan claims rows that stand behind an older one of their saga."""
+    patch.setattr(outbox, "_first", true)
+
+
+def late_events_are_taken(patch: pytest.MonkeyPatch) -> None:
+    """An event moves its saga, whatever step that is at."""
+    patch.setattr(transition, "_untimely", lambda saga, instance, step, event: None)
+
+
+def rows_of_the_dead_are_left(patch: pytest.MonkeyPatch) -> None:
+    """A node never sends what another one has committed."""
+
+    async def nothing(tx: Transaction, node: str, lease_s: float, limit: int) -> list[OutboxRow]:
+        return []
+
+    patch.setattr(outbox, "claim", nothing)
+
+
+PLANTS: dict[Plant, str] = {
+    publish_before_commit: "is on the wire, its row is not committed",
+    event_acknowledged_before_commit: "was acknowledged before its commit",
+    command_acknowledged_before_event: "was acknowledged before its event arrived",
+    confirms_not_awaited: "before",
+    guard_does_not_look: "after its end",
+    claims_without_order: "came after a later command",
+    late_events_are_taken: "",
+    rows_of_the_dead_are_left: "not quiet",
+}
+"""Each plant, and the words by which the witness names what is wrong."""
