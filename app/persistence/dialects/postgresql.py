@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -16,19 +17,22 @@ from sqlalchemy import (
     TextClause,
     any_,
     bindparam,
+    event,
     func,
     select,
     text,
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql import ColumnElement
 
+from app import clock
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
+from .port import BulkInsert, BulkUpdate, Row, Statements
 from .rows import Kind, columns_of_values, kind
 
 _ARRAYS = {
@@ -48,6 +52,9 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
     "42703": SchemaMismatch,
     "42501": Unavailable,  # permissions are granted without a new release
 }
+_LAST_USE = "orchestrix used"
+FRESH = 1.0
+"""Seconds after its last use for which a connection is taken to be there still."""
 _MIGRATION = 0x6F72636865737478  # "orchestx": no other lock of the database has this number
 _CLASSES: dict[str, type[OrchestrixError]] = {"22": Invalid, "23": Invalid, "42": GiveUp}
 
@@ -67,12 +74,13 @@ class PostgreSql:
             "lock_timeout": "2000",
         }
         return {
-            "pool_pre_ping": True,
             "connect_args": {"timeout": 5, "command_timeout": limit, "server_settings": settings},
         }
 
     def listen(self, engine: Engine) -> None:
-        """Nothing to add: the settings travel with the connection, and the driver begins transactions."""
+        """The settings travel with the connection, and the driver begins transactions."""
+        event.listen(engine, "checkout", _still_open)
+        event.listen(engine, "checkin", _used)
 
     def reading(self) -> dict[str, Any]:
         return {"isolation_level": "AUTOCOMMIT"}
@@ -90,9 +98,6 @@ class PostgreSql:
             return Contention
         state = getattr(error.orig, "sqlstate", None)
         return _MEANINGS.get(state) or _CLASSES.get(state[:2], Unavailable) if state else Unavailable
-
-    def refusal(self, error: DBAPIError) -> str | None:
-        return FULL if getattr(error.orig, "sqlstate", None) == "53100" else None
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # now() would be the transaction's start; a sub-select makes the clock one value, so that an index can be used.
@@ -136,6 +141,25 @@ class PostgreSql:
             f" SET count = {table}.count + excluded.count, last_at = excluded.last_at"
         )
         await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
+
+
+def _used(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_LAST_USE] = clock.monotonic()
+
+
+def _still_open(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+    """Lets the pool replace its connections once the server has closed one.
+
+    The loop hears of that by itself, but a question is certain. The pool's own costs three round trips, also where the
+    connection was in use a moment ago.
+    """
+    if connection.driver_connection.is_closed():
+        raise InvalidatePoolError("the server has closed the connection")
+    if clock.monotonic() - record.info.get(_LAST_USE, math.inf) > FRESH:
+        try:
+            connection.run_async(lambda driver: driver.execute(""))
+        except Exception as error:
+            raise InvalidatePoolError("the server does not answer on the connection") from error
 
 
 @cache

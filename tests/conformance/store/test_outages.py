@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from app.errors import ConfigError, Conflict, Invalid, OutcomeUnknown, SchemaMismatch, Unavailable
 from app.persistence import history, instances
+from app.persistence.dialects import postgresql
 from app.persistence.engine import Connection, Database, Transaction
 from app.persistence.pairs import APPS
 from sagas.engine.state import Change
@@ -80,7 +81,10 @@ async def test_a_session_ended_before_its_commit_leaves_the_outcome_open(served:
     assert await keys(served) == []
 
 
-async def test_idle_sessions_that_ended_are_replaced_without_an_error(served: Database) -> None:
+async def test_idle_sessions_that_ended_are_replaced_without_an_error(
+    served: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "FRESH", 0.0)
     async with served.read() as connection:
         await end_session_of(connection)
     assert await keys(served) == []
