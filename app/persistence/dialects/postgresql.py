@@ -32,7 +32,7 @@ from app import clock
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import BulkInsert, BulkUpdate, Row, Statements
+from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
 from .rows import Kind, columns_of_values, kind
 
 _ARRAYS = {
@@ -98,6 +98,9 @@ class PostgreSql:
             return Contention
         state = getattr(error.orig, "sqlstate", None)
         return _MEANINGS.get(state) or _CLASSES.get(state[:2], Unavailable) if state else Unavailable
+
+    def refusal(self, error: DBAPIError) -> str | None:
+        return FULL if getattr(error.orig, "sqlstate", None) == "53100" else None
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # now() would be the transaction's start; a sub-select makes the clock one value, so that an index can be used.
