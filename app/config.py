@@ -5,19 +5,24 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.errors import ConfigError
 
 PREFIX = "ORCHESTRIX_"
-OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT")
+OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT", "ORCHESTRIX_API__AUTH")
+LATER = {"ORCHESTRIX_API__TOKENS": "has no effect yet: until there are tokens, whoever reaches the API may use it"}
+"""What has a meaning in later versions only, and what that means today. `ORCHESTRIX_API__AUTH=none` is how it is."""
+NEAR = 0.6
+"""How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
 ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
-"""Usual names that stand in for ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything else,
-and changes nothing, for there is one way to run."""
+"""Usual names that stand in for ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything
+else, and changes nothing, for there is one way to run."""
 
 
 class _Group(BaseModel):
@@ -94,7 +99,7 @@ class Settings(_Group):
     database_url: str | None = None
     broker_url: str | None = None
     api_url: str | None = None
-    node_id: str = Field("node", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")
+    node_id: str = "node"
     sagas: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     http: HttpSettings = HttpSettings()
@@ -109,6 +114,13 @@ class Settings(_Group):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("node_id")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}", value):
+            raise ValueError("write 1 to 40 letters, digits, dots, - or _, of which the first is a letter or a digit")
+        return value
 
     @field_validator("database_url")
     @classmethod
@@ -157,8 +169,8 @@ def load(environ: Mapping[str, str] | None = None, **flags: Any) -> Settings:
     return _validated(merged, named)
 
 
-def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
-    """A sentence for each `ORCHESTRIX_…` variable that means nothing, with the nearest name that does."""
+def idle_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each `ORCHESTRIX_…` variable without effect, with the nearest name where one is really near."""
     known = [PREFIX + name.upper().replace(".", "__") for name in names()]
     env = os.environ if environ is None else environ
     strange = [
@@ -166,11 +178,30 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
         for key in env
         if key.upper().startswith(PREFIX) and not key.startswith(OUTSIDE) and key.upper() not in known
     ]
-    sentences = []
-    for key in sorted(strange):
-        near = difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.6)
-        sentences.append(f"{key} is no setting" + (f": did you mean {near[0]}?" if near else ""))
+    sentences = [f"{key} {_unknown(key, known)}" for key in sorted(strange)]
+    if "ORCHESTRIX_CRASH_AT" in env and env.get("ORCHESTRIX_TESTING") != "1":
+        sentences.append("ORCHESTRIX_CRASH_AT is ignored: it works only together with ORCHESTRIX_TESTING=1")
     return sentences
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    name = key.upper()
+    nearest = max(known, key=lambda one: _likeness(name, one))
+    meant = f": did you mean {nearest}?" if _likeness(name, nearest) else ""
+    return LATER.get(name) or f"is no setting{meant}"
+
+
+def _likeness(given: str, known: str) -> float:
+    """From 0, if they differ in more than a slip, to 1. Word by word: the long beginnings are alike everywhere."""
+    pairs = list(zip_longest(_words(given), _words(known), fillvalue=""))
+    ratios = [difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs]
+    if min(ratios) >= NEAR:
+        return sum(ratios) / len(ratios)
+    return 1.0 if "".join(_words(given)) == "".join(_words(known)) else 0.0
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in name.removeprefix(PREFIX).split("_") if word]
 
 
 def names() -> list[str]:
@@ -186,11 +217,25 @@ def names() -> list[str]:
 
 
 def redacted(url: str) -> str:
-    """`url` with its password hidden."""
+    """`url` without its password and without what its query calls a password, secret or token.
+
+    Raises `ValueError` for what is no URL.
+    """
     parts = urlsplit(url)
-    if parts.password is None:
-        return re.sub(r"(password|passwd|secret)=[^&]+", r"\1=***", url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@", 1)))
+    if parts.netloc and "@" not in parts.netloc and "@" in url:
+        # A password with a bare `/`, `?` or `#` in it: what looks like the host is the beginning of the login.
+        return f"{parts.scheme}://***@{redacted('//' + url.rpartition('@')[2])[2:]}"
+    login, at, place = parts.netloc.rpartition("@")
+    netloc = f"{login.partition(':')[0]}:***{at}{place}" if ":" in login else parts.netloc
+    return _QUERY_SECRET.sub(_hide, url.replace(parts.netloc, netloc, 1))
+
+
+_QUERY_SECRET: Final = re.compile(r"(?<=[?&;#])([^=&;#]*)=([^&;#]*)")
+
+
+def _hide(field: re.Match[str]) -> str:
+    name = unquote(field[1]).lower()
+    return f"{field[1]}=***" if any(word in name for word in ("password", "passwd", "secret", "token")) else field[0]
 
 
 def _path(key: str) -> list[str] | None:

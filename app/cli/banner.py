@@ -42,7 +42,7 @@ def database(url: str) -> str:
     """The kind of database and where it is, without password."""
     kind = url.split("+")[0]
     if kind == "sqlite":
-        return f"sqlite {_near(url.split(':///', 1)[-1])}"
+        return f"sqlite {_near(hidden(url).split(':///', 1)[-1])}"
     return hidden(url)
 
 

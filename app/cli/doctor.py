@@ -71,8 +71,8 @@ async def _guarded(what: str, check: Callable[[], Awaitable[list[Finding]]]) -> 
 
 
 def _settings() -> list[Finding]:
-    unknown = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in config.unknown_variables()]
-    return unknown or [Finding(OK, "settings", "every ORCHESTRIX_ variable is known")]
+    idle = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in config.idle_variables()]
+    return idle or [Finding(OK, "settings", "every ORCHESTRIX_ variable is known")]
 
 
 async def _database(settings: Settings, folder: Path) -> list[Finding]:

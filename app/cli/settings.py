@@ -27,9 +27,9 @@ _FROM_DEV = ("database_url", "broker_url", "api_url")
 
 
 def load(arguments: argparse.Namespace) -> Settings:
-    """The settings under the flags of this command. Warns of variables that mean nothing. Raises `ConfigError`."""
+    """The settings under the flags of this command. Warns of variables without effect. Raises `ConfigError`."""
     crash.arm(os.environ)
-    for sentence in config.unknown_variables():
+    for sentence in config.idle_variables():
         exits.warn(sentence)
     return config.load(**flags(arguments))
 
