@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from pamqp import commands
 
+from app import clock
 from app.errors import Invalid, Unavailable
 
 from . import codec
@@ -25,6 +27,11 @@ MOST_IN_FLIGHT: Final = 1000
 """Messages that one call has in flight at a time; the next ones follow when these are confirmed."""
 MOST_BYTES: Final = 4 * 2**20
 """The same limit in bytes; a larger message goes alone."""
+MOST_GIVEN_UP: Final = 1000
+GIVEN_UP_FOR: Final = 60.0
+"""More than so many messages that nobody has waited for since so many seconds cost the channel; a new one owes none."""
+COPY: Final = "x-copy"
+"""The header of a message that is sent again while the broker still owes the answer for an earlier copy of it."""
 _TOO_LARGE: Final = re.compile(r"message size (\d+)")
 _NO_EXCHANGE: Final = re.compile(r"no exchange '(.*?)' in vhost")
 
@@ -38,6 +45,8 @@ class _Slot:
     index: int
     message: Outgoing
     flight: _Flight
+    sequence: int
+    copy: bool = False
     returned: str | None = None
     result: Published | None = None
 
@@ -45,6 +54,13 @@ class _Slot:
         if self.result is None:
             self.result = result
             self.flight.landed()
+
+
+class _GivenUp(NamedTuple):
+    """What is left of a message whose confirm is late: nobody waits for it, but the broker may still answer."""
+
+    message_id: str
+    since: float
 
 
 class _Flight:
@@ -55,11 +71,9 @@ class _Flight:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = 0
 
-    def add(self, index: int, message: Outgoing) -> _Slot:
-        slot = _Slot(index, message, self)
+    def add(self, slot: _Slot) -> None:
         self.slots.append(slot)
         self._open += 1
-        return slot
 
     def landed(self) -> None:
         self._open -= 1
@@ -71,7 +85,8 @@ class Publisher(Listener):
     """The publish side of a broker: one channel in confirm mode, opened again as soon as the broker has closed it.
 
     A return names its message by the message id alone, so no two messages of one id are ever in flight together: the
-    second waits for the first.
+    second waits for the first. It does not wait for one that was given up; it then carries its number on the channel in
+    a header, so that a late return of the first is not taken for its own.
     """
 
     def __init__(self) -> None:
@@ -80,8 +95,9 @@ class Publisher(Listener):
         self._open = asyncio.Event()
         self._trouble = "not connected to the broker yet"
         self._sequence = 0
-        self._pending: dict[int, _Slot] = {}
+        self._pending: dict[int, _Slot | _GivenUp] = {}
         self._by_id: dict[str, _Slot] = {}
+        self._given_up: Counter[str] = Counter()
         self._reopening: asyncio.Task[None] | None = None
 
     async def attach(self, link: Link) -> None:
@@ -163,8 +179,9 @@ class Publisher(Listener):
                 ahead = self._by_id[message.message_id].flight
                 left.append(index)
                 continue
+            slot = self._slot(index, message, flight)
             try:
-                frames = codec.publish(message, channel.number, link.frame_max)
+                frames = codec.publish(slot.message, channel.number, link.frame_max)
             except Invalid as e:
                 results[index] = Published(Outcome.REFUSED, str(e))
                 continue
@@ -172,35 +189,68 @@ class Publisher(Listener):
                 return left + waiting[place:], data, ahead
             room -= len(frames)
             data.append(frames)
-            self._register(flight.add(index, message))
+            self._register(slot)
         return left, data, ahead
 
+    def _slot(self, index: int, message: Outgoing, flight: _Flight) -> _Slot:
+        sequence = self._sequence + 1
+        if message.message_id not in self._given_up:
+            return _Slot(index, message, flight, sequence)
+        copy = replace(message, headers={**message.headers, COPY: sequence})
+        return _Slot(index, copy, flight, sequence, copy=True)
+
     def _register(self, slot: _Slot) -> None:
-        self._sequence += 1
-        self._pending[self._sequence] = slot
+        self._sequence = slot.sequence
+        self._pending[slot.sequence] = slot
         self._by_id[slot.message.message_id] = slot
+        slot.flight.add(slot)
 
     def _unload(self, flight: _Flight, results: list[Published | None]) -> None:
         """Takes over the results. What has none is given up: a late confirm finds nobody who waits for it."""
+        late = [slot for slot in flight.slots if slot.result is None]
         for slot in flight.slots:
             results[slot.index] = slot.result
-            if slot.result is None:
-                self._forget_id(slot)
+        for slot in late:
+            self._give_up(slot)
         if not flight.done.done():
             flight.done.set_result(None)
+        if late:
+            self._shed()
+
+    def _give_up(self, slot: _Slot) -> None:
+        self._forget_id(slot)
+        self._pending[slot.sequence] = _GivenUp(slot.message.message_id, clock.monotonic())
+        self._given_up[slot.message.message_id] += 1
+
+    def _shed(self) -> None:
+        """Opens the channel anew where too many answers are overdue: they would pile up as long as a queue is stuck."""
+        if len(self._pending) <= MOST_GIVEN_UP:
+            return
+        old = clock.monotonic() - GIVEN_UP_FOR
+        overdue = sum(isinstance(one, _GivenUp) and one.since <= old for one in self._pending.values())
+        if overdue > MOST_GIVEN_UP and self._channel is not None and self._link is not None:
+            why = f"the broker owes the answers for {overdue} messages since {GIVEN_UP_FOR:g} s"
+            log.warning("%s: the publish channel is opened anew", why)
+            self._channel.abandon(why)
+            self._lose(ChannelLost(0, why))
+            self._begin_to_reopen(self._link)
 
     def _forget_id(self, slot: _Slot) -> None:
         if self._by_id.get(slot.message.message_id) is slot:
             del self._by_id[slot.message.message_id]
 
     def on_return(self, method: bytes, header: bytes) -> None:
-        slot = self._by_id.get(codec.read_properties(header).message_id or "")
-        if slot is not None:
+        properties = codec.read_properties(header)
+        slot = self._by_id.get(properties.message_id or "")
+        if slot is not None and properties.headers.get(COPY) == (slot.sequence if slot.copy else None):
             returned = codec.read_return(method)
             slot.returned = f"{returned.code} {returned.text}"
 
     def on_confirm(self, tag: int, multiple: bool, accepted: bool) -> None:
         for slot in self._take(tag, multiple):
+            if isinstance(slot, _GivenUp):
+                self._answered_late(slot)
+                continue
             self._forget_id(slot)
             if not accepted:
                 slot.settle(Published(Outcome.UNKNOWN, "the broker could not keep the message (nack)"))
@@ -209,26 +259,39 @@ class Publisher(Listener):
             else:
                 slot.settle(CONFIRMED)
 
-    def _take(self, tag: int, multiple: bool) -> Iterable[_Slot]:
+    def _answered_late(self, given_up: _GivenUp) -> None:
+        self._given_up[given_up.message_id] -= 1
+        if not self._given_up[given_up.message_id]:
+            del self._given_up[given_up.message_id]
+
+    def _take(self, tag: int, multiple: bool) -> Iterable[_Slot | _GivenUp]:
         if multiple:
             return [self._pending.pop(one) for one in list(takewhile(lambda one: one <= tag, self._pending))]
         slot = self._pending.pop(tag, None)
         return () if slot is None else (slot,)
 
     def on_lost(self, lost: ChannelLost) -> None:
+        self._lose(lost)
+        if lost.code and self._link is not None:
+            log.warning("the broker closed the publish channel: %s %s", lost.code, lost)
+            self._begin_to_reopen(self._link)
+        else:
+            self._open.set()  # whoever waits for the channel is to see that the link is gone
+
+    def _lose(self, lost: ChannelLost) -> None:
         self._channel = None
         self._open.clear()
         self._trouble = str(lost)
-        slots = list(self._pending.values())
+        unanswered = list(self._pending.values())
         self._pending.clear()
         self._by_id.clear()
-        for slot in slots:
-            slot.settle(_blame(slot, slots, lost))
-        if lost.code and self._link is not None:
-            log.warning("the broker closed the publish channel: %s %s", lost.code, lost)
-            self._reopening = asyncio.create_task(self._reopen(self._link), name="reopen the publish channel")
-        else:
-            self._open.set()  # whoever waits for the channel is to see that the link is gone
+        self._given_up.clear()
+        for slot in unanswered:
+            if isinstance(slot, _Slot):
+                slot.settle(_blame(slot, unanswered, lost))
+
+    def _begin_to_reopen(self, link: Link) -> None:
+        self._reopening = asyncio.create_task(self._reopen(link), name="reopen the publish channel")
 
     async def _reopen(self, link: Link) -> None:
         try:
@@ -237,19 +300,20 @@ class Publisher(Listener):
             link.abort(f"the publish channel could not be opened again ({e})")
 
 
-def _blame(slot: _Slot, in_flight: Sequence[_Slot], lost: ChannelLost) -> Published:
+def _blame(slot: _Slot, unanswered: Sequence[_Slot | _GivenUp], lost: ChannelLost) -> Published:
     """What the end of the channel says about one message that was in flight."""
     detail, closed = f"{lost.code} {lost}" if lost.code else str(lost), bool(lost.code)
     if lost.code == 404 and (found := _NO_EXCHANGE.search(str(lost))) and found[1] == slot.message.exchange:
         return Published(Outcome.RETURNED, detail, closed)
-    if lost.code == 406 and _is_to_blame(slot, in_flight, lost):
+    if lost.code == 406 and _is_to_blame(slot, unanswered, lost):
         return Published(Outcome.REFUSED, detail, closed)
     return Published(Outcome.UNKNOWN, detail, closed)
 
 
-def _is_to_blame(slot: _Slot, in_flight: Sequence[_Slot], lost: ChannelLost) -> bool:
+def _is_to_blame(slot: _Slot, unanswered: Sequence[_Slot | _GivenUp], lost: ChannelLost) -> bool:
     found = _TOO_LARGE.search(str(lost))
     if found is None:
-        return len(in_flight) == 1
+        return len(unanswered) == 1
     size = int(found[1])
-    return len(slot.message.body) == size and sum(len(one.message.body) == size for one in in_flight) == 1
+    alike = sum(isinstance(one, _Slot) and len(one.message.body) == size for one in unanswered)
+    return len(slot.message.body) == size and alike == 1

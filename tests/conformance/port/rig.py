@@ -57,8 +57,8 @@ class Proxy:
         self._port = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._flowing, self._answering = asyncio.Event(), asyncio.Event()
+        self.thaw()
 
     @property
     def url(self) -> str:
@@ -76,7 +76,7 @@ class Proxy:
 
     async def stop(self) -> None:
         """Refuses new connections and cuts the present ones."""
-        self._flowing.set()
+        self.thaw()
         if self._server is not None:
             self._server.close()
         self.cut()
@@ -93,21 +93,28 @@ class Proxy:
         """Keeps the connections open and forwards nothing."""
         self._flowing.clear()
 
+    def freeze_answers(self) -> None:
+        """Forwards what the clients send, but not what the broker says."""
+        self._answering.clear()
+
     def thaw(self) -> None:
+        """Forwards everything again, what has been kept first."""
         self._flowing.set()
+        self._answering.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_reader, to_writer = await asyncio.open_connection(self._target.host, self._target.port)
         self._writers |= {writer, to_writer}
-        for source, target in ((reader, to_writer), (to_reader, writer)):
-            task = asyncio.create_task(self._pump(source, target))
+        for source, target, gate in ((reader, to_writer, self._flowing), (to_reader, writer, self._answering)):
+            task = asyncio.create_task(self._pump(source, target, gate))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, gate: asyncio.Event) -> None:
         with suppress(ConnectionError):
             while data := await source.read(65536):
                 await self._flowing.wait()
+                await gate.wait()
                 target.write(data)
                 await target.drain()
         target.close()

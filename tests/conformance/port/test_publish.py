@@ -116,6 +116,24 @@ async def test_a_late_confirm_is_unknown_and_does_no_harm(rig: Rig, broker: Amqp
     assert broker.state is LinkState.UP
 
 
+async def test_a_late_return_of_a_copy_that_was_given_up_is_not_that_of_the_next(rig: Rig, broker: AmqpBroker) -> None:
+    rig.proxy.freeze_answers()
+    assert outcomes(await broker.publish([message(id="twice", key="nowhere")], timeout=0.3)) == [UNKNOWN]
+    again = asyncio.create_task(broker.publish([message(id="twice")]))
+    await asyncio.sleep(0)
+    rig.proxy.thaw()
+    assert outcomes(await again) == [CONFIRMED]
+
+
+async def test_a_copy_that_is_returned_is_told_apart_from_one_that_was_given_up(rig: Rig, broker: AmqpBroker) -> None:
+    rig.proxy.freeze_answers()
+    assert outcomes(await broker.publish([message(id="twice")], timeout=0.3)) == [UNKNOWN]
+    again = asyncio.create_task(broker.publish([message(id="twice", key="nowhere"), message(id="other")]))
+    await asyncio.sleep(0)
+    rig.proxy.thaw()
+    assert outcomes(await again) == [RETURNED, CONFIRMED]
+
+
 async def _count_is(broker: AmqpBroker, count: int) -> bool:
     return await broker.message_count("jobs") == (count, 0)
 
