@@ -130,8 +130,12 @@ class System:
         try:
             ledger = await eventually(ended, deadline=deadline, every=0.25, message="every saga ends")
         except AssertionError as late:
-            live = [app for app in (await self.ledger()).apps if app.state not in ("COMPLETED", "FAILED")]
-            raise AssertionError(f"{late}; {len(live)} live, such as {live[:3]}") from None
+            ledger = await self.ledger()
+            live = [app for app in ledger.apps if app.state not in ("COMPLETED", "FAILED")]
+            missing = sorted(wanted - {app.name for app in ledger.apps})
+            raise AssertionError(
+                f"{late}; {len(live)} live, such as {live[:3]}; missing {missing[:3]}; outbox {ledger.outbox[:3]}"
+            ) from None
         assert ledger is not None
         return ledger
 

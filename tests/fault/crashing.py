@@ -50,8 +50,9 @@ class At:
 class Rig(System):
     """A system whose claims run out after a second, so that nobody waits long for what a dead process has claimed."""
 
-    def __init__(self, processes: Processes, folder: Path, database_url: str, broker_url: str) -> None:
+    def __init__(self, processes: Processes, folder: Path, database_url: str, broker_url: str, **settings: str) -> None:
         super().__init__(processes, folder, database_url, broker_url)
+        self._settings = settings
         self.tap = Tap(broker_url)
         self.rounds = 0
         self.names: tuple[str, ...] = ()
@@ -60,11 +61,15 @@ class Rig(System):
     def next_round(self) -> None:
         """New names; nothing runs any more."""
         self.processes.close()
+        self.next_names(APPS)
+
+    def next_names(self, count: int) -> None:
+        """Names for so many apps."""
         self.rounds += 1
-        self.names = tuple(f"app-{self.rounds}.{n}" for n in range(APPS))
+        self.names = tuple(f"app-{self.rounds}.{n}" for n in range(count))
 
     def env(self, **more: str) -> dict[str, str]:
-        return super().env(ORCHESTRIX_ORCHESTRATOR__CLAIM="1", **more)
+        return super().env(ORCHESTRIX_ORCHESTRATOR__CLAIM="1", **self._settings, **more)
 
     async def ready_node(self, at: At | None = None) -> tuple[Process, Client]:
         """A node that is ready, armed or not, and a client of it."""
@@ -75,6 +80,14 @@ class Rig(System):
     def armed_node(self, at: At) -> tuple[Process, str]:
         """A node that is to die."""
         return self.node(port=None, **at.env)
+
+    async def armed(self, at: At) -> Process:
+        """A node or a worker, as the point asks for, that is to die beside others."""
+        if not at.point.startswith("worker."):
+            return (await self.ready_node(at))[0]
+        worker = self.worker(**at.env)
+        await worker.wait_for_line("cmd.createGitRepo")
+        return worker
 
     async def sent(self) -> None:
         """Waits until nothing is left in the outbox."""

@@ -15,18 +15,21 @@ import pytest
 from app.crash import POINTS
 from app.persistence import schema
 from app.persistence.tables import metadata
+from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault import forks
-from tests.fault.crashing import CASES, IN_DEV, At, Rig, dev_dies
+from tests.fault.crashing import APPS, CASES, IN_DEV, At, Rig, create, dev_dies, died
+from tests.fault.usage import used
 from tests.processes import Processes
 from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.run import Run
-from tests.servers.shared import Database
+from tests.servers.shared import Broker, Database
 from tests.servers.sql import run_sql
-from tests.support import eventually_sync
+from tests.support import eventually, eventually_sync
 
 DATABASES: Final = ("postgresql", "mariadb", "sqlite")
+DEATHS: Final = [At("worker.after_guard", 2), At("events.before_commit", 2), At("outbox.after_publish", 1)]
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,42 @@ async def test_dev_dies(point: str, processes: Processes, tmp_path: Path, scale:
         folder.mkdir()
         await dev_dies(processes, folder, At(point, 1 + passage % CASES[point].most))
         processes.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+async def test_what_dead_processes_had_is_given_back(
+    database_url: str,
+    rabbitmq_server: Broker,
+    rabbitmq_url: str,
+    processes: Processes,
+    tmp_path: Path,
+    scale: Callable[[int, int], int],
+) -> None:
+    rig = Rig(processes, tmp_path, database_url, rabbitmq_url, ORCHESTRIX_DATABASE__POOL_SIZE="3")
+    node, url = rig.node()
+    await rig.ready(url)
+    worker = rig.worker()
+
+    async def work(count: int) -> None:
+        rig.next_names(count)
+        async with Client(url) as client:
+            assert await create(client, rig.names, at_once=50) == list(rig.names)
+
+    await work(150)
+    await rig.all_well()
+    before = await used(rig, (node, worker), rabbitmq_server)
+    for at in DEATHS * scale(1, 10):
+        doomed = await rig.armed(at)
+        await work(50)
+        await died(doomed, at)
+        await rig.all_well(drafts=rig.rounds * APPS)
+
+    async def given_back() -> bool:
+        now = await used(rig, (node, worker), rabbitmq_server)
+        assert now.above(before) is None, now.above(before)
+        return True
+
+    await eventually(given_back, deadline=20, every=0.5)
 
 
 def test_every_point_of_the_code_is_declared_and_tested() -> None:
