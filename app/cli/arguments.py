@@ -10,6 +10,10 @@ from typing import Any, NoReturn
 
 Command = Callable[[argparse.Namespace], int]
 
+_PORT = 0, 65_535
+_ID = 1, 2**53 - 1
+_LIMIT = 1, 200
+_CONCURRENCY = 1, 1000
 _EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
 
 
@@ -57,11 +61,13 @@ class _Version(argparse.Action):
 
 def _add_processes(commands: Any) -> None:
     dev = _leaf(commands, "dev", "run:dev", "everything in one process, nothing to install: API, orchestrator, workers")
-    dev.add_argument("--port", type=_port, metavar="PORT", help="the API's port (8080; the next free one if taken)")
+    dev.add_argument(
+        "--port", type=_whole(*_PORT), metavar="PORT", help="the API's port (8080; the next free one if taken)"
+    )
 
     serve = _leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, or both")
     serve.add_argument("--host", metavar="HOST", help="where the API listens (127.0.0.1)")
-    serve.add_argument("--port", type=_port, metavar="PORT", help="where the API listens (8080)")
+    serve.add_argument("--port", type=_whole(*_PORT), metavar="PORT", help="where the API listens (8080)")
     serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator (default: both)")
     _add_urls(serve)
 
@@ -69,7 +75,7 @@ def _add_processes(commands: Any) -> None:
     worker.add_argument(
         "-q", "--queue", action="append", default=[], metavar="QUEUE", help="a command to handle, again for more (all)"
     )
-    worker.add_argument("--concurrency", type=_positive, metavar="N", help="how many commands at once (10)")
+    worker.add_argument("--concurrency", type=_whole(*_CONCURRENCY), metavar="N", help="how many commands at once (10)")
     _add_urls(worker)
 
 
@@ -130,7 +136,7 @@ def _add_readers(actions: Any, saga: str | None) -> None:
             command.set_defaults(saga=saga)
         else:
             _add_saga(command)
-        command.add_argument("id", type=_positive, metavar="ID", help="its number")
+        command.add_argument("id", type=_whole(*_ID), metavar="ID", help="its number")
         _add_client(command)
 
 
@@ -165,7 +171,7 @@ def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
     add("--created-before", metavar="TIME", help="RFC 3339")
     add("--q", metavar="PREFIX", help=f"only where {name} begins like this (case matters)")
     add("--sort", metavar="FIELD", help="createdAt, updatedAt, appName or key; - in front descends (-createdAt)")
-    add("--limit", type=_positive, metavar="N", help="how many at once, at most 200")
+    add("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
     add("--cursor", metavar="CURSOR", help="go on where a list ended")
     _add_client(command)
 
@@ -209,24 +215,16 @@ def _run(where: str, arguments: argparse.Namespace) -> int:
     return command(arguments)
 
 
-def _port(text: str) -> int:
-    number = _number(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: write a number from 0 to 65535")
-    return number
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `low` to `high`."""
 
+    def read(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {low} to {high}")
+        return number
 
-def _positive(text: str) -> int:
-    number = _number(text)
-    if not 0 < number < 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
+    return read
 
 
 def _seconds(text: str) -> float:
@@ -235,5 +233,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 < number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, as 20 or 20s, up to a day")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, as 20 or 20s, up to a day (86400)")
     return number

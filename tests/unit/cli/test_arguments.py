@@ -73,6 +73,37 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(shell: Shell, arguments
     assert "--help" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        ("apps list --limit 201", "from 1 to 200"),
+        ("apps list --limit x", "from 1 to 200"),
+        ("apps show 0", "from 1 to 9007199254740991"),
+        ("sagas history order 9007199254740992", "from 1 to 9007199254740991"),
+        ("worker --concurrency 1001", "from 1 to 1000"),
+        ("serve --port 65536", "from 0 to 65535"),
+        ("apps create x --by y --wait 86401", "up to a day (86400)"),
+    ],
+)
+def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, allowed: str) -> None:
+    answer = shell(*arguments.split())
+    assert answer.code == 2
+    assert allowed in answer.err
+
+
+def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
+    from app.api.parameters import MAX_LIMIT
+    from app.cli import arguments
+    from app.config import WorkerSettings
+    from sagas.engine.messages import MAX_ID
+
+    assert arguments._LIMIT[1] == MAX_LIMIT
+    assert arguments._ID[1] == MAX_ID - 1
+    WorkerSettings(concurrency=arguments._CONCURRENCY[1])
+    with pytest.raises(ValueError, match="less than or equal"):
+        WorkerSettings(concurrency=arguments._CONCURRENCY[1] + 1)
+
+
 def test_version(shell: Shell) -> None:
     answer = shell("--version")
     assert answer.code == 0
