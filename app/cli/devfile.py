@@ -58,6 +58,8 @@ def read(folder: Path) -> DevFile | None:
         )
     except FileNotFoundError:
         return None
+    except NotADirectoryError as wrong:
+        raise ConfigError(_in_the_way(folder)) from wrong
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise ConfigError(f"{path} cannot be read ({wrong}): delete it, then start `orchestrix dev` again") from wrong
 
@@ -119,6 +121,8 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         path_of(folder).parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(_lock_path(folder), os.O_RDWR | os.O_CREAT, 0o600)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(_in_the_way(folder)) from error
     except OSError as error:
         raise ConfigError(f"cannot write {folder / FOLDER} ({error.strerror}): choose another folder") from error
     try:
@@ -130,6 +134,10 @@ def claimed(folder: Path) -> Iterator[None]:
             _remove(folder)
     finally:
         os.close(lock)
+
+
+def _in_the_way(folder: Path) -> str:
+    return f"{folder / FOLDER} is a file, and must be a folder: move it away, or go to another folder"
 
 
 def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> None:

@@ -120,8 +120,19 @@ def test_a_huge_pid_is_dead(tmp_path: Path) -> None:
         devfile.running(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_called_a_file(tmp_path: Path) -> None:
     (tmp_path / devfile.FOLDER).write_text("a file")
+    with (
+        pytest.raises(ConfigError, match=f"{devfile.FOLDER} is a file, and must be a folder"),
+        devfile.claimed(tmp_path),
+    ):
+        pass
+    with pytest.raises(ConfigError, match=f"{devfile.FOLDER} is a file, and must be a folder"):
+        devfile.running(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / devfile.FOLDER / "dev.lock").mkdir(parents=True)
     with pytest.raises(ConfigError, match="choose another folder"), devfile.claimed(tmp_path):
         pass
 
