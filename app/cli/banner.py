@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.cli.output import DIM, paint, visible
-from app.cli.settings import hidden
+from app.cli.places import hidden
 
 _SHOWN_ROLES = ("api", "orchestrator")
 

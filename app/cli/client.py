@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from app.cli.settings import hidden
+from app.cli.places import hidden
 from app.errors import ConfigError, Conflict, GiveUp, Invalid, NotFound, OrchestrixError, OutcomeUnknown, Unavailable
 
 CONNECT_TIMEOUT = 5.0
@@ -194,7 +194,7 @@ def _query(query: Mapping[str, Any] | None) -> str:
 
 
 def _sentence(problem: Mapping[str, Any], status: int) -> str:
-    text = str(problem.get("detail") or problem.get("title") or f"the API answers {status}")
+    text = str(problem.get("detail") or problem.get("title") or f"the API answers {status}").removesuffix(".")
     details = problem.get("errors")
     parts = [_part(error) for error in details] if isinstance(details, list) else []
     return "; ".join([text, *(part for part in parts if part and part not in text)])
@@ -204,8 +204,11 @@ def _part(error: Any) -> str:
     if not isinstance(error, dict):
         return str(error)
     where = error.get("pointer") or error.get("field") or error.get("loc") or error.get("parameter")
-    what = error.get("detail") or error.get("message") or error.get("msg") or ""
-    return f"{where}: {what}" if where else str(what)
+    what = str(error.get("detail") or error.get("message") or error.get("msg") or "")
+    name = str(where or "").removeprefix("/")
+    if not name:
+        return what
+    return f"{name} {what}" if what[:1].islower() else f"{name}: {what}"
 
 
 def _why(error: Exception) -> str:

@@ -15,8 +15,9 @@ from app.cli import devfile, exits, output, places
 from app.cli.banner import database as shown
 from app.cli.client import Api
 from app.cli.finding import FAIL, OK, WARN, Finding
+from app.cli.places import hidden
 from app.cli.queues import queues
-from app.cli.settings import chosen, flags, hidden, quieten
+from app.cli.settings import chosen, flags, quieten
 from app.config import Settings
 from app.errors import OrchestrixError
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.cli import devfile
-from app.config import Settings
+from app.config import Settings, redacted
 from app.errors import ConfigError
 
-DEFAULT_API = "http://127.0.0.1:8080"
+EXAMPLE_API = "http://127.0.0.1:8080"
 
 
 def database(settings: Settings, folder: Path) -> str:
@@ -36,11 +36,16 @@ def broker(settings: Settings, folder: Path) -> Callable[[], str]:
 
 
 def api(settings: Settings, folder: Path) -> str:
-    """The API's URL without a slash at the end. Raises `ConfigError` for a bad one, `Unavailable` for a dead `dev`."""
+    """The API's URL without a slash at the end.
+
+    Raises `ConfigError` if nobody names one or it is a bad one, `Unavailable` if the `dev` that did is dead.
+    There is no default: the usual port can be that of another folder's `dev`.
+    """
     if settings.api_url:
         return http_url(settings.api_url)
-    found = devfile.running(folder)
-    return http_url(found.api_url if found else DEFAULT_API)
+    if found := devfile.running(folder):
+        return http_url(found.api_url)
+    raise ConfigError(_nowhere("API", "--api or ORCHESTRIX_API_URL", folder))
 
 
 def http_url(url: str) -> str:
@@ -51,7 +56,7 @@ def http_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or any(char.isspace() or not char.isprintable() for char in url) or not url.isascii():
-        raise ConfigError(f"{url!r} is no URL of an API: write it like {DEFAULT_API}")
+        raise ConfigError(f"{hidden(url)!r} is no URL of an API: write it like {EXAMPLE_API}")
     return url.split("?")[0].split("#")[0].rstrip("/")
 
 
@@ -63,8 +68,16 @@ def _refuse_embedded(url: str) -> None:
         )
 
 
-def _nowhere(what: str, variable: str, folder: Path) -> str:
+def hidden(url: str) -> str:
+    """`url` without its password, also where it is not a well-formed one."""
+    try:
+        return redacted(url)
+    except ValueError:
+        return url.split("://")[0] + "://***"
+
+
+def _nowhere(what: str, names: str, folder: Path) -> str:
     return (
-        f"no {what} is named: set {variable}, or start `orchestrix dev` in {folder}, "
+        f"no {what} is named: set {names}, or start `orchestrix dev` in {folder}, "
         f"where its {devfile.path_of(Path()).as_posix()} tells"
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from app import config, crash
-from app.cli import devfile, exits, output, places
+from app.cli import devfile, exits, output
+from app.cli.places import hidden
 from app.config import Settings
 from app.errors import OrchestrixError
 from app.telemetry import logs
@@ -89,8 +90,6 @@ def _add_dev(values: dict[str, Any], sources: dict[str, str], folder: Path) -> N
     for name in _FROM_DEV:
         if not values[name] and found is not None:
             values[name], sources[name] = getattr(found, name), "dev.json"
-    if not values["api_url"]:
-        values["api_url"] = places.DEFAULT_API
     return None
 
 
@@ -106,11 +105,3 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 def _shown(value: Any) -> Any:
     return hidden(value) if isinstance(value, str) and "://" in value else value
-
-
-def hidden(url: str) -> str:
-    """`url` without its password, also where it is not a well-formed one."""
-    try:
-        return config.redacted(url)
-    except ValueError:
-        return url.split("://")[0] + "://***"

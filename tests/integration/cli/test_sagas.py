@@ -171,7 +171,7 @@ def test_watch_gives_up_on_an_api_that_stays_away(api: FakeApi, shell: Shell, mo
     api.on("GET", "/apps/42/history", page(CREATED), problem(503, "unavailable", "Away."))
     api.on("GET", "/apps/42/events", Reply(cut=True))
     answer = shell("apps", "watch", "42")
-    assert (answer.code, answer.err) == (5, "error: Away.\n")
+    assert (answer.code, answer.err) == (5, "error: Away\n")
 
 
 def test_watch_of_one_that_has_failed_long_ago(api: FakeApi, shell: Shell) -> None:
@@ -199,12 +199,23 @@ def test_the_exit_code_tells_the_kind_of_error(
     api.on("POST" if "create" in command else "GET", "/apps", wrong)
     answer = shell(*command, "-o", "json")
     assert (answer.code, answer.out) == (code, "")
-    assert answer.err == "error: This is wrong.; /appName: is too long\n"
+    assert answer.err == "error: This is wrong; appName is too long\n"
+
+
+def test_what_is_wrong_with_a_field_is_said_once(api: FakeApi, shell: Shell) -> None:
+    fields = [
+        {"pointer": "/appName", "detail": "must have 1 to 200 code points, not 0"},
+        {"pointer": "/data/x", "detail": "Field required"},
+    ]
+    detail = "appName must have 1 to 200 code points, not 0; data/x: Field required."
+    api.on("POST", "/apps", problem(422, "invalid_body", detail, errors=fields))
+    answer = shell("apps", "create", "", "--by", "y")
+    assert answer.err == "error: appName must have 1 to 200 code points, not 0; data/x: Field required\n"
 
 
 def test_when_to_try_again_is_said(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/apps/1", problem(503, "unavailable", "Away.", retry=7))
-    assert shell("apps", "show", "1").err == "error: Away. (again in 7 s)\n"
+    assert shell("apps", "show", "1").err == "error: Away (again in 7 s)\n"
 
 
 @pytest.mark.parametrize("reply", [Reply(body="hello"), Reply(body=b"<html>"), Reply(404, b"<html>"), Reply(301, {})])
@@ -261,6 +272,15 @@ def test_bytes_that_are_no_text_reach_the_api_as_json(api: FakeApi, shell: Shell
     assert shell("apps", "create", "\udcff", "--by", "y").code == 2
     assert api.requests[0].body["appName"] == "\udcff"
     assert shell("apps", "list", "--q", "\udcff").code == 2
+
+
+@pytest.mark.parametrize("command", ["apps list", "apps show 1", "apps create x --by y", "sagas watch order 1"])
+def test_an_api_that_nobody_named_is_not_guessed(shell: Shell, command: str) -> None:
+    answer = shell(*command.split())
+    assert answer.code == 2
+    assert answer.err.startswith(
+        "error: no API is named: set --api or ORCHESTRIX_API_URL, or start `orchestrix dev` in "
+    )
 
 
 def test_nobody_there_says_how_to_start_it(shell: Shell) -> None:

@@ -90,6 +90,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setitem(sys.modules, "app.bootstrap.parts", inner)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
+    shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
     return found
 
 
@@ -168,14 +169,17 @@ def test_an_ill_api_says_why(shell: Shell, parts: Parts) -> None:
     assert checks(shell, 1)["API"][0].detail == "http://127.0.0.1:8080 is not healthy: Broker: it is away"
 
 
-def test_an_api_that_nobody_named_may_be_absent(shell: Shell, parts: Parts) -> None:
+def test_an_api_that_nobody_named_is_not_looked_for(
+    shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent() -> None:
         raise Unavailable("no API answers")
 
     parts.health = absent
-    assert checks(shell, 0)["API"][0].status == "warn"
-    shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:1")
     assert checks(shell, 1)["API"][0].status == "fail"
+    monkeypatch.delenv("ORCHESTRIX_API_URL")
+    (found,) = checks(shell, 0)["API"]
+    assert (found.status, "ORCHESTRIX_API_URL" in found.detail) == ("warn", True)
 
 
 def test_settings_that_are_wrong_or_unknown(shell: Shell, parts: Parts) -> None:

@@ -57,7 +57,8 @@ def test_nothing_at_all_says_what_to_set(tmp_path: Path) -> None:
         places.database(load({}), tmp_path)
     with pytest.raises(ConfigError, match="ORCHESTRIX_BROKER_URL"):
         places.broker(load({}), tmp_path)
-    assert places.api(load({}), tmp_path) == "http://127.0.0.1:8080"
+    with pytest.raises(ConfigError, match="--api or ORCHESTRIX_API_URL, or start `orchestrix dev`"):
+        places.api(load({}), tmp_path)
 
 
 def test_embedded_is_refused(tmp_path: Path) -> None:
@@ -71,6 +72,12 @@ def test_embedded_is_refused(tmp_path: Path) -> None:
 def test_an_api_url_is_one_of_http(url: str) -> None:
     with pytest.raises(ConfigError, match="8080"):
         places.http_url(url)
+
+
+def test_a_bad_api_url_is_named_without_its_password() -> None:
+    with pytest.raises(ConfigError) as refused:
+        places.http_url("ftp://u:geheim@h/?token=geheim")
+    assert "geheim" not in str(refused.value)
 
 
 def test_a_path_in_front_is_kept() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from app import config
 from app.cli import devfile
-from app.cli.settings import hidden
+from app.cli.places import hidden
 from tests.unit.cli.shell import Shell
 
 
@@ -66,6 +66,10 @@ def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(shell: Shell, va
     answer = shell("db", "current", *flags)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith(f"error: {variable}: ")
+
+
+def test_no_api_is_made_up(shell: Shell) -> None:
+    assert shown(shell)["api_url"] == (None, "default")
 
 
 def test_dev_is_a_source_too(shell: Shell) -> None:
