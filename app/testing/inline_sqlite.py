@@ -184,13 +184,10 @@ class InlineConnection:
 
     def __init__(self, file: SqliteFile, raw: sqlite3.Connection) -> None:
         self._conn = raw  # by this name SQLAlchemy sets the isolation level
+        self._connection = True  # without it SQLAlchemy takes every COMMIT for done
         self._file = file
         self._tx = _AtOnce()
         self.is_open = True
-
-    @property
-    def _connection(self) -> sqlite3.Connection | None:
-        return self._conn if self.is_open else None
 
     @property
     def isolation_level(self) -> str | None:

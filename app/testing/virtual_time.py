@@ -44,8 +44,9 @@ class Process:
     no `finally`, no `except`, nothing runs any more. `on_death` are called then, from outside.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
+        self._loop = loop
         self.alive = True
         self.steps = 0
         self.on_death: list[Callable[[], None]] = []
@@ -60,7 +61,8 @@ class Process:
         if not self.alive:
             work.close()
             raise Killed(f"{self.name} is dead")
-        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+        task: asyncio.Task[T] = self._loop.create_task(work, context=self._context.copy())
+        return task
 
     def kill(self) -> None:
         """Ends it now."""
@@ -72,7 +74,7 @@ class Process:
                 call()
 
     def kill_after(self, steps: int) -> None:
-        """Ends it after so many more steps: a step is what runs from one suspension of a task to the next."""
+        """Ends it instead of its `steps`-th step from now: what runs from one suspension to the next is one or two."""
         self._fuse = self.steps + steps
 
     @property
@@ -89,9 +91,7 @@ class Process:
         """Lets it go on; what became due meanwhile comes first."""
         held, self._held = self._held, None
         if held and self.alive:
-            loop = asyncio.get_running_loop()
-            assert isinstance(loop, VirtualLoop)
-            loop.put_back(held)
+            self._loop.put_back(held)
 
     def take(self, handle: asyncio.Handle) -> bool:
         """Whether `handle` is to run now."""
@@ -136,7 +136,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def process(self, name: str) -> Process:
         """A new process on this loop."""
-        process = Process(name)
+        process = Process(name, self)
         self._processes.append(process)
         return process
 
@@ -167,6 +167,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_exception_handler(lambda loop, context: None)
         for process in self._processes:
             self._ready.extend(process.exhume())
+        for _ in range(
+            3
+        ):  # a task that is cancelled before its first step would not even close what it was made to close
+            self.run_until_complete(asyncio.sleep(0))
         for _ in range(MOST_ROUNDS):
             left = [task for task in self._tasks if not task.done()]
             self._tasks = left

@@ -77,7 +77,9 @@ class Simulation:
                 with _heard(world):
                     plan = loop.run_until_complete(_days(world))
             finally:
-                loop.bury()
+                with _heard(world):
+                    world.witness.is_over = True
+                    loop.bury()
                 loop.close()
                 world.close()
                 for file in self._folder.glob(f"{seed}.db*"):

@@ -39,6 +39,7 @@ class Witness:
         self.effects: dict[str, Mapping[str, Any]] = {}
         self.runs: defaultdict[str, int] = defaultdict(int)
         self.last_thaw = 0.0
+        self.is_over = False
         self._catalog = catalog
         self._arrived: set[str] = set()
         self._furthest: dict[tuple[str, int], int] = {}
@@ -48,10 +49,14 @@ class Witness:
 
     def note(self, what: str) -> None:
         """One more line of the trace."""
+        if self.is_over:
+            return
         self.trace.append(f"{asyncio.get_running_loop().time():.6f} {what}")
 
     def complain(self, what: str) -> None:
         """Something is wrong."""
+        if self.is_over:
+            return
         self.note(f"WRONG {what}")
         self.wrong.append(what)
 
