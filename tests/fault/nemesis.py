@@ -30,7 +30,8 @@ TERMINATE: Final = {
 PROCESS: Final = {"kill": 3, "terminate": 2, "freeze": 3}
 LINK: Final = {
     "slow": 3,
-    "black hole": 2,
+    "black hole": 1,
+    "loss": 4,
     "black hole up": 1,
     "black hole down": 1,
     "half open": 2,
@@ -197,6 +198,7 @@ def _hit_link(link: Proxy, fault: str) -> Callable[[], None]:
         "black hole": link.black_hole,
         "black hole up": lambda: link.black_hole(Way.UP),
         "black hole down": lambda: link.black_hole(Way.DOWN),
+        "loss": link.black_hole,
         "half open": link.half_open,
         "reset": link.reset,
         "cut": link.cut,
@@ -207,4 +209,4 @@ def _hit_link(link: Proxy, fault: str) -> Callable[[], None]:
         begin[fault]()
     else:
         link.at_commit(AtCommit(fault.removeprefix("commit ")), times=2)
-    return link.heal
+    return link.lose if fault == "loss" else link.heal

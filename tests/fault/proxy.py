@@ -109,6 +109,11 @@ class Proxy:
         """Forwards everything from now on. What was held back goes on its way; what was cut stays cut."""
         self._call(self._heal())
 
+    def lose(self) -> None:
+        """Resets the connections of the moment with all that a fault held back, then forwards everything again."""
+        self.reset()
+        self.heal()
+
     def slow(self, delay: float, jitter: float = 0.0, rate: float = 0.0) -> None:
         """Everything arrives `delay` ± `jitter` seconds later, and at most `rate` bytes pass a second (0: any)."""
         self._call(self._slow(delay, jitter, rate))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.fault.load import HealthWatch
-from tests.fault.world import World
+from tests.fault.world import LOSSLESS, World
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually
 
@@ -31,7 +31,7 @@ async def test_the_broker_is_killed_in_the_middle_of_the_work(
             await health.is_well(within=40)
     assert not stream.refused, "starts are taken while the broker is away"
     assert not stream.unknown
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def test_a_memory_alarm_holds_messages_up_and_loses_none(
@@ -50,7 +50,7 @@ async def test_a_memory_alarm_holds_messages_up_and_loses_none(
             await health.is_well(within=30)
     assert not stream.refused
     assert not stream.unknown
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def test_everybody_is_thrown_out_in_bursts(
@@ -61,7 +61,7 @@ async def test_everybody_is_thrown_out_in_bursts(
         for _ in range(scale(3, 25)):
             await stream.more(10)
             await asyncio.to_thread(rabbitmq.ctl, "close_all_connections", "orchestrix-test")
-    await world.all_well(stream, deadline=90)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def test_many_reconnects_leave_nothing_behind(
@@ -76,7 +76,7 @@ async def test_many_reconnects_leave_nothing_behind(
             node.broker.reset()
             worker.broker.reset()
             await eventually(lambda: node.broker.connections == worker.broker.connections == 0, deadline=5)
-    await world.all_well(stream, deadline=90)
+    await world.all_well(stream, deadline=LOSSLESS)
     assert node.broker.connections == worker.broker.connections == 2
 
     async def only_these() -> bool:

@@ -13,7 +13,7 @@ import pytest
 from app.api.idempotency import REPLAYED
 from tests.fault.load import HealthWatch
 from tests.fault.proxy import AtCommit
-from tests.fault.world import NO_GIT, World
+from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, holds
 
@@ -44,7 +44,7 @@ async def test_the_database_stops_at_once_and_comes_back(
             await asyncio.to_thread(postgres.start)
             await health.is_well(within=30)
         await stream.more(5)
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def test_connections_end_at_random(world: World, scale: Callable[[int, int], int]) -> None:
@@ -53,7 +53,7 @@ async def test_connections_end_at_random(world: World, scale: Callable[[int, int
         for _ in range(scale(10, 200)):
             await world.sql(HALF_OF_THE_BACKENDS)
             await stream.more(3)
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 @pytest.mark.parametrize("what", [AtCommit.LOST, AtCommit.SENT, AtCommit.ANSWERED])
@@ -104,7 +104,7 @@ async def test_connections_are_cut_at_their_commits_all_over(world: World, scale
                     message="two commits of each node are cut",
                 )
     assert stream.outcomes["outcome_unknown"], stream.outcomes
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def test_a_locked_table_makes_things_slow_and_nothing_wrong(
@@ -117,7 +117,7 @@ async def test_a_locked_table_makes_things_slow_and_nothing_wrong(
             async with world.transaction(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"):
                 await holds(lambda: True, during=scale(3, 30))
             await stream.more(5)
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def test_an_empty_pool_refuses_in_time_and_recovers(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fault.load import HealthWatch, Stream
 from tests.fault.proxy import AtCommit
-from tests.fault.world import World
+from tests.fault.world import LOSSLESS, World
 from tests.support import eventually, holds
 
 # Little may be in the hands of a process that does not answer, so that the test sees the others go on.
@@ -44,7 +44,7 @@ async def test_a_frozen_node_and_a_frozen_worker(any_world: World, scale: Callab
             for process in frozen:
                 process.resume()
     assert not during.refused
-    await world.all_well(before, during, deadline=60)
+    await world.all_well(before, during, deadline=LOSSLESS)
 
 
 async def _peers_go_on(world: World, during: Stream, until: float) -> None:
@@ -65,7 +65,7 @@ async def test_a_node_that_stalls_before_its_commit_holds_nobody_up(any_world: W
         await eventually(lambda: stalled.database.commits_met == 3, deadline=20)
         await stream.more(10)
     # Not healed: the database itself has to end the transactions that wait for their COMMIT.
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)
 
 
 async def _completed(world: World, names: list[str], least: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.fault.load import HealthWatch
 from tests.fault.proxy import Way
-from tests.fault.world import NO_GIT, World
+from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.support import eventually
 
 
@@ -33,7 +33,7 @@ async def test_dead_links_of_some_do_not_stop_the_others(world: World, scale: Ca
                 member.heal()
             await of_deaf.is_well(within=40)
             await of_lost.is_well(within=40)
-            await world.all_well(before, during, deadline=60)
+            await world.all_well(before, during, deadline=LOSSLESS)
 
 
 async def _go_on(world: World, names: list[str]) -> None:
@@ -55,4 +55,4 @@ async def test_slow_links_with_jitter(world: World, scale: Callable[[int, int], 
         assert health.ready, health.reasons
     assert not stream.refused
     assert not stream.unknown
-    await world.all_well(stream, deadline=60)
+    await world.all_well(stream, deadline=LOSSLESS)

@@ -9,14 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.fault.nemesis import Act, Nemesis, plan
-from tests.fault.world import World
+from tests.fault.world import LOSSLESS, World
 from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
 
 ROUNDS = 3
-LOSSLESS = 40
-"""Seconds for the rest. Nothing here loses a message, so nobody may have to wait for the minute that a step has."""
 FEW = {"ORCHESTRIX_WORKER__CONCURRENCY": "4", "ORCHESTRIX_ORCHESTRATOR__BATCH": "20"}
 
 
@@ -65,7 +63,7 @@ async def _survives(world: World, nemesis: Nemesis, seed: int, seconds: int) -> 
     acts = plan(seed, seconds, heavy=seconds > 60)
     print(f"--nemesis-seed {seed}, {seconds} s", *acts, sep="\n")
     await world.up(nodes=2, workers=2, env=FEW)
-    async with world.stream("nemesis", rate=8) as stream:
+    async with world.stream("nemesis", rate=12) as stream:
         await nemesis.run(acts)
         await stream.more(5)
     print(dict(stream.outcomes))

@@ -133,6 +133,16 @@ async def test_a_black_hole_swallows_nothing_for_ever(echo: Echo, proxy: Proxy, 
     assert await client.hears(5) == b"later"
 
 
+async def test_what_a_black_hole_holds_can_be_lost(echo: Echo, proxy: Proxy, client: Client) -> None:
+    proxy.black_hole()
+    client.say(b"never")
+    assert await client.silent()
+    proxy.lose()
+    assert await client.ends() == "rst"
+    (await connect(proxy)).writer.close()
+    assert echo.heard == b"hellohello"
+
+
 async def test_one_way_alone_can_be_a_black_hole(echo: Echo, proxy: Proxy, client: Client) -> None:
     proxy.black_hole(Way.DOWN)
     client.say(b"there")

@@ -22,6 +22,9 @@ from tests.support import free_port
 CLAIM: Final = 2
 """Seconds that a node has for the rows that it has claimed, instead of 15: its peers take over that much sooner."""
 
+LOSSLESS: Final = 40
+"""Seconds for every saga's end after a fault that loses no message for good: less than the minute that a step has, for
+after that the orchestrator sends its command again, which would hide a loss."""
 NO_GIT: Final = {"ORCHESTRIX_GIT__PROVIDER": "none"}
 """For tests of many sagas: a repository costs several processes and waits for the disk."""
 
