@@ -12,7 +12,7 @@ from app import clock
 
 from .sdk.errors import Transient, Unavailable
 
-INSTALL: Final = "install it (for example `apt-get install git`) or set ORCHESTRIX_GIT__PROVIDER=none"
+INSTALL: Final = "install git (`apt-get install git`), or set ORCHESTRIX_GIT__PROVIDER=simulated to try without"
 AUTHOR: Final = "Orchestrix <orchestrix@localhost>"
 BRANCH: Final = "main"
 IMPORT: Final = ("-c", "fastimport.unpackLimit=1", "-c", "core.fsync=none")

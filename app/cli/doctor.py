@@ -87,11 +87,19 @@ async def _database(settings: Settings, folder: Path) -> list[Finding]:
     try:
         await database.ping()
         await check_schema(database)
+        drift = await schema.check(url)
     except SchemaMismatch as wrong:
         return [Finding(OK, "database", shown(url)), Finding(FAIL, "schema", str(wrong))]
     finally:
         await database.close()
-    return [Finding(OK, "database", shown(url)), Finding(OK, "schema", f"{schema.HEAD} (head)")]
+    return [Finding(OK, "database", shown(url)), _schema(schema.HEAD, drift)]
+
+
+def _schema(head: str, drift: list[str]) -> Finding:
+    if not drift:
+        return Finding(OK, "schema", f"{head} (head)")
+    more = f" and {len(drift) - 1} more" if len(drift) > 1 else ""
+    return Finding(FAIL, "schema", f"changed by hand: {drift[0]}{more}", "orchestrix db check")
 
 
 async def _broker(settings: Settings, folder: Path) -> list[Finding]:
@@ -115,14 +123,15 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
 def _git(settings: Settings) -> list[Finding]:
     if settings.git.provider != "local":
         return [Finding(OK, "git", f"not needed (git.provider is {settings.git.provider})")]
+    from workers.git_process import INSTALL
+
     program = shutil.which("git")
-    fix = "install git, or set ORCHESTRIX_GIT__PROVIDER=simulated"
     if program is None:
-        return [Finding(FAIL, "git", "the program is not on the PATH", fix)]
+        return [Finding(FAIL, "git", "the program is not on the PATH", INSTALL)]
     try:
         answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return [Finding(FAIL, "git", f"{program} does not run: {error}", fix)]
+        return [Finding(FAIL, "git", f"{program} does not run: {error}", INSTALL)]
     return [Finding(OK, "git", answer.stdout.strip())]
 
 

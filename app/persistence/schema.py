@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from app.errors import SchemaMismatch
 
+from .drift import differences
 from .engine import Database
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ async def downgrade(url: str, revision: str) -> None:
 
 
 async def check(url: str) -> list[str]:
-    """In what the database differs from the tables that this version expects; empty if in nothing."""
-    found = await _in_thread(url, lambda database: database.inspect(_differences))
+    """A sentence for each thing in which the database differs from this version; empty if in nothing."""
+    found = await _in_thread(url, lambda database: database.inspect(differences))
     _log.info("schema %s", f"differs: {'; '.join(found)}" if found else "is as expected")
     return found
 
@@ -102,22 +103,3 @@ def _config(connection: Connection) -> Config:
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
-
-
-def _differences(connection: Connection) -> list[str]:
-    from alembic.autogenerate import compare_metadata
-    from alembic.runtime.migration import MigrationContext
-
-    from .tables import metadata
-
-    context = MigrationContext.configure(connection, opts={"compare_type": True})
-    return [_line(difference) for difference in compare_metadata(context, metadata)]
-
-
-def _line(difference: object) -> str:
-    if isinstance(difference, list):
-        return "; ".join(_line(one) for one in difference)
-    if not isinstance(difference, tuple):
-        return str(difference)
-    parts = [part for part in difference if part is not None and not isinstance(part, dict)]
-    return " ".join(str(getattr(part, "name", None) or part) for part in parts)

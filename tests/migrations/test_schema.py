@@ -66,7 +66,10 @@ async def test_a_difference_is_found_and_named(database: Database, empty_url: st
         await tx.execute(text("ALTER TABLE apps ADD COLUMN stranger INTEGER"))
         await tx.execute(text("DROP TABLE saga_notes"))
     found = await schema.check(empty_url)
-    assert sorted(found) == ["add_table saga_notes", "remove_column apps stranger"]
+    assert sorted(found) == [
+        "column apps.stranger is in the database and not in this version",
+        "table saga_notes is in this version and not in the database",
+    ]
 
 
 async def test_each_call_logs_one_line(empty_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -41,10 +41,21 @@ def test_upgrading_twice_changes_nothing(shell: Shell, database: Path) -> None:
 
 def test_check_names_what_differs(shell: Shell, database: Path) -> None:
     shell("db", "upgrade")
-    change(database, "CREATE TABLE stranger (id INTEGER)")
+    for statement in (
+        "CREATE TABLE stranger (id INTEGER)",
+        "ALTER TABLE apps ADD COLUMN foo INTEGER",
+        "DROP TABLE broker_incarnation",
+    ):
+        change(database, statement)
     answer = shell("db", "check")
     assert answer.code == 1
-    assert "stranger" in answer.out
+    first, *rest = answer.out.splitlines()
+    assert first.startswith("the schema says 0001, but is not as this version made it")
+    assert sorted(line.strip() for line in rest) == [
+        "column apps.foo is in the database and not in this version",
+        "table broker_incarnation is in this version and not in the database",
+        "table stranger is in the database and not in this version",
+    ]
 
 
 @pytest.mark.parametrize("command", ["check", "upgrade"])

@@ -18,6 +18,7 @@ from app.errors import SchemaMismatch, Unavailable
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from tests.unit.cli.shell import Shell
+from workers.git_process import INSTALL
 
 CATALOG = Catalog([APP_PROVISIONING])
 
@@ -67,6 +68,7 @@ class Parts:
     broker: FakeBroker = field(default_factory=FakeBroker)
     database: FakeDatabase = field(default_factory=FakeDatabase)
     schema_error: Exception | None = None
+    drift: list[str] = field(default_factory=list)
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
 
 
@@ -79,6 +81,9 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         if found.schema_error is not None:
             raise found.schema_error
 
+    async def drift(_: str) -> list[str]:
+        return found.drift
+
     bootstrap: Any = ModuleType("app.bootstrap")
     bootstrap.__path__ = []
     bootstrap.open_database = lambda settings: found.database
@@ -88,6 +93,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     inner.check_schema = check_schema
     monkeypatch.setitem(sys.modules, "app.bootstrap", bootstrap)
     monkeypatch.setitem(sys.modules, "app.bootstrap.parts", inner)
+    monkeypatch.setattr("app.persistence.schema.check", drift)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
@@ -128,6 +134,13 @@ def test_a_schema_that_is_behind(shell: Shell, parts: Parts) -> None:
     assert "db upgrade" in checks(shell, 1)["schema"][0].detail
 
 
+def test_a_schema_that_was_changed_by_hand(shell: Shell, parts: Parts) -> None:
+    parts.drift = ["column apps.foo is in the database and not in this version", "more"]
+    (found,) = checks(shell, 1)["schema"]
+    assert "column apps.foo is in the database and not in this version and 1 more" in found.detail
+    assert found.fix == "orchestrix db check"
+
+
 def test_a_bug_in_a_check_does_not_hide_the_others(shell: Shell, parts: Parts) -> None:
     parts.database.error = ZeroDivisionError("oops")
     found = checks(shell, 1)
@@ -158,7 +171,7 @@ def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
 
 def test_git_is_looked_for_only_where_it_is_needed(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert "git" in checks(shell, 1)["git"][0].fix
+    assert INSTALL in checks(shell, 1)["git"][0].fix
     shell.set(ORCHESTRIX_GIT__PROVIDER="simulated")
     assert checks(shell, 0) == {}
 
