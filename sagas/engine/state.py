@@ -11,7 +11,7 @@ from .definition import TERMINAL
 
 DEADLINE: Final = "deadline"
 UNSENT: Final = "unsent"
-BROKER_DOWN: Final = "broker_down"
+RETRY: Final = "retry"
 UNSENDABLE: Final = "unsendable"
 ORCHESTRATOR: Final = "orchestrator"
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Final
 
 from app.persistence.engine import Database
 from app.persistence.instances import guard
 from app.persistence.pairs import Pair, pair_of
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Command
-from sagas.engine.state import Instance
+from sagas.engine.state import RETRY, Instance
 
 from .job import Job
-
-RETRY: Final = "retry"
 
 
 class Verdict(Enum):
