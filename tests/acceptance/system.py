@@ -63,7 +63,9 @@ class Client:
             assert app["state"] != "FAILED", app
             return app if app["state"] == "COMPLETED" else None
 
-        app = await eventually(done, deadline=deadline, every=0.05, message=f"app {app_id} completes")
+        app: dict[str, Any] | None = await eventually(
+            done, deadline=deadline, every=0.05, message=f"app {app_id} completes"
+        )
         assert app is not None
         return app
 
