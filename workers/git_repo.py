@@ -15,7 +15,7 @@ from typing import Any, Final
 from app import clock, crash
 from app.config import GitSettings
 from app.errors import ConfigError
-from sagas.engine.messages import Command
+from sagas.engine.messages import Command, dump
 
 from .git_process import INSTALL, first_commit, git_is_missing
 from .sdk.context import Context
@@ -105,8 +105,7 @@ def _marker_in(final: Path) -> object:
 
 def _seal(draft: Path, context: Context) -> None:
     """Marks the repository and brings every byte of it to the disk."""
-    text = json.dumps(_marker(context), ensure_ascii=False)
-    (draft / MARKER).write_text(text + "\n", encoding="utf-8")
+    (draft / MARKER).write_bytes(dump(_marker(context)) + b"\n")
     for folder, _, files in os.walk(draft, topdown=False):
         for path in (*(os.path.join(folder, name) for name in files), folder):
             _sync(path)

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
-from app.api.names import Name, is_storable
+from app.api.names import Name
 from app.api.problems import Problem, invalid_body, pointer
 from sagas.engine.definition import BadData, Saga
-from sagas.engine.messages import MAX_NESTING, Unreadable, load
+from sagas.engine.messages import MAX_NESTING, Unreadable, load, storable
 
 M = TypeVar("M", bound=BaseModel)
 DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
@@ -105,11 +105,11 @@ def unstorable(value: object) -> list[str]:
 
 
 def _unstorable(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    if isinstance(value, str) and not is_storable(value):
+    if isinstance(value, str) and not storable(value):
         yield place
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
-        if isinstance(key, str) and not is_storable(key):
+        if isinstance(key, str) and not storable(key):
             yield place
         else:
             yield from _unstorable(child, (*place, key))

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeGuard, TypeVar
 from zlib import crc32
 
-from app.api.names import is_storable
 from app.api.problems import Problem, bad_parameter
-from sagas.engine.messages import MAX_ID, dump
+from sagas.engine.messages import MAX_ID, dump, storable
 
 LONGEST: Final = 4096
 T = TypeVar("T", datetime, str, int)
@@ -68,7 +67,7 @@ def _whole(value: object) -> bool:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and is_storable(value)
+    return isinstance(value, str) and storable(value)
 
 
 def _strange() -> Problem:

@@ -26,11 +26,6 @@ def normal(name: str) -> str:
     return text
 
 
-def is_storable(text: str) -> bool:
-    """Whether every database keeps `text`: no NUL, no half of a surrogate pair."""
-    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
 Name = Annotated[
     str, AfterValidator(normal), Field(description=ABOUT, json_schema_extra={"minLength": 1, "maxLength": LONGEST})
 ]

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from app import clock
 from app.errors import ConfigError, Conflict, Contention, Unavailable
+from sagas.engine.messages import compact
 
 from .dialects import Dialect, dialect_of
 from .dialects.port import Parameters, Result
-from .dialects.rows import dump
 from .faults import translated
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ def _engine(url: URL, dialect: Dialect, pool_size: int, options: dict[str, Any])
             pool_recycle=_RECYCLE,
             pool_use_lifo=True,
             hide_parameters=True,
-            json_serializer=dump,
+            json_serializer=compact,
             **options,
         )
     except (SQLAlchemyError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from sagas.engine.state import Change
 from .dialects import BulkInsert
 from .engine import Connection, Transaction
 from .pairs import Pair
-from .words import storable
+from .words import cleaned
 
 _FIELDS: Final = (
     "version",
@@ -46,13 +46,13 @@ async def listing(connection: Connection, pair: Pair, id: int, after_version: in
 
 
 def _values(id: int, change: Change) -> tuple[Any, ...]:
-    caused_by = storable(change.caused_by, _CAUSED_BY) if change.caused_by is not None else None
+    caused_by = cleaned(change.caused_by, _CAUSED_BY) if change.caused_by is not None else None
     return (
         id,
         change.version,
         change.from_state,
         change.to_state,
-        storable(change.reason),
+        cleaned(change.reason),
         change.actor,
         change.correlation_id,
         caused_by,

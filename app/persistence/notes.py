@@ -13,7 +13,7 @@ from sqlalchemy import select
 from .dialects import BulkInsert
 from .engine import Connection, Transaction
 from .tables import saga_notes
-from .words import storable
+from .words import cleaned
 
 LIMIT: Final = 100
 """Distinct notes that are kept per instance."""
@@ -66,7 +66,7 @@ async def listing(connection: Connection, saga: str, id: int) -> list[Note]:
 def _merged(rows: Iterable[Note]) -> dict[Key, Note]:
     merged: dict[Key, Note] = {}
     for row in rows:
-        key = row.saga, row.instance_id, row.kind, storable(row.type, _LENGTH), storable(row.reason, _LENGTH)
+        key = row.saga, row.instance_id, row.kind, cleaned(row.type, _LENGTH), cleaned(row.reason, _LENGTH)
         before = merged.get(key)
         merged[key] = row if before is None else _sum(before, row)
     return merged

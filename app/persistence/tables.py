@@ -28,6 +28,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import LargeBinary, TypeDecorator
 
+from sagas.engine.messages import compact
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -81,7 +83,7 @@ class Json(TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         if value is None or dialect.name != "mysql":
             return value
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return compact(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return json.loads(value) if value is not None and dialect.name == "mysql" else value

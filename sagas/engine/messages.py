@@ -83,9 +83,19 @@ class Event:
     error: StepError | None = None
 
 
+def compact(value: object) -> str:
+    """Compact JSON; raises `ValueError` for NaN and infinity."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def dump(value: object) -> bytes:
-    """Compact JSON in UTF-8; raises `ValueError` for NaN and infinity."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    """Compact JSON in UTF-8; raises `ValueError` for NaN, infinity and lone surrogates."""
+    return compact(value).encode()
+
+
+def storable(text: str) -> bool:
+    """Whether every database keeps `text`: no NUL, no half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def load(body: bytes) -> dict[str, Any]:
@@ -170,7 +180,7 @@ def _check_text(text: str, value: object) -> None:
     if text.count("[") + text.count("{") > MAX_NESTING and _depth(value) > MAX_NESTING:
         raise Unreadable("too-deep")
     lowered = text.lower()
-    if ("\\u0000" in lowered or "\\ud" in lowered) and not _storable(value):
+    if ("\\u0000" in lowered or "\\ud" in lowered) and not _all_storable(value):
         raise Unreadable("nul-or-lone-surrogate")
 
 
@@ -186,12 +196,12 @@ def _containers(values: Iterable[object]) -> list[dict[str, Any] | list[Any]]:
     return [value for value in values if isinstance(value, dict | list)]
 
 
-def _storable(value: object) -> bool:
+def _all_storable(value: object) -> bool:
     if isinstance(value, str):
-        return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+        return storable(value)
     if isinstance(value, dict):
-        return all(_storable(key) and _storable(item) for key, item in value.items())
-    return not isinstance(value, list) or all(map(_storable, value))
+        return all(storable(key) and _all_storable(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(_all_storable, value))
 
 
 def _app_id(fields: Mapping[str, Any]) -> int:
@@ -207,7 +217,7 @@ def _event_id(fields: Mapping[str, Any], message_id: str | None) -> str | None:
     """The id that history will quote. A property, unlike a body, has not been looked through yet."""
     found = _text(fields, "id")
     found = message_id or found
-    if found is not None and (len(found) > MAX_EVENT_ID or not _storable(found)):
+    if found is not None and (len(found) > MAX_EVENT_ID or not storable(found)):
         raise Unreadable(f"id: must be at most {MAX_EVENT_ID} characters, none of them NUL")
     return found
 

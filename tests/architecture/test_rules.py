@@ -124,6 +124,20 @@ def test_nothing_is_left_for_later() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        (r"\\ud800", "sagas/engine/messages.py"),  # which text every database keeps
+        (r"allow_nan=False, separators", "sagas/engine/messages.py"),  # the compact JSON writer
+        (r"2 \*\* min\(failures", "app/lifecycle.py"),  # how long to wait after so many failures
+        (r"routing_key=delivery\.queue", "app/broker/dead_letter.py"),  # what a dead letter looks like
+    ],
+)
+def test_a_rule_stands_in_one_place(written: str, place: str) -> None:
+    product = (module for module in modules(*PRODUCT) if not module.place.startswith("app/testing/"))
+    assert [module.place for module in product if re.search(written, module.text)] == [place]
+
+
 def time_and_chance(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, what) of everything that asks the clock or the dice."""
     for node in ast.walk(tree):

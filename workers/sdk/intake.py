@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from app import crash
@@ -12,10 +11,9 @@ from app.broker.port import Delivery
 from sagas.engine import messages
 from sagas.engine.catalog import Catalog, Owner
 
-from . import events
 from .desk import Desk
 from .job import Job
-from .reporter import Report, Reporter
+from .reporter import Reporter, burial
 from .triage import Triage
 
 BATCH: Final = 500
@@ -70,7 +68,7 @@ class Intake:
             command = messages.command(delivery.body)
             owner = self._owner(delivery, command)
         except messages.Unreadable as unreadable:
-            self._bury(delivery, str(unreadable))
+            self._reporter.add(burial(delivery, str(unreadable)))
             return None
         return self._desk.admit(command, owner, delivery)
 
@@ -83,8 +81,3 @@ class Intake:
             known = self._catalog.saga(command.saga) is not None
             raise messages.Unreadable("wrong-saga" if known else "unknown-saga")
         return owner
-
-    def _bury(self, delivery: Delivery, reason: str) -> None:
-        letter = events.dead(delivery, reason)
-        instead = partial(events.plain_dead, delivery, reason)
-        self._reporter.add(Report(letter, "dead", delivery=delivery, instead=instead))

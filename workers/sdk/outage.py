@@ -68,8 +68,3 @@ class Outage:
             elif self._paused and not self.current:
                 self._paused = False
                 await self._consumer.resume()
-
-
-def backoff(failures: int) -> float:
-    """The seconds to wait after so many failures in a row (1 at first): doubled up to 5 s, with jitter."""
-    return clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6)))

@@ -6,17 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from app import crash
+from app.broker.dead_letter import FORMS
 from app.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
 from app.errors import ConfigError, Unavailable
-from app.lifecycle import Wake
+from app.lifecycle import Wake, backoff
 
 from .context import LOGGER
 from .desk import Desk
 from .job import Job
-from .outage import Outage, backoff
+from .outage import Outage
 
 BATCH: Final = 500
 KEY: Final = "events"
@@ -27,15 +29,22 @@ LOOK: Final = 0.25
 class Report:
     """A message that must arrive, and what it settles: a job, or a delivery that never became one.
 
-    `count` is the counter that then rises. `instead` makes what is sent if the broker refuses the message for ever.
+    `count` is the counter that then rises. `instead` makes what is sent, one after the other, where the broker refuses
+    the message for ever.
     """
 
     outgoing: Outgoing
     count: Literal["done", "failed", "dead"]
     job: Job | None = None
     delivery: Delivery | None = None
-    instead: Callable[[], Outgoing] | None = None
+    instead: tuple[Callable[[], Outgoing], ...] = ()
     suspect: bool = False
+
+
+def burial(delivery: Delivery, reason: str, job: Job | None = None) -> Report:
+    """What takes the message to the dead letters of its queue, in a plainer form where the broker refuses the first."""
+    first, *others = [partial(form, delivery, reason) for form in FORMS]
+    return Report(first(), "dead", job, None if job else delivery, tuple(others))
 
 
 class Reporter:
@@ -120,10 +129,11 @@ class Reporter:
 
     async def _replace(self, report: Report, detail: str) -> None:
         LOGGER.error("the broker refuses %s: %s", report.outgoing.routing_key, detail)
-        if report.instead is not None:
-            report.outgoing, report.instead, report.suspect = report.instead(), None, False
-            return
-        await self._settle([report])
+        if not report.instead:
+            return await self._settle([report])
+        make, *others = report.instead
+        report.outgoing, report.instead, report.suspect = make(), tuple(others), False
+        return None
 
     async def _declare(self) -> None:
         try:

@@ -8,6 +8,7 @@ from typing import Final
 
 from app import clock, crash
 from app.config import WorkerSettings
+from app.lifecycle import backoff
 from sagas.engine.messages import StepError
 
 from . import events
@@ -17,7 +18,7 @@ from .errors import OWN_TROUBLE
 from .handlers import HandlerTable
 from .invoke import invoke
 from .job import Job
-from .outage import Outage, backoff
+from .outage import Outage
 from .reporter import Report, Reporter
 from .triage import Triage
 
@@ -125,7 +126,9 @@ class Runners:
             await self._desk.pause(backoff(failures))
             return False
         crash.point("worker.after_effect")
-        self._reporter.add(Report(outgoing, "done" if good else "failed", job, instead=partial(events.unsendable, job)))
+        self._reporter.add(
+            Report(outgoing, "done" if good else "failed", job, instead=(partial(events.unsendable, job),))
+        )
         return True
 
     def _give_up(self, job: Job) -> None:
@@ -133,4 +136,4 @@ class Runners:
         message = f"{job.command.type} was given to workers {job.delivery_count} times, and none lived to answer"
         LOGGER.error("%s: it is not tried again", message, extra=job.told)
         outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
-        self._reporter.add(Report(outgoing, "failed", job, instead=partial(events.unsendable, job)))
+        self._reporter.add(Report(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))

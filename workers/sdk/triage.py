@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from app import clock
-from app.lifecycle import Wake
+from app.lifecycle import Wake, backoff
 
-from . import events
 from .context import LOGGER
 from .desk import Desk
 from .errors import OWN_TROUBLE
 from .guard import Guard, Verdict
 from .job import Job
-from .outage import Outage, backoff
-from .reporter import Report, Reporter
+from .outage import Outage
+from .reporter import Reporter, burial
 
 KEY: Final = "database"
 PATIENCE: Final = 2.0
@@ -111,10 +109,5 @@ class Triage:
             self._desk.counts.older += 1
             LOGGER.debug("%s is dropped: its saga's row lies before it", job.command.type, extra=job.told)
             return True
-        self._bury(job)
+        self._reporter.add(burial(job.deliveries[0], "unknown-app", job))
         return False
-
-    def _bury(self, job: Job) -> None:
-        reason, delivery = "unknown-app", job.deliveries[0]
-        letter = events.dead(delivery, reason)
-        self._reporter.add(Report(letter, "dead", job=job, instead=partial(events.plain_dead, delivery, reason)))

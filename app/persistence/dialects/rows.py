@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import Enum
@@ -12,6 +11,7 @@ from sqlalchemy import Column, Integer, LargeBinary, String
 
 from app.errors import Invalid
 from app.persistence.tables import Json, UtcTime
+from sagas.engine.messages import compact
 
 from .port import Row
 
@@ -41,11 +41,6 @@ def kind(column: Column[Any]) -> Kind:
         if isinstance(column.type, type_):
             return found
     raise TypeError(f"{column} has a type that does not travel in bulk")
-
-
-def dump(value: Any) -> str:
-    """Compact JSON; raises `ValueError` for NaN and infinity."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def stamp(value: datetime) -> str:
@@ -87,14 +82,14 @@ def documents(kinds: Sequence[Kind], rows: Sequence[Row]) -> Iterator[tuple[str,
 
 
 def _cells(kinds: Sequence[Kind], row: Row) -> str:
-    return dump([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])
+    return compact([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])
 
 
 def _checked(kind: Kind, values: list[Any]) -> list[Any]:
     if kind is Kind.TIME:
         return [value and zoned(value) for value in values]
     if kind is Kind.JSON:
-        return [None if value is None else dump(value) for value in values]
+        return [None if value is None else compact(value) for value in values]
     return values
 
 
@@ -103,4 +98,4 @@ def _cell(kind: Kind, value: Any) -> Any:
         return None
     if kind is Kind.TIME:
         return stamp(value)
-    return dump(value) if kind is Kind.JSON else value
+    return compact(value) if kind is Kind.JSON else value

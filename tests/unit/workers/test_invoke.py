@@ -63,7 +63,7 @@ FAILURES: list[tuple[StepFailed, dict[str, Any]]] = [
     (StepFailed("Odd", "x", retryable=False), {"type": "Odd", "message": "x", "retryable": False}),
     (Transient("Odd", "x", retry_after=-3.0), {"type": "Odd", "message": "x", "retryable": True, "retryAfterMs": 0}),
     (Transient("Odd", "x", retry_after=float("nan")), {"type": "Odd", "message": "x", "retryable": True}),
-    (Transient("", "a\0b\ud800c"), {"type": "Error", "message": "a�b?c", "retryable": True}),
+    (Transient("", "a\0b\ud800c"), {"type": "Error", "message": "a�b�c", "retryable": True}),
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 
 import pytest
@@ -197,20 +199,32 @@ async def test_a_command_whose_every_event_is_refused_does_not_stay_for_ever(rig
 
 
 async def test_a_dead_letter_that_the_broker_refuses_goes_without_what_its_sender_chose(rig: Rig) -> None:
-    strange = "x" * 400
-
     def judge(message: Outgoing) -> Published:
-        return Published(Outcome.REFUSED, "id too long") if message.message_id == strange else CONFIRMED
+        return Published(Outcome.REFUSED, "type too long") if message.type else CONFIRMED
 
     rig.broker.judge = judge
     await rig.start(make)
-    rig.broker.put("cmd.createGitRepo", b"no" * 100_000, message_id=strange)
+    rig.broker.put("cmd.createGitRepo", b"no" * 100_000, type="x" * 400)
     await rig.settled()
     (letter,) = rig.broker.published
-    assert (len(letter.body), letter.headers["x-reason"]) == (
-        65536,
-        "not-json: Expecting value: line 1 column 1 (char 0)",
-    )
+    assert letter.body == b"no" * 100_000
+    assert letter.headers == {"x-reason": "not-json: Expecting value: line 1 column 1 (char 0)"}
+
+
+async def test_a_dead_letter_that_is_too_large_leaves_its_size_and_its_sum(rig: Rig) -> None:
+    body = b"no" * 100_000
+
+    def judge(message: Outgoing) -> Published:
+        return Published(Outcome.REFUSED, "too large") if len(message.body) > 1000 else CONFIRMED
+
+    rig.broker.judge = judge
+    worker = await rig.start(make)
+    rig.broker.put("cmd.createGitRepo", body)
+    await rig.settled()
+    (letter,) = rig.broker.published
+    assert json.loads(letter.body) == {"size": 200_000, "sha256": hashlib.sha256(body).hexdigest()}
+    assert (letter.exchange, letter.routing_key) == ("orchestrator.dead", "cmd.createGitRepo")
+    assert worker.counts.dead == 1
 
 
 async def test_the_event_that_closes_the_channel_is_found_and_the_others_arrive(rig: Rig) -> None:
