@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app import config
 from app.cli import devfile, exits, output, places
@@ -20,6 +20,9 @@ from app.cli.queues import queues
 from app.cli.settings import chosen, flags, quieten
 from app.config import Settings
 from app.errors import OrchestrixError
+
+if TYPE_CHECKING:
+    from sagas.engine.catalog import Catalog
 
 LIMIT = 20.0
 """Seconds for one check: longer than the database and the broker take to say that they are away."""
@@ -115,9 +118,16 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
         found = [Finding(OK, "broker", hidden(url))]
         if broker.blocked:
             found = [Finding(WARN, "broker", f"takes no messages: {broker.blocked}", "free its disk or memory")]
-        return found + await queues(broker, load_catalog(settings))
+        catalog = load_catalog(settings)
+        return [*found, _sagas(catalog), *await queues(broker, catalog)]
     finally:
         await broker.stop()
+
+
+def _sagas(catalog: Catalog) -> Finding:
+    """Which sagas this command knows: a `dev` or a node may have been started with others."""
+    names = ", ".join(saga.name for saga in catalog)
+    return Finding(OK, "sagas", f"looked at: {names} (as ORCHESTRIX_SAGAS says here)")
 
 
 def _git(settings: Settings) -> list[Finding]:

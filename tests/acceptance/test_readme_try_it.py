@@ -31,7 +31,7 @@ async def test_try_it(processes: Processes, tmp_path: Path) -> None:
     async with Client(f"http://127.0.0.1:{port}") as client:
         await client.completed(1)
     typed(clone, tmp_path)
-    assert (tmp_path / "billing" / ".git").is_dir()
+    assert (tmp_path / ".orchestrix" / "billing" / ".git").is_dir()
     assert "COMPLETED" in typed(create, tmp_path)
     assert "GIT_REPO_CREATED" in typed(history, tmp_path)
     joined = processes.spawn(*worker.split()[1:], cwd=tmp_path)

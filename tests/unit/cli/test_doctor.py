@@ -115,7 +115,10 @@ def test_all_is_well(shell: Shell, parts: Parts) -> None:
     answer = shell("doctor")
     assert answer.code == 0
     lines = [line.split()[:2] for line in answer.out.splitlines()]
-    assert lines == [["ok", what] for what in ("settings", "database", "schema", "broker", "queues", "git", "API")]
+    assert lines == [
+        ["ok", what] for what in ("settings", "database", "schema", "broker", "sagas", "queues", "git", "API")
+    ]
+    assert "looked at: app (as ORCHESTRIX_SAGAS says here)" in answer.out
     assert "geheim" not in answer.out
 
 
