@@ -34,7 +34,15 @@ log = logging.getLogger("orchestrix")
 
 
 def dev(arguments: argparse.Namespace) -> int:
-    """`dev`: everything in this process, until SIGINT or SIGTERM."""
+    """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is a good end as well."""
+    with suppress(KeyboardInterrupt):
+        _dev(arguments)
+    with suppress(BrokenPipeError):
+        print("Stopped. What is not finished goes on at the next start.", flush=True)
+    return exits.OK
+
+
+def _dev(arguments: argparse.Namespace) -> None:
     began = clock.monotonic()
     folder = Path.cwd()
     settings = load(arguments)
@@ -42,7 +50,6 @@ def dev(arguments: argparse.Namespace) -> int:
     with devfile.claimed(folder):
         ports, notes = _dev_ports(settings, arguments, folder)
         _run_dev(settings, folder, ports, _Greeting(settings, folder, notes, began))
-    return exits.OK
 
 
 def serve(arguments: argparse.Namespace) -> int:

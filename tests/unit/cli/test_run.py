@@ -118,7 +118,7 @@ def test_the_banner_has_what_a_newcomer_needs(shell: Shell, runtime: Runtime) ->
     assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "workers"]
     assert f"curl -X POST http://127.0.0.1:{port}/apps" in words["Try"]
     assert "a note of the runtime" in words["Note"]
-    assert lines[-1].startswith("Ready in ")
+    assert lines[-2].startswith("Ready in ")
     assert lines[-1].endswith("s. Ctrl-C to stop.")
 
 
@@ -284,6 +284,24 @@ def test_a_wrong_setting_is_named(served: Shell, runtime: Runtime) -> None:
     answer = served("worker")
     assert answer.code == 2
     assert "ORCHESTRIX_WORKER__CONCURRENCY" in answer.err
+
+
+def test_dev_says_that_it_stopped(shell: Shell, runtime: Runtime) -> None:
+    answer = shell("dev", "--port", str(free()))
+    assert (answer.code, answer.out.splitlines()[-1].split()[0]) == (0, "Stopped.")
+
+
+def test_ctrl_c_before_dev_is_ready_is_no_error(
+    shell: Shell, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.cli.run.free_port", interrupted)
+    answer = shell("dev")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("Stopped.")
+    assert not devfile.path_of(shell.folder).exists()
 
 
 def test_ctrl_c_is_quiet(served: Shell, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
