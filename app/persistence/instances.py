@@ -19,7 +19,7 @@ from sagas.engine.transition import Moved
 from .dialects import BulkInsert, BulkUpdate
 from .dialects.port import Result
 from .engine import Connection, Transaction
-from .pages import After, Filter, behind, conditions, order, sort_value
+from .pages import After, Filter, order, queries, sort_value
 from .pairs import Pair
 from .tables import UtcTime
 
@@ -213,13 +213,12 @@ async def page(
     `sort` is createdAt, updatedAt, appName or key, with - in front for the other way round; `after` is the value of
     the sort and the id of the last instance seen (see `sort_value`). Raises `Invalid` for an unknown sort.
     """
-    table = pair.instances.c
-    column, descends = order(pair, sort)
-    query = _select(pair).where(*conditions(connection, pair, saga, wanted))
-    if after is not None:
-        query = query.where(behind(column, table.id, descends, after))
-    by = (column.desc(), table.id.desc()) if descends else (column, table.id)
-    return _instances(await connection.execute(query.order_by(*by).limit(limit)))
+    found: list[Instance] = []
+    for query in queries(connection, pair, saga, wanted, order(pair, sort, after), _select(pair), limit):
+        found = _instances(await connection.execute(query))
+        if len(found) == limit:
+            break
+    return found
 
 
 async def get(connection: Connection, pair: Pair, saga: str, id: int) -> Instance | None:

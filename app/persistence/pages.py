@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import and_, or_
+from sqlalchemy import FromClause, Select, and_, func, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Invalid
@@ -19,6 +19,9 @@ from .pairs import Pair
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 _SORTS: Final = {"createdAt": "created_at", "updatedAt": "updated_at"}
+
+WINDOW: Final = 5000
+"""So many of the first rows are looked through for a prefix before its own index is asked."""
 
 After = tuple[datetime | str, int]
 
@@ -34,8 +37,63 @@ class Filter:
     prefix: str | None = None
 
 
-def conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -> list[ColumnElement[bool]]:
-    """The filter in SQL."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """By `column` and, among equals, by `id`; from behind `after` on."""
+
+    column: ColumnElement[Any]
+    id: ColumnElement[int]
+    descends: bool
+    after: After | None = None
+
+    def on(self, rows: FromClause) -> Order:
+        """The same order of rows that were cut by it already, and have those columns."""
+        return Order(rows.c[str(self.column.key)], rows.c[str(self.id.key)], self.descends)
+
+    def unindexed(self) -> Order:
+        """The same order, but not one that an index of the column could give."""
+        return replace(self, column=func.coalesce(self.column, self.column))
+
+    def cut(self, query: Select[Any], limit: int) -> Select[Any]:
+        """The first rows of `query` in this order."""
+        by = (self.column, self.id)
+        query = query.order_by(*(one.desc() for one in by) if self.descends else by).limit(limit)
+        return query if self.after is None else query.where(_behind(self, self.after))
+
+
+def queries(
+    connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, rows: Select[Any], limit: int
+) -> Iterator[Select[Any]]:
+    """The first of `rows` that fit the filter, by one query or, if that did not find `limit` rows, by the next one.
+
+    A planner believes names and times to be independent. Asked for old names it walks the times and passes a million
+    rows in vain; so a prefix is looked for among the first rows of the order, then by its own index alone.
+    """
+    if wanted.prefix and by.column.key != pair.key:
+        near = _by_state(connection, pair, saga, replace(wanted, prefix=None), by, rows, WINDOW).subquery()
+        some = select(near).where(*_begins(connection, near.c[pair.key], wanted.prefix))
+        yield by.on(near).cut(some, limit)
+        table = pair.instances
+        fitting = select(table.c.id).where(*_conditions(connection, pair, saga, wanted))
+        ids = by.unindexed().cut(fitting, limit).subquery()
+        yield replace(by, after=None).cut(rows.join(ids, table.c.id == ids.c.id), limit)
+    else:
+        yield _by_state(connection, pair, saga, wanted, by, rows, limit)
+
+
+def _by_state(
+    connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, rows: Select[Any], limit: int
+) -> Select[Any]:
+    """An index has the order within one state alone: each state is a query of its own."""
+    each = [replace(wanted, states=[state]) for state in sorted(set(wanted.states))] or [wanted]
+    queries = [by.cut(rows.where(*_conditions(connection, pair, saga, one)), limit) for one in each]
+    if len(queries) == 1:
+        return queries[0]
+    every = union_all(*(select(query.subquery()) for query in queries)).subquery()
+    return by.on(every).cut(select(every), limit)
+
+
+def _conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -> list[ColumnElement[bool]]:
     table = pair.instances.c
     found: list[ColumnElement[bool]] = [] if pair.saga else [table.saga == saga]
     if wanted.states:
@@ -51,21 +109,20 @@ def conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) ->
     return found
 
 
-def order(pair: Pair, sort: str) -> tuple[ColumnElement[Any], bool]:
-    """The column to sort by and whether it descends; raises `Invalid` for an unknown sort."""
+def order(pair: Pair, sort: str, after: After | None = None) -> Order:
+    """What `sort` says; raises `Invalid` for an unknown one."""
     name = sort.removeprefix("-")
     column = pair.key if name in ("appName", "key") else _SORTS.get(name)
     if column is None:
         raise Invalid(f"sort: {name!r} is not one of createdAt, updatedAt, {'appName' if pair.saga else 'key'}")
-    return pair.instances.c[column], sort.startswith("-")
+    return Order(pair.instances.c[column], pair.instances.c.id, sort.startswith("-"), after)
 
 
-def behind(column: ColumnElement[Any], id: ColumnElement[int], descends: bool, after: After) -> ColumnElement[bool]:
-    """The rows that follow `after` in the order of (column, id)."""
-    value, last = after
-    if descends:
-        return and_(column <= value, or_(column < value, id < last))
-    return and_(column >= value, or_(column > value, id > last))
+def _behind(by: Order, after: After) -> ColumnElement[bool]:
+    column, (value, last) = by.column, after
+    if by.descends:
+        return and_(column <= value, or_(column < value, by.id < last))
+    return and_(column >= value, or_(column > value, by.id > last))
 
 
 def sort_value(sort: str, instance: Instance) -> datetime | str:

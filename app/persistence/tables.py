@@ -148,11 +148,12 @@ apps = _table(
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("app_name", Name(200), nullable=False),
     *_instance_columns(),
-    UniqueConstraint("app_name"),
+    UniqueConstraint("app_name", postgresql_include=["created_at", "id"]),  # the latest of many names, without the rows
     CheckConstraint(_NEVER_STUCK, name="never_stuck"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),
     Index(None, "created_by", "created_at", "id"),
+    Index(None, "created_by", "state", "created_at", "id"),
     Index(None, "wake_at"),
 )
 
@@ -164,11 +165,12 @@ saga_instances = _table(
     Column("saga", String(40), nullable=False),
     Column("key", Name(200), nullable=False),
     *_instance_columns(),
-    UniqueConstraint("saga", "key"),
+    UniqueConstraint("saga", "key", postgresql_include=["created_at", "id"]),
     CheckConstraint(_NEVER_STUCK, name="never_stuck"),
     Index(None, "saga", "created_at", "id"),
     Index(None, "saga", "state", "created_at", "id"),
     Index(None, "saga", "created_by", "created_at", "id"),
+    Index(None, "saga", "created_by", "state", "created_at", "id"),
     Index(None, "wake_at"),
 )
 

@@ -86,13 +86,14 @@ def _instances(table: str, *names: sa.Column[Any], unique: list[str]) -> None:
         sa.Column("definition_version", sa.Integer(), nullable=False),
         sa.Column("traceparent", sa.String(64)),
         sa.Column("tracestate", sa.String(512)),
-        sa.UniqueConstraint(*unique, name=f"uq_{table}_{'_'.join(unique)}"),
+        sa.UniqueConstraint(*unique, name=f"uq_{table}_{'_'.join(unique)}", postgresql_include=["created_at", "id"]),
         sa.CheckConstraint(NEVER_STUCK, name=op.f(f"ck_{table}_never_stuck")),
     )
     saga = [name for name in unique if name == "saga"]
     _index(table, *saga, "created_at", "id")
     _index(table, *saga, "state", "created_at", "id")
     _index(table, *saga, "created_by", "created_at", "id")
+    _index(table, *saga, "created_by", "state", "created_at", "id")
     _index(table, "wake_at")
 
 

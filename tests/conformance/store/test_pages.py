@@ -8,10 +8,11 @@ import pytest
 
 from app import clock
 from app.errors import Invalid
-from app.persistence import instances
+from app.persistence import instances, pages
 from app.persistence.engine import Database
 from app.persistence.instances import Filter, sort_value
 from app.persistence.pairs import APPS, INSTANCES, Pair
+from sagas.engine.state import Instance
 from tests.conformance.store.build import ended, some, started, stepped, stored
 
 Of = tuple[Pair, str]
@@ -39,6 +40,51 @@ async def test_pages_have_no_gaps_and_no_repeats_among_equal_times(database: Dat
             after = sort_value(sort, chunk[-1]), chunk[-1].id
     assert len(seen) == len(begun)
     assert seen == sorted(begun, key=lambda one: (sort_value(sort, one), one.id), reverse=sort.startswith("-"))
+
+
+@pytest.mark.parametrize(("sort", "window"), [("-createdAt", 1), ("createdAt", 7), ("-appName", 7)])
+async def test_filters_hold_on_every_page(
+    database: Database, of: Of, sort: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "WINDOW", window)
+    pair, saga = of
+    now = clock.now()
+    moves = [
+        started(f"{'ab'[place % 2]}{place:02}", saga, now=now + timedelta(seconds=place // 3), by="xyz"[place % 3])
+        for place in range(40)
+    ]
+    begun = await stored(database, pair, moves)
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [(1, ended(one, state="FAILED")) for one in begun[::5]])
+    states, by = ("FAILED", "INITIATED", "APP_INITIATED", "GIT_REPO_CREATED"), "x"
+    for wanted in (
+        Filter(states),
+        Filter(prefix="a"),
+        Filter(states, by, prefix="a"),
+        Filter(("FAILED",), prefix="b3"),
+    ):
+        expected = [one for one in await every(database, pair, saga, Filter(), sort, 100) if fits(one, wanted)]
+        assert await every(database, pair, saga, wanted, sort, 3) == expected
+
+
+def fits(one: Instance, wanted: Filter) -> bool:
+    """What a filter means."""
+    return (
+        (not wanted.states or one.state in wanted.states)
+        and wanted.created_by in (None, one.created_by)
+        and one.key.startswith(wanted.prefix or "")
+    )
+
+
+async def every(database: Database, pair: Pair, saga: str, wanted: Filter, sort: str, limit: int) -> list[Instance]:
+    """All pages, one after the other."""
+    found: list[Instance] = []
+    after = None
+    async with database.read() as connection:
+        while chunk := await instances.page(connection, pair, saga, wanted, sort, limit, after):
+            found += chunk
+            after = sort_value(sort, chunk[-1]), chunk[-1].id
+    return found
 
 
 async def test_a_page_stays_where_it_is_while_rows_are_added(database: Database, of: Of) -> None:
