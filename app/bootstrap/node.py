@@ -12,7 +12,7 @@ from app.config import Settings
 from app.lifecycle import Health, Service, Services
 from app.orchestration.events import EventListener
 from app.orchestration.housekeeping import Housekeeping
-from app.orchestration.incarnation import Incarnation
+from app.orchestration.incarnation import PATIENCE, Incarnation
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
 from app.orchestration.wakeups import Wakeups
@@ -56,13 +56,16 @@ class Node:
     starter: Starter
     database_watch: DatabaseWatch
     roles: frozenset[str]
+    alone: bool = False
+    """Whether the broker lives and dies with this process, so that nobody else tells it what it has forgotten."""
     links: Services = field(init=False)
     duties: Services = field(init=False)
     incarnation: Incarnation = field(init=False)
 
     def __post_init__(self) -> None:
         self.links = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
-        self.incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog)
+        patience = 0.0 if self.alone else PATIENCE
+        self.incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, patience=patience)
         self.duties = Services(self._duties())
 
     async def start(self) -> None:
@@ -112,7 +115,9 @@ class Node:
         return [self.incarnation, listener, wakeups]
 
 
-def build_node(settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str]) -> Node:
+def build_node(
+    settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str], *, alone: bool = False
+) -> Node:
     """A node with these roles; nothing is connected yet. Raises `ConfigError` and `DefinitionError`."""
     name = unique_name(settings)
     catalog = load_catalog(settings)
@@ -137,4 +142,5 @@ def build_node(settings: Settings, roles: frozenset[str], broker_url: str | Call
         starter=starter,
         database_watch=database_watch,
         roles=roles,
+        alone=alone,
     )

@@ -33,14 +33,17 @@ class Incarnation:
 
     The database names an empty queue. If the broker does not have it, it is another broker, or an emptied one: one
     node wins the right to a new name, sends what every live saga is owed under the old message ids, and declares the
-    new queue last. If it dies before that, the new name is missing too and all begins again.
+    new queue last. If it dies before that, the new name is missing too and all begins again, after `patience` seconds.
     """
 
-    def __init__(self, database: Database, broker: Broker, relay: OutboxRelay, catalog: Catalog) -> None:
+    def __init__(
+        self, database: Database, broker: Broker, relay: OutboxRelay, catalog: Catalog, *, patience: float = PATIENCE
+    ) -> None:
         self._database = database
         self._broker = broker
         self._relay = relay
         self._catalog = catalog
+        self._patience = patience
         self._wake = Wake()
         self._loop = Loop("broker incarnation", self._round)
         self._done = -1
@@ -74,8 +77,8 @@ class Incarnation:
             known, age = await incarnation.read(connection), await incarnation.age(connection)
         if known is not None and await self._remembered(known):
             return True
-        if age < PATIENCE:  # another node is at it
-            await self._wake.wait(PATIENCE - age)
+        if age < self._patience:  # another node is at it
+            await self._wake.wait(self._patience - age)
             return False
         new = clock.uuid7()
         if not await self._database.run(lambda tx: incarnation.replace(tx, known, new)):

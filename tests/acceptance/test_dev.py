@@ -102,6 +102,19 @@ async def test_dev_remembers_its_apps_over_a_kill(processes: Processes, tmp_path
             assert [row["version"] for row in await client.history(app_id)] == [1, 2, 3, 4]
 
 
+async def test_dev_started_anew_at_once_is_ready_as_soon_as_ever(processes: Processes, tmp_path: Path) -> None:
+    slow = {"ORCHESTRIX_GIT__PROVIDER": "simulated"}
+    process, dev = start_dev(processes, tmp_path, **slow)
+    async with Client(dev["apiUrl"]) as client:
+        app = await client.created("caught")
+    process.kill9()
+    process, dev = start_dev(processes, tmp_path, **slow)
+    seconds = float(process.wait_for_line_sync(r"Ready in ([0-9.]+)s")[1])
+    assert seconds < 3.0, "it waits for nobody else to tell the broker what it has forgotten"
+    async with Client(dev["apiUrl"]) as client:
+        await client.completed(app["id"])
+
+
 async def test_the_cli_creates_waits_and_shows(processes: Processes, tmp_path: Path) -> None:
     start_dev(processes, tmp_path)
     created = await processes.run_async("apps", "create", "ledger", "--by", "ada", "--wait", "-o", "json", cwd=tmp_path)
