@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,12 +18,12 @@ from typing import Final, Protocol
 from app.broker.port import Delivery, Exchange, Outcome, Outgoing, Published, Queue, Topology
 from app.errors import ConfigError, Unavailable
 from app.testing.chance import Dice
+from app.testing.memory_queue import MemoryQueue, Stored, fits, stored
+from app.testing.pipe import APART, Pipe
 from app.testing.virtual_time import world
 
 MAX_MESSAGE: Final = 16 * 2**20
 """Bytes in a body, as RabbitMQ 4 has it."""
-_APART: Final = 1e-7
-"""Seconds between two things that must keep their order: timers of one moment have none."""
 
 CONFIRMED: Final = Published(Outcome.CONFIRMED)
 NO_QUEUE: Final = Published(Outcome.RETURNED, "312 NO_ROUTE")
@@ -37,65 +37,6 @@ class Tap(Protocol):
 
     def acknowledging(self, delivery: Delivery) -> None:
         """A client says that it is done with a delivery; nobody knows whether the broker will hear it."""
-
-
-class Pipe:
-    """One direction of a connection: in order, late, and cut at any point."""
-
-    def __init__(self, receiver: Context, pace: Callable[[], float], dice: Dice) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._receiver, self._pace, self._dice = receiver, pace, dice
-        self._under_way: deque[asyncio.TimerHandle] = deque()
-        self._last = 0.0
-        self._open = True
-
-    def send(self, arrive: Callable[[], None]) -> None:
-        """`arrive` is called at the other end, unless the pipe is cut before."""
-        if not self._open:
-            return
-        now = self._loop.time()
-        while self._under_way and self._under_way[0].when() < now:
-            self._under_way.popleft()
-        self._last = max(self._last + _APART, now + self._pace())
-        self._under_way.append(self._loop.call_at(self._last, arrive, context=self._receiver))
-
-    def cut(self) -> None:
-        """Of what is under way, only the first few still arrive."""
-        self._open = False
-        now = self._loop.time()
-        left = [one for one in self._under_way if one.when() >= now]
-        for one in left[self._dice.randrange(0, len(left) + 1) :]:
-            one.cancel()
-
-
-@dataclass(slots=True, eq=False)
-class Stored:
-    """A message in a queue. `count` says how often it was given back; `redelivered` whether anybody had it before."""
-
-    body: bytes
-    exchange: str
-    routing_key: str
-    message_id: str | None
-    correlation_id: str | None
-    type: str | None
-    headers: Mapping[str, object]
-    count: int = 0
-    redelivered: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class MemoryQueue:
-    """A queue in memory. Before `gate`, nothing new can be seen in it."""
-
-    declared: Queue
-    ready: deque[Stored] = field(default_factory=deque)
-    gate: float = 0.0
-    turn: int = 0
-
-    @property
-    def single(self) -> bool:
-        """Whether one consumer gets all."""
-        return self.declared.arguments.get("x-single-active-consumer") is True
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +76,7 @@ class Session:
             pipe.cut()
         loop = asyncio.get_running_loop()
         # What was under way at the cut and still arrives comes before the news of the cut.
-        late = 2 * _APART + max(pipe._last for pipe in (self.publish_up, self.consume_up)) - loop.time()
+        late = 2 * APART + max(pipe.last for pipe in (self.publish_up, self.consume_up)) - loop.time()
         loop.call_later(client_after, self._lost, reason, context=self._client)
         loop.call_later(max(server_after, late), self._server.drop, self, context=self._server.context)
 
@@ -202,7 +143,7 @@ class MemoryServer:
 
     def put(self, queue: str, message: Outgoing) -> None:
         """Somebody else publishes to a queue."""
-        self._append(queue, _stored(message))
+        self._append(queue, stored(message))
 
     def delete(self, queue: str) -> None:
         """The queue is gone with all that is in it; a missing one is no error."""
@@ -317,9 +258,9 @@ class MemoryServer:
         for tap in self.taps:
             tap.published(message, queues)
         for queue in queues:
-            self._append(queue, _stored(message))
+            self._append(queue, stored(message))
             if (after := self.copied_after(queue)) is not None:
-                copy = _stored(message)
+                copy = stored(message)
                 asyncio.get_running_loop().call_later(after, self._append, queue, copy, context=self.context)
         return CONFIRMED if queues else NO_QUEUE
 
@@ -330,7 +271,7 @@ class MemoryServer:
         if declared is None:
             return ()
         bound = self._bindings.get(exchange, ())
-        found = tuple(dict.fromkeys(queue for pattern, queue in bound if _fits(declared.kind, pattern, key)))
+        found = tuple(dict.fromkeys(queue for pattern, queue in bound if fits(declared.kind, pattern, key)))
         alternate = declared.arguments.get("alternate-exchange")
         return found or (self._route(str(alternate), key) if alternate else ())
 
@@ -339,8 +280,8 @@ class MemoryServer:
         if queue is None:
             return
         loop = asyncio.get_running_loop()
-        queue.gate = max(queue.gate + _APART, loop.time() + self.held_back(name))
-        if queue.gate <= loop.time() + _APART:
+        queue.gate = max(queue.gate + APART, loop.time() + self.held_back(name))
+        if queue.gate <= loop.time() + APART:
             self._show(name, queue, stored)
         else:
             loop.call_at(queue.gate, self._show, name, queue, stored, context=self.context)
@@ -413,29 +354,3 @@ class MemoryServer:
         reason = {"x-first-death-reason": "delivery_limit", "x-first-death-queue": queue.name}
         for name in self._route(str(exchange), key) if exchange is not None else ():
             self._append(name, replace(stored, count=0, redelivered=False, headers={**stored.headers, **reason}))
-
-
-def _stored(message: Outgoing) -> Stored:
-    return Stored(
-        body=message.body,
-        exchange=message.exchange,
-        routing_key=message.routing_key,
-        message_id=message.message_id,
-        correlation_id=message.correlation_id,
-        type=message.type,
-        headers=dict(message.headers),
-    )
-
-
-def _fits(kind: str, pattern: str, key: str) -> bool:
-    if kind == "fanout" or pattern == key:
-        return True
-    return kind == "topic" and _words_fit(pattern.split("."), key.split("."))
-
-
-def _words_fit(pattern: list[str], words: list[str]) -> bool:
-    if not pattern:
-        return not words
-    if pattern[0] == "#":
-        return any(_words_fit(pattern[1:], words[place:]) for place in range(len(words) + 1))
-    return bool(words) and pattern[0] in ("*", words[0]) and _words_fit(pattern[1:], words[1:])

@@ -112,7 +112,6 @@ class Member:
         self.world.witness.note(f"{self.name} boots")
         self.process = process = self.world.loop.process(f"{self.name}.{self.boots}")
         self.broker, self.stopping = None, asyncio.Event()
-        process.on_death.append(lambda: self.world.witness.note(f"{process.name} dies at step {process.steps}"))
         task = process.spawn(self._main(process))
         task.add_done_callback(self._ended)
 
@@ -125,12 +124,18 @@ class Member:
         self.world.loop.call_later(after, self.boot)
 
     async def _main(self, process: Process) -> None:
+        def died() -> None:
+            self.world.witness.note(f"{process.name} dies at step {process.steps}")
+
+        process.on_death.append(died)
         client = SqliteClient(self.world.file)
         process.on_death.append(client.sever)
         broker = MemoryBroker(self.world.server, topology=saga_topology(self.world.catalog))
         process.on_death.append(broker.sever)
         self.broker = broker
         await self._live(client, broker)
+        self.world.witness.note(f"{process.name} ends in good order")
+        process.on_death.remove(died)
         process.kill()
 
     async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
