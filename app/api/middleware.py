@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
@@ -11,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import clock
 from app.api.headers import CORRELATION, SCOPE_KEY, is_correlation_id
-from app.api.problems import Problem, bad_header, has_head, internal_error
+from app.api.problems import Problem, bad_header, cut_short, has_head, internal_error
 from app.telemetry.context import correlated
 
 log = logging.getLogger("orchestrix.api")
@@ -42,6 +43,11 @@ class Edge:
             await exchange.answer(problem)
         except ClientDisconnect:
             log.debug("the client went away", extra=exchange.tags)
+        except asyncio.CancelledError:
+            if exchange.status:
+                raise
+            # Only a server that stops cancels a handler; the client is to know that its request may have been done.
+            await exchange.answer(cut_short(scope["method"]))
         except Exception as error:
             log.error("%s %s failed", scope["method"], scope["path"], exc_info=error, extra=exchange.tags)
             if exchange.status:

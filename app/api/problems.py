@@ -51,6 +51,8 @@ CODES: Final[Mapping[str, Kind]] = {
 
 _CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
+_REPEAT: Final = "Repeat the request with the Idempotency-Key that it had, or look for the name before you try again."
+
 
 class Problem(Exception):
     """An answer that is an error. `members` are added to the body, `headers` to the response."""
@@ -109,6 +111,14 @@ def not_found(what: str) -> Problem:
 def internal_error() -> Problem:
     """500 that tells nothing about the inside; the log has the rest under the same correlation id."""
     return Problem("internal_error", "Something unforeseen happened. The log has it under this X-Correlation-ID.")
+
+
+def cut_short(method: str) -> Problem:
+    """503 for a request that the process does not wait for any longer, because it stops."""
+    if method in ("GET", "HEAD"):
+        return Problem("unavailable", "This node is stopping. Try again.", headers={"Retry-After": "1"})
+    detail = f"This node stopped before it knew the end, so this may have happened or not. {_REPEAT}"
+    return Problem("outcome_unknown", detail, headers={"Retry-After": "1"})
 
 
 def pointer(location: Sequence[str | int]) -> str:
@@ -181,8 +191,5 @@ async def _unavailable(request: Request, error: Exception) -> Response:
 
 
 async def _outcome_unknown(request: Request, error: Exception) -> Response:
-    detail = (
-        "The connection to the database died during the commit, so this may have happened or not. "
-        "Repeat the request with the Idempotency-Key that it had, or look for the name before you try again."
-    )
+    detail = f"The connection to the database died during the commit, so this may have happened or not. {_REPEAT}"
     return Problem("outcome_unknown", detail, headers={"Retry-After": "1"}).response()

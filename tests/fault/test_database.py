@@ -87,6 +87,28 @@ async def test_a_client_learns_that_the_outcome_of_its_commit_is_unknown(world: 
     assert len(ledger.apps) == 1
 
 
+async def test_a_node_that_stops_while_its_database_hangs_says_what_is_unknown(world: World) -> None:
+    await world.up(workers=0, env=NO_GIT)
+    node = world.nodes[0]
+    lock = world.transaction("LOCK TABLE apps IN ACCESS EXCLUSIVE MODE")
+    async with httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False) as http, lock:
+        starting = asyncio.create_task(http.post("/apps", json={"appName": "during", "createdBy": "ada"}))
+        await eventually(lambda: _waits_for_the_lock(world), deadline=10)
+        node.process.terminate()
+        started = await starting
+    assert (started.status_code, started.json()["code"]) == (503, "outcome_unknown"), started.text
+    assert int(started.headers["Retry-After"]) > 0
+    assert await node.process.exited(deadline=40) == 0
+    assert "Traceback" not in node.process.log()
+
+
+async def _waits_for_the_lock(world: World) -> bool:
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO apps%'"
+    )
+    return bool((await world.sql(waiting))[0][0])
+
+
 async def test_connections_are_cut_at_their_commits_all_over(world: World, scale: Callable[[int, int], int]) -> None:
     await world.up(nodes=2, workers=1, env=NO_GIT)
     async with world.stream("commits", rate=30) as stream:
