@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,12 @@ from fastapi import FastAPI
 
 from app.api.application import build
 from app.api.context import ApiContext
+from app.bootstrap.dev import development
 from app.bootstrap.node import Node, build_node
-from app.bootstrap.parts import Signals, first_of, load_catalog
-from app.broker.devserver import DevServer
+from app.bootstrap.parts import Signals, first_of
+from app.bootstrap.ports import listening, nearby
 from app.config import Settings
-from app.errors import ConfigError
-from app.persistence import schema
 from workers import Worker
-from workers.sdk import assemble
 
 log = logging.getLogger("orchestrix")
 
@@ -40,7 +38,6 @@ class Running:
     broker_url: str
     database_url: str
     roles: tuple[str, ...]
-    notes: list[str] = field(default_factory=list)
 
 
 class Server(uvicorn.Server):
@@ -61,7 +58,6 @@ def create_app(node: Node) -> FastAPI:
             watch=node.watch,
             health=node.health,
             version=version("orchestrix"),
-            settings=node.settings,
         )
     )
 
@@ -81,71 +77,38 @@ async def run_serve(
 ) -> None:
     """Runs a node until SIGINT or SIGTERM. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`."""
     node = build_node(settings, roles, broker_url)
-    await _run(node, None, settings, ready, broker_url)
+    await _run(node, None, [settings.http.port], ready, broker_url)
 
 
 async def run_dev(
     settings: Settings,
     *,
     folder: Path,
-    broker_port: int,
-    api_port: int,
+    broker_ports: Sequence[int],
+    api_ports: Sequence[int],
     ready: Callable[[Running], None],
 ) -> None:
-    """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM."""
-    broker, notes = await _dev_broker(broker_port)
-    try:
-        settings = _dev_settings(settings, folder, api_port)
-        assert settings.database_url is not None
-        await schema.upgrade(settings.database_url)
-        node = build_node(settings, frozenset({"api", "orchestrator", "coordinator"}), broker.url)
-        worker = assemble(settings, node.database, node.broker, node.catalog, [])
-        await _run(node, worker, settings, lambda running: ready(_noted(running, notes)), lambda: broker.url)
-    finally:
-        await broker.stop()
+    """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM.
 
-
-def _dev_settings(settings: Settings, folder: Path, api_port: int) -> Settings:
-    root = folder.resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    return settings.model_copy(
-        update={
-            "database_url": settings.database_url or f"sqlite+aiosqlite:///{root / 'orchestrix.db'}",
-            "http": settings.http.model_copy(update={"port": api_port}),
-            "git": settings.git.model_copy(update={"root": str(root / "repos")}),
-        }
-    )
-
-
-async def _dev_broker(port: int) -> tuple[DevServer, list[str]]:
-    for candidate in [*range(port, port + 20), 0]:
-        server = DevServer(port=candidate)
-        try:
-            await server.start()
-        except OSError:
-            continue
-        return server, [] if server.port == port else [f"port {port} is taken: the broker listens on {server.port}"]
-    raise ConfigError("no port of this machine is free for the embedded broker")
-
-
-def _noted(running: Running, notes: list[str]) -> Running:
-    running.notes.extend(notes)
-    return running
+    Of the ports the first free one is taken, else one above the last. Raises `ConfigError`, `DefinitionError`.
+    """
+    async with development(settings, folder=folder, broker_ports=broker_ports) as dev:
+        await _run(dev.node, dev.worker, nearby(*api_ports), ready, lambda: dev.broker_url)
 
 
 async def _run(
     node: Node,
     worker: Worker | None,
-    settings: Settings,
+    ports: Iterable[int],
     ready: Callable[[Running], None],
     broker_url: Callable[[], str],
 ) -> None:
     with Signals() as signals:
-        server = _server(node, settings) if "api" in node.roles else None
-        sockets = [_bound(settings)] if server is not None else []
+        server = _server(node) if "api" in node.roles else None
+        sockets = [listening(node.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
         await node.start()
-        running = _running(node, settings, sockets, broker_url)
+        running = _running(node, sockets, broker_url)
         beginning = asyncio.create_task(_begin(node, worker, lambda: ready(running)), name="begin")
         try:
             await first_of(signals.stop, beginning)
@@ -172,12 +135,10 @@ async def _stop(node: Node, worker: Worker | None, server: Server | None, servin
     await node.stop()
 
 
-def _server(node: Node, settings: Settings) -> Server:
+def _server(node: Node) -> Server:
     return Server(
         uvicorn.Config(
             create_app(node),
-            host=settings.http.host,
-            port=settings.http.port,
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -187,30 +148,14 @@ def _server(node: Node, settings: Settings) -> Server:
     )
 
 
-def _bound(settings: Settings) -> socket.socket:
-    """The listening socket, so that a taken port is a sentence and not a stack trace."""
-    try:
-        family = socket.AF_INET6 if ":" in settings.http.host else socket.AF_INET
-        listening = socket.create_server((settings.http.host, settings.http.port), family=family, backlog=2048)
-    except OSError as taken:
-        raise ConfigError(
-            f"cannot listen on {settings.http.host}:{settings.http.port} ({taken.strerror}): choose another --port"
-        ) from taken
-    listening.setblocking(False)
-    # Each connection inherits it. asyncio sets it only where the socket names its protocol, which this one does not;
-    # without it an answer's body waits for the client's acknowledgement of the head, which many delay by 40 ms.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
-
-
-def _running(node: Node, settings: Settings, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:
+def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:
     host, port = sockets[0].getsockname()[:2] if sockets else ("", 0)
     return Running(
         api_url=f"http://{host}:{port}" if sockets else None,
         broker_url=broker_url(),
-        database_url=settings.database_url or "",
+        database_url=node.settings.database_url or "",
         roles=tuple(sorted(node.roles)),
     )
 
 
-__all__ = ["Running", "create_app", "load_catalog", "openapi", "run_dev", "run_serve"]
+__all__ = ["Running", "create_app", "openapi", "run_dev", "run_serve"]

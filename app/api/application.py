@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import MutableMapping
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -12,16 +11,14 @@ from app.api import apps, docs, health, openapi, problems, routes, sagas
 from app.api.context import ApiContext
 from app.api.middleware import Edge
 
-Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
 
 
-def build(context: ApiContext, lifespan: Lifespan | None = None) -> FastAPI:
-    """The ASGI application; `lifespan` runs around its service."""
+def build(context: ApiContext) -> FastAPI:
+    """The ASGI application."""
     app = FastAPI(
         title="Orchestrix",
         version=context.version,
-        lifespan=lifespan,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.config import Settings
 from app.lifecycle import Health
 from app.orchestration.requests import StartRequest, StartResult
 from app.persistence.engine import Database
@@ -36,4 +35,3 @@ class ApiContext:
     watch: Watch
     health: Health
     version: str
-    settings: Settings

@@ -20,8 +20,6 @@ from app.orchestration.watch import Watch
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
 
-ROLES = ("api", "orchestrator", "coordinator")
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

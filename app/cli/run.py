@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,7 +17,6 @@ from urllib.parse import urlsplit
 from app import clock
 from app.cli import devfile, exits, output, places
 from app.cli.banner import banner
-from app.cli.ports import free_port
 from app.cli.settings import chosen, load
 from app.config import LogSettings, Settings
 from app.errors import ConfigError
@@ -48,8 +48,12 @@ def _dev(arguments: argparse.Namespace) -> None:
     settings = load(arguments)
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     with devfile.claimed(folder):
-        ports, notes = _dev_ports(settings, arguments, folder)
-        _run_dev(settings, folder, ports, _Greeting(settings, folder, notes, began))
+        from app.main import run_dev
+
+        ports = _dev_ports(settings, arguments, folder)
+        ready = partial(_greet, settings, folder, ports, began)
+        home = folder / devfile.FOLDER
+        asyncio.run(run_dev(settings, folder=home, broker_ports=ports.broker, api_ports=ports.api, ready=ready))
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -95,68 +99,46 @@ def openapi(arguments: argparse.Namespace) -> int:
     return exits.OK
 
 
-class _Greeting:
-    """Tells the folder and the user, once `dev` is ready."""
-
-    def __init__(self, settings: Settings, folder: Path, notes: Sequence[str], began: float) -> None:
-        self.failure: Exception | None = None
-        self._settings = settings
-        self._folder = folder
-        self._notes = notes
-        self._began = began
-
-    def __call__(self, running: Running) -> None:
-        """Runs as a callback of the event loop, which would swallow an error: so it is kept, and `dev` ends with it."""
-        try:
-            self._tell(running)
-        except Exception as error:
-            self.failure = error
-            signal.raise_signal(signal.SIGTERM)
-
-    def _tell(self, running: Running) -> None:
-        api_url = running.api_url or ""
-        devfile.write(self._folder, database_url=running.database_url, broker_url=running.broker_url, api_url=api_url)
-        devfile.keep_ports(self._folder, api=_port_of(api_url), broker=_port_of(running.broker_url))
-        text = banner(
-            api_url=api_url,
-            broker_url=running.broker_url,
-            database_url=running.database_url,
-            repos=f"./{devfile.FOLDER}/repos/" if self._settings.git.provider == "local" else None,
-            roles=running.roles,
-            notes=list(dict.fromkeys([*self._notes, *running.notes])),
-            seconds=clock.monotonic() - self._began,
-        )
-        with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on
-            print(text, flush=True)
+def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
+    """Tells the folder and the user, once `dev` is ready. Raises `OSError` where it cannot, which ends `dev`."""
+    api_url = running.api_url or ""
+    api, broker = _port_of(api_url), _port_of(running.broker_url)
+    devfile.write(folder, database_url=running.database_url, broker_url=running.broker_url, api_url=api_url)
+    devfile.keep_ports(folder, api=api, broker=broker)
+    text = banner(
+        api_url=api_url,
+        broker_url=running.broker_url,
+        database_url=running.database_url,
+        repos=f"./{devfile.FOLDER}/repos/" if settings.git.provider == "local" else None,
+        roles=running.roles,
+        notes=ports.notes(api, broker),
+        seconds=clock.monotonic() - began,
+    )
+    with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on
+        print(text, flush=True)
 
 
-def _run_dev(settings: Settings, folder: Path, ports: devfile.Ports, greeting: _Greeting) -> None:
-    from app.main import run_dev
+@dataclass(frozen=True, slots=True)
+class DevPorts:
+    """The ports that `dev` wants, in this order."""
 
-    home = folder / devfile.FOLDER
-    assert ports.api is not None
-    assert ports.broker is not None
-    asyncio.run(run_dev(settings, folder=home, broker_port=ports.broker, api_port=ports.api, ready=greeting))
-    if greeting.failure is not None:
-        raise greeting.failure
+    api: Sequence[int]
+    broker: Sequence[int]
+
+    def notes(self, api: int, broker: int) -> list[str]:
+        """A sentence for each port that is not the expected one."""
+        both = (("API", self.api[0], api), ("broker", self.broker[0], broker))
+        return [
+            f"port {first} is taken, so the {what} listens on {found}"
+            for what, first, found in both
+            if first not in (0, found)
+        ]
 
 
-def _dev_ports(settings: Settings, arguments: argparse.Namespace, folder: Path) -> tuple[devfile.Ports, list[str]]:
-    """The ports to use, and a sentence for each that is not the expected one."""
+def _dev_ports(settings: Settings, arguments: argparse.Namespace, folder: Path) -> DevPorts:
     last = devfile.last_ports(folder)
-    if chosen("http.port", arguments):
-        wanted = [settings.http.port]
-    else:
-        wanted = [last.api, API_PORT] if last.api else [API_PORT]
-    api = free_port(settings.http.host, *wanted) if wanted != [0] else 0
-    brokers = [last.broker, BROKER_PORT] if last.broker else [BROKER_PORT]
-    broker = free_port("127.0.0.1", *brokers)
-    notes = [
-        f"port {first} is taken, so the {what} listens on {found}"
-        for what, first, found in (("API", wanted[0], api), ("broker", brokers[0], broker))
-        if found != first
-    ]
-    return devfile.Ports(api, broker), notes
+    api = [settings.http.port] if chosen("http.port", arguments) else [last.api, API_PORT]
+    return DevPorts([port for port in api if port is not None], [port for port in (last.broker, BROKER_PORT) if port])
 
 
 def _dev_logs(settings: Settings, arguments: argparse.Namespace) -> LogSettings:

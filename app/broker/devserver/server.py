@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import socket
+from typing import Any
 
 from app.broker.devserver.connection import Connection
 from app.broker.devserver.profile import profile_named
@@ -30,12 +32,18 @@ class DevServer:
         self._state = BrokerState(self._profile)
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        """Listen; without effect when it does already. Raises OSError if the port is taken."""
+    async def start(self, listening: socket.socket | None = None) -> None:
+        """Listen, on a socket that does so already where one is given; without effect when it listens.
+
+        Raises OSError if the port is taken, and ConfigError for a socket that is not on loopback.
+        """
         if self._server is not None:
             return
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self._state), self._host, self._wanted_port)
+        place: dict[str, Any] = {"host": self._host, "port": self._wanted_port}
+        if listening is not None:
+            self._host = _loopback(listening.getsockname()[0])
+            place = {"sock": listening}
+        self._server = await asyncio.get_running_loop().create_server(lambda: Connection(self._state), **place)
         log.warning("embedded AMQP broker on port %s: for development only, it forgets all at its end", self.port)
 
     @property

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 from app import clock
 from app.api.application import build
 from app.api.context import ApiContext
-from app.config import Settings
 from app.errors import Conflict
 from app.lifecycle import Health
 from app.orchestration.requests import KeyReused, Replayed, Started, StartRequest, StartResult, Taken
@@ -125,7 +124,7 @@ class World:
     def __post_init__(self) -> None:
         self.starter = FakeStarter(self)
         self.health.started = True
-        self.app = build(ApiContext(self.database, CATALOG, self.starter, self.watch, self.health, "1.2.3", Settings()))
+        self.app = build(ApiContext(self.database, CATALOG, self.starter, self.watch, self.health, "1.2.3"))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
     async def start(self, saga: str, wanted: Start) -> Instance:

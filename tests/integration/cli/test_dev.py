@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 from tests.processes import Processes
@@ -54,3 +55,18 @@ def test_after_a_kill_dev_comes_back_to_its_port_and_a_worker_follows_its_broker
     for process in (worker, again):
         process.terminate()
         assert process.exited_sync() == 0
+
+
+def test_what_is_taken_is_passed_over_by_the_api_and_the_broker(processes: Processes, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as broker:
+        taken = {"api": api.getsockname()[1], "broker": broker.getsockname()[1]}
+        home = tmp_path / ".orchestrix"
+        home.mkdir()
+        (home / "last.json").write_text(json.dumps({"apiPort": 1, "brokerPort": taken["broker"]}))
+        dev = processes.spawn("dev", "--port", str(taken["api"]))
+        dev.wait_for_line_sync(rf"port {taken['api']} is taken, so the API listens on \d+")
+        dev.wait_for_line_sync(rf"port {taken['broker']} is taken, so the broker listens on \d+")
+        dev.wait_for_line_sync(r"^Ready in")
+        assert processes.run("apps", "create", "billing", "--by", "ada", "--wait", "20").returncode == 0
+        dev.terminate()
+        assert dev.exited_sync() == 0

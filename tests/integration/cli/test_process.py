@@ -103,6 +103,17 @@ def test_a_full_disk_is_told(api: FakeApi) -> None:
     assert "Traceback" not in answer.stderr
 
 
+def test_dev_ends_where_nobody_can_be_told_that_it_is_ready(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [str(ORCHESTRIX), "dev", "--port", "0"]
+        answer = subprocess.run(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=30
+        )
+    assert answer.returncode == 1
+    assert "error: No space left on device" in answer.stderr.splitlines()
+    assert not (tmp_path / ".orchestrix" / "dev.json").exists()
+
+
 def test_a_closed_output_is_no_error() -> None:
     for command in ("config show >&-", "nonsense 2>&-"):
         answer = subprocess.run(["bash", "-c", f"{ORCHESTRIX} {command}"], capture_output=True, check=False)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.bootstrap.ports import nearby
 from app.cli import devfile
 from app.config import Settings
 from app.errors import SchemaMismatch
@@ -32,7 +31,6 @@ class Running:
     broker_url: str
     database_url: str
     roles: tuple[str, ...] = ("api", "coordinator", "orchestrator")
-    notes: list[str] = field(default_factory=list)
 
 
 class Runtime:
@@ -41,18 +39,22 @@ class Runtime:
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []
         self.while_running: Callable[[], None] = lambda: None
+        self.taken: set[int] = set()
         self.error: Exception | None = None
 
     async def run_dev(self, settings: Settings, **given: Any) -> None:
         call = self._called(settings, given)
+        api, broker = self._free(call.api_ports), self._free(call.broker_ports)
         running = Running(
-            api_url=f"http://127.0.0.1:{call.api_port}",
-            broker_url=f"amqp://guest:guest@127.0.0.1:{call.broker_port}/",
+            api_url=f"http://127.0.0.1:{api}",
+            broker_url=f"amqp://guest:guest@127.0.0.1:{broker}/",
             database_url=f"sqlite+aiosqlite:///{call.folder}/orchestrix.db",
-            notes=["a note of the runtime"],
         )
         call.ready(running)
         self.while_running()
+
+    def _free(self, wanted: list[int]) -> int:
+        return next(port for port in nearby(*wanted) if port not in self.taken)
 
     async def run_serve(self, settings: Settings, **given: Any) -> None:
         call = self._called(settings, given)
@@ -87,64 +89,57 @@ def served(shell: Shell) -> Shell:
     return shell
 
 
-def free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_dev_tells_the_folder_where_it_is_while_it_runs(shell: Shell, runtime: Runtime) -> None:
     seen: list[devfile.DevFile | None] = []
     runtime.while_running = lambda: seen.append(devfile.running(shell.folder))
-    port = free()
-    answer = shell("dev", "--port", str(port))
+    answer = shell("dev", "--port", "7001")
     assert (answer.code, answer.err) == (0, "")
     [found] = seen
     assert found is not None
-    assert found.api_url == f"http://127.0.0.1:{port}"
+    assert found.api_url == "http://127.0.0.1:7001"
     assert found.database_url == f"sqlite+aiosqlite:///{shell.folder}/.orchestrix/orchestrix.db"
     assert runtime.calls[0].folder == shell.folder / ".orchestrix"
     assert not devfile.path_of(shell.folder).exists()
 
 
 def test_the_banner_has_what_a_newcomer_needs(shell: Shell, runtime: Runtime) -> None:
-    port = free()
-    lines = shell("dev", "--port", str(port)).out.splitlines()
+    lines = shell("dev", "--port", "7001").out.splitlines()
     words = {line.split()[0]: line for line in lines}
-    assert f"http://127.0.0.1:{port}/docs" in words["API"]
+    assert "http://127.0.0.1:7001/docs" in words["API"]
     assert "embedded (development only)" in words["Broker"]
     assert "sqlite ./.orchestrix/orchestrix.db" in words["Database"]
     assert "./.orchestrix/repos/" in words["Repos"]
     assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "workers"]
-    assert f"curl -X POST http://127.0.0.1:{port}/apps" in words["Try"]
-    assert "a note of the runtime" in words["Note"]
+    assert "curl -X POST http://127.0.0.1:7001/apps" in words["Try"]
+    assert "Note" not in words
     assert lines[-2].startswith("Ready in ")
-    assert lines[-1].endswith("s. Ctrl-C to stop.")
+    assert lines[-2].endswith("s. Ctrl-C to stop.")
 
 
 def test_a_taken_port_is_passed_over_and_told(shell: Shell, runtime: Runtime) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        answer = shell("dev", "--port", str(port))
+    runtime.taken = {5673, 7001}
+    answer = shell("dev", "--port", "7001")
     assert answer.code == 0
-    assert runtime.calls[0].api_port != port
-    assert f"port {port} is taken, so the API listens on {runtime.calls[0].api_port}" in answer.out
+    assert "port 7001 is taken, so the API listens on 7002" in answer.out
+    assert "port 5673 is taken, so the broker listens on 5674" in answer.out
 
 
 def test_dev_tries_its_last_ports_first(shell: Shell, runtime: Runtime) -> None:
-    port = free()
-    shell("dev", "--port", str(port))
-    shell("dev")
-    first, second = runtime.calls
-    assert (second.api_port, second.broker_port) == (port, first.broker_port)
+    runtime.taken = {8080}
+    assert "port 8080 is taken" in shell("dev").out
+    runtime.taken = {5673}
+    assert "port 5673 is taken" in shell("dev").out
+    runtime.taken = set()
+    answer = shell("dev")
+    assert (runtime.calls[-1].api_ports, runtime.calls[-1].broker_ports) == ([8081, 8080], [5674, 5673])
+    assert "is taken" not in answer.out
 
 
 def test_a_port_from_the_environment_beats_the_last_one(shell: Shell, runtime: Runtime) -> None:
-    shell("dev", "--port", str(free()))
-    port = free()
-    shell.set(PORT=str(port))
+    shell("dev", "--port", "7001")
+    shell.set(PORT="7002")
     shell("dev")
-    assert runtime.calls[-1].api_port == port
+    assert runtime.calls[-1].api_ports == [7002]
 
 
 def test_a_second_dev_is_exit_code_4(shell: Shell, runtime: Runtime) -> None:
@@ -161,14 +156,9 @@ def test_dev_ends_with_the_error_of_its_own_file(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    received: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     monkeypatch.setattr(devfile, "write", full)
-    try:
-        answer = shell("dev", "--port", str(free()))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert (answer.code, received) == (1, [signal.SIGTERM])
+    answer = shell("dev", "--port", "7001")
+    assert answer.code == 1
     assert "No space left" in answer.err
 
 
@@ -287,7 +277,7 @@ def test_a_wrong_setting_is_named(served: Shell, runtime: Runtime) -> None:
 
 
 def test_dev_says_that_it_stopped(shell: Shell, runtime: Runtime) -> None:
-    answer = shell("dev", "--port", str(free()))
+    answer = shell("dev", "--port", "7001")
     assert (answer.code, answer.out.splitlines()[-1].split()[0]) == (0, "Stopped.")
 
 
@@ -297,7 +287,7 @@ def test_ctrl_c_before_dev_is_ready_is_no_error(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("app.cli.run.free_port", interrupted)
+    monkeypatch.setattr("app.cli.run._dev_ports", interrupted)
     answer = shell("dev")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("Stopped.")
@@ -321,4 +311,4 @@ def test_files_of_others_do_not_matter(shell: Shell, runtime: Runtime) -> None:
     home = Path(shell.folder / ".orchestrix")
     home.mkdir()
     (home / "last.json").write_text("not ours")
-    assert shell("dev", "--port", str(free())).code == 0
+    assert shell("dev", "--port", "7001").code == 0

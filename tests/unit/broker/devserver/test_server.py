@@ -33,6 +33,19 @@ async def test_loopback_is_fine(host: str, connect: Connect) -> None:
     await server.stop()
 
 
+async def test_it_takes_over_a_socket_that_listens(connect: Connect) -> None:
+    server, listening = DevServer(), socket.create_server(("127.0.0.3", 0))
+    await server.start(listening)
+    assert server.url == f"amqp://guest:guest@127.0.0.3:{listening.getsockname()[1]}/"
+    await (await connect(server.url)).close()
+    await server.stop()
+
+
+async def test_a_socket_that_others_can_reach_is_refused() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listening, pytest.raises(ConfigError, match="development only"):
+        await DevServer().start(listening)
+
+
 def test_an_unknown_profile_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(ConfigError, match="strict, lenient"):
         DevServer(profile="4.x")

@@ -1,0 +1,58 @@
+"""What is `dev` made of, and in which order do its parts start?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.bootstrap.node import Node, build_node
+from app.bootstrap.ports import listening, nearby
+from app.broker.devserver import DevServer
+from app.config import Settings
+from app.persistence import schema
+from workers import Worker
+from workers.sdk import assemble
+
+ROLES = frozenset({"api", "orchestrator", "coordinator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Development:
+    """A node and a worker of one process over SQLite and the embedded broker."""
+
+    settings: Settings
+    broker_url: str
+    node: Node
+    worker: Worker
+
+
+@asynccontextmanager
+async def development(settings: Settings, *, folder: Path, broker_ports: Sequence[int]) -> AsyncIterator[Development]:
+    """The parts, with the broker and the schema ready and nothing else started; the broker ends with the block.
+
+    Raises `ConfigError`, `DefinitionError` and `SchemaMismatch`.
+    """
+    local = _local(settings, folder)
+    broker = DevServer()
+    await broker.start(listening("127.0.0.1", nearby(*broker_ports)))
+    try:
+        assert local.database_url is not None
+        await schema.upgrade(local.database_url)
+        node = build_node(local, ROLES, broker.url, alone=True)
+        worker = assemble(local, node.database, node.broker, node.catalog, [])
+        yield Development(local, broker.url, node, worker)
+    finally:
+        await broker.stop()
+
+
+def _local(settings: Settings, folder: Path) -> Settings:
+    root = folder.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    return settings.model_copy(
+        update={
+            "database_url": settings.database_url or f"sqlite+aiosqlite:///{root / 'orchestrix.db'}",
+            "git": settings.git.model_copy(update={"root": str(root / "repos")}),
+        }
+    )
