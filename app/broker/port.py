@@ -125,15 +125,14 @@ class LinkState(Enum):
 class Consumer(Protocol):
     """One channel that reads one or more queues, over every reconnect.
 
-    It starts with a prefetch of 1 and doubles it, up to the limit, as batches are finished (`acknowledge`), and starts
-    small again after each lost channel: a message that kills its reader is then alone.
+    It starts with a prefetch of 1 and multiplies it, up to the limit, as messages are finished (`acknowledge`), and
+    starts small again after each lost channel: a message that kills its reader is then alone.
     """
 
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         """Waits for at least one delivery, then takes what is there: up to `limit`, for at most `linger` seconds more.
 
-        A reconnect in between is invisible. Raises `asyncio.CancelledError` only, also when the consumer is closed
-        (then returns an empty list).
+        A reconnect in between is invisible. Returns an empty list when the consumer is closed.
         """
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
