@@ -21,6 +21,7 @@ from app.orchestration.watch import Watch
 from app.persistence import history, instances, notes, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.notes import Note
+from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
@@ -59,12 +60,14 @@ class Verdicts:
 
     proven: list[Moved] = field(default_factory=list)
     unproven: list[Moved] = field(default_factory=list)
+    owed: list[OutboxRow] = field(default_factory=list)
     ignored: list[tuple[Received, Ignored]] = field(default_factory=list)
     busy: list[Received] = field(default_factory=list)
 
     @property
     def moved(self) -> list[Moved]:
-        """All that moved. Proven is a move whose event names the command that was out, so that it has been sent."""
+        """All that moved. Proven is a move whose event names the command that was out, so that it has been sent: what
+        it owes now may leave at once."""
         return self.proven + self.unproven
 
 
@@ -314,7 +317,9 @@ class EventListener:
         await history.insert(tx, pair, [(one.instance.id, change) for one in moved for change in one.history])
         # A command whose predecessor is proven to have arrived may leave at once. For the others the scan keeps the
         # order: their predecessor may still be in the outbox.
-        await outbox.insert(tx, rows_of(proven), claimed_by=self._node, lease_s=self._relay.lease)
+        owed = rows_of(proven)
+        verdicts.owed += owed
+        await outbox.insert(tx, owed, claimed_by=self._node, lease_s=self._relay.lease)
         await outbox.insert(tx, rows_of(unproven), claimed_by=None, lease_s=0.0)
 
     async def _note(self, tx: Transaction, verdicts: Verdicts) -> None:
@@ -335,7 +340,7 @@ class EventListener:
     def _announce(self, verdicts: Verdicts) -> None:
         moved = verdicts.moved
         self.counts["moved"] += len(moved)
-        self._relay.take(rows_of(verdicts.proven))
+        self._relay.take(verdicts.owed)
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.poke()
         self._watch.committed(one.instance for one in moved)

@@ -25,6 +25,7 @@ from app.orchestration.requests import (
 from app.orchestration.watch import Watch
 from app.persistence import history, idempotency, instances, outbox
 from app.persistence.engine import Database, Transaction
+from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
@@ -116,7 +117,7 @@ class Starter:
 
     async def _commit(self, batch: Sequence[_Asked]) -> None:
         try:
-            moved = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in batch]))
+            moved, owed = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in batch]))
         except RetryLater as away:
             for asked in batch:
                 _fail(asked, away)
@@ -124,7 +125,7 @@ class Starter:
             await self._commit_apart(batch, error)
         else:
             crash.point("start.after_commit")
-            self._announce([one for one in moved if one is not None])
+            self._announce([one for one in moved if one is not None], owed)
             for asked, one in zip(batch, moved, strict=True):
                 asked.answer.set_result(Started(one.instance) if one else Taken(None))
 
@@ -137,12 +138,16 @@ class Starter:
         await self._commit(batch[:middle])
         await self._commit(batch[middle:])
 
-    async def _write(self, tx: Transaction, requests: Sequence[StartRequest]) -> list[Moved | None]:
+    async def _write(
+        self, tx: Transaction, requests: Sequence[StartRequest]
+    ) -> tuple[list[Moved | None], list[OutboxRow]]:
+        """One answer a request, None where the name is taken, and what they owe together."""
         now = self._database.now()
         places: dict[Pair, list[int]] = {}
         for place, request in enumerate(requests):
             places.setdefault(pair_of(request.saga), []).append(place)
         written: list[Moved | None] = [None] * len(requests)
+        owed: list[OutboxRow] = []
         for pair, group in sorted(places.items(), key=lambda item: item[0] is not APPS):
             begun = [start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now) for place in group]
             ids = await instances.insert(tx, pair, begun)
@@ -150,17 +155,18 @@ class Starter:
                 written[place] = numbered(self._saga(requests[place]), fresh, new_id) if new_id is not None else None
             new = [one for place in group if (one := written[place]) is not None]
             await history.insert(tx, pair, [(one.instance.id, change) for one in new for change in one.history])
-            await outbox.insert(tx, rows_of(new), claimed_by=self._node, lease_s=self._relay.lease)
+            owed += rows_of(new)
+        await outbox.insert(tx, owed, claimed_by=self._node, lease_s=self._relay.lease)
         crash.point("start.before_commit")
-        return written
+        return written, owed
 
     def _saga(self, request: StartRequest) -> Saga:
         saga = self._catalog.saga(request.saga)
         assert saga is not None
         return saga
 
-    def _announce(self, moved: list[Moved]) -> None:
-        self._relay.take(rows_of(moved))
+    def _announce(self, moved: list[Moved], owed: list[OutboxRow]) -> None:
+        self._relay.take(owed)
         self._watch.committed(one.instance for one in moved)
         journal.committed(one.instance for one in moved)
 
@@ -198,7 +204,7 @@ class Starter:
 
     async def _commit_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
         try:
-            one = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
+            one, owed = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
         except _KeyTaken:
             return await self._replayed(key) or InFlight()
         except Contention:
@@ -206,14 +212,16 @@ class Starter:
         if one is None:
             return await self._replayed(key) or await self._with_existing(request, Taken(None))
         crash.point("start.keyed_after_commit")
-        self._announce([one])
+        self._announce([one], owed)
         return Started(one.instance)
 
-    async def _write_keyed(self, tx: Transaction, request: StartRequest, key: IdempotencyKey) -> Moved | None:
-        (one,) = await self._write(tx, [request])
+    async def _write_keyed(
+        self, tx: Transaction, request: StartRequest, key: IdempotencyKey
+    ) -> tuple[Moved | None, list[OutboxRow]]:
+        (one,), owed = await self._write(tx, [request])
         if one is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(one.instance)):
             raise _KeyTaken("another request with this key came first")
-        return one
+        return one, owed
 
     async def _replayed(self, key: IdempotencyKey) -> StartResult | None:
         async with self._database.read() as connection:

@@ -95,7 +95,7 @@ def dump(value: object) -> bytes:
 
 def storable(text: str) -> bool:
     """Whether every database keeps `text`: no NUL, no half of a surrogate pair."""
-    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text))
 
 
 def load(body: bytes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Column, Integer, LargeBinary, String
@@ -29,6 +30,7 @@ class Kind(Enum):
     BYTES = "bytes"
 
 
+@cache
 def kind(column: Column[Any]) -> Kind:
     """What `column` holds."""
     for type_, found in (
