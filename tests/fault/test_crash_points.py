@@ -135,12 +135,12 @@ async def test_what_dead_processes_had_is_given_back(
         async with Client(url) as client:
             assert await create(client, rig.names, at_once=50) == list(rig.names)
 
-    await work(150)
+    await work(100)
     await rig.all_well()
     before = await used(rig, (node, worker), rabbitmq_server)
     for at in DEATHS * scale(1, 10):
         doomed = await rig.armed(at)
-        await work(50)
+        await work(30)
         await died(doomed, at)
         await rig.all_well(drafts=rig.rounds * APPS)
 
