@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -50,7 +51,7 @@ async def test_the_first_message_comes_alone_and_the_prefetch_grows_with_what_is
     consumer = await broker.consume(["jobs"], 40)
     seen, done = [], 0
     while done < 200:
-        await eventually(lambda: _steady(broker, 400), deadline=5)
+        await eventually(_steady(broker, 400), deadline=5, every=0.1)
         batch = await consumer.receive(1000)
         seen.append(len(batch))
         assert await in_flight(broker, 400) == done + len(batch), "delivered but not handed out"
@@ -61,11 +62,16 @@ async def test_the_first_message_comes_alone_and_the_prefetch_grows_with_what_is
     assert max(seen) == 40, seen
 
 
-async def _steady(broker: AmqpBroker, of: int) -> bool:
-    """Whether nothing has been delivered for a moment (a quorum queue has its own rhythm)."""
-    before = await in_flight(broker, of)
-    await asyncio.sleep(0.1)
-    return before > 0 and before == await in_flight(broker, of)
+def _steady(broker: AmqpBroker, of: int) -> Callable[[], Awaitable[bool]]:
+    """Whether nothing has been delivered since the last look (a quorum queue has its own rhythm)."""
+    before = 0
+
+    async def look() -> bool:
+        nonlocal before
+        last, before = before, await in_flight(broker, of)
+        return 0 < before == last
+
+    return look
 
 
 async def test_a_batch_lingers_for_more_but_not_in_vain(broker: AmqpBroker) -> None:

@@ -17,6 +17,7 @@ from app import clock
 from app.broker.port import Outgoing
 from sagas import Command
 from sagas.engine import messages
+from tests.support import eventually
 from workers import Context, Permanent, StepFailed, Transient, Unavailable
 from workers.sdk.handlers import Handler
 from workers.sdk.invoke import invoke
@@ -204,8 +205,7 @@ async def test_a_plain_function_runs_in_a_thread_and_leaves_the_loop_alone() -> 
         return {"thread": thread is not threading.main_thread(), "keeps the process": not thread.daemon}
 
     task = asyncio.create_task(run(plain(wait)))
-    while not asked.is_set():
-        await asyncio.sleep(0.001)
+    await eventually(asked.is_set, deadline=5.0, every=0.001)
     answered.set()
     assert json.loads((await task).body)["data"] == {"thread": True, "keeps the process": False}
 
