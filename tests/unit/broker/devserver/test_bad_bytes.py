@@ -47,7 +47,18 @@ async def test_garbage_on_an_open_connection_gets_a_close_with_a_code(server: De
             assert close.reply_code in (501, 502, 503, 504, 505, 540)
 
 
-@pytest.mark.parametrize("raw_headers", [b"\x00\x00\x00\x09\x01kS\xff\xff\xff\xff\x00\x00", b"\x00\x00\x00\x03\x01kZ"])
+@pytest.mark.parametrize(
+    "raw_headers",
+    [
+        pytest.param(b"\x00\x00\x00\x09\x01kS\xff\xff\xff\xff\x00\x00", id="a text beyond its table"),
+        pytest.param(b"\x00\x00\x00\x03\x01kZ", id="an unknown type"),
+        pytest.param(b"\x00\x00\x00\x02\x01k", id="a name without a value"),
+        pytest.param(b"\x00\x00\x00\x02\x09k", id="a name beyond its table"),
+        pytest.param(b"\x00\x00\x00\x05\x01kT\x00\x00", id="a time that is cut short"),
+        pytest.param(b"\x00\x00\x00\x0b\x01kF\x00\x00\x00\x04\x01nS\x00", id="an inner table that is cut short"),
+        pytest.param(b"\x00\x00\x00\x09\x01kA\x00\x00\x00\x02S\x00", id="an array that is cut short"),
+    ],
+)
 async def test_unreadable_message_headers_close_the_connection(server: DevServer, raw_headers: bytes) -> None:
     async with raw(server) as link:
         await link.open()
@@ -133,6 +144,13 @@ def test_properties_are_read_whole_or_refused(data: bytes) -> None:
     except (errors.Refusal, IndexError):
         return
     assert properties.build(found) == data
+
+
+def test_headers_that_are_set_leave_the_others_as_they_came() -> None:
+    odd = b"\x02\xff\xfeS\x00\x00\x00\x01\xff" + b"\x01tT" + b"\xff" * 8 + b"\x01nA\x00\x00\x00\x05F\x00\x00\x00\x00"
+    before = b"\x20\x00" + struct.pack(">I", len(odd)) + odd
+    changed = properties.with_headers(before, {"x-delivery-count": 7})
+    assert properties.parse(changed)["headers"][4:] == odd + b"\x10x-delivery-countl" + struct.pack(">q", 7)
 
 
 async def test_silence_before_the_greeting_ends(server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
