@@ -87,6 +87,7 @@ def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]
     run_sql(url, *(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)))
 
 
+@pytest.mark.req("S3-40", "S3-52", "S3-53", "S3-54", "S3-55")
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("point", CASES)
 async def test_a_process_dies(
