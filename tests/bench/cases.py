@@ -105,9 +105,9 @@ def _under_load(one: Product, found: Findings, sizes: Sizes) -> float:
 def _at_each_load(
     way: str, at: Callable[[int, float], Result], flat_out: Callable[[], Result], found: Findings, sizes: Sizes
 ) -> float:
-    slow = found.take(f"{way}, 20/s", 1, partial(at, sizes.at_20, 20))
-    brisk = found.take(f"{way}, 100/s", sizes.runs, partial(at, sizes.at_100, 100))
     most = found.take(f"{way}, saturated", sizes.runs, flat_out)
+    brisk = found.take(f"{way}, 100/s", sizes.runs, partial(at, sizes.at_100, 100))
+    slow = found.take(f"{way}, 20/s", 1, partial(at, sizes.at_20, 20))
     assert brisk.latency is not None
     found.bars.append(bars.swift(way, brisk.latency.p99))
     found.bars.append(bars.falling(way, [each.cpu_total for each in (slow, brisk, most)]))
@@ -127,9 +127,9 @@ def _rivals(servers: Servers, found: Findings, sizes: Sizes, ours: float) -> Non
     rates = {}
     for name, start in PEERS.items():
         with start(servers) as rival:
-            found.take(f"{name}, 20/s", 1, partial(rival.at, sizes.rival_at_20, 20))
-            found.take(f"{name}, 100/s", 1, partial(rival.at, sizes.rival, 100))
             most = found.take(f"{name}, saturated", sizes.runs, partial(rival.closed, sizes.rival))
+            found.take(f"{name}, 100/s", 1, partial(rival.at, sizes.rival, 100))
+            found.take(f"{name}, 20/s", 1, partial(rival.at, sizes.rival_at_20, 20))
             rates[name] = most.rate
     found.bars.append(bars.peers(ours, rates))
     found.unfit = bars.fit(rates["DBOS"], rates["Celery"])

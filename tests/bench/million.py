@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlencode
 
@@ -11,6 +12,7 @@ from tests.bench.measure import Spread, spread
 from tests.bench.product import Product
 from tests.bench.servers import Servers
 
+FIRST: Final = datetime(2026, 1, 1, tzinfo=UTC)
 # One app a second. Names grow with time, as they do with most people; the failures are old; `rare` failed now and then;
 # `steady` never failed, but started a third of all.
 _APPS: Final = """
@@ -48,8 +50,7 @@ class Listed:
 
 def lists(apps: int) -> dict[str, dict[str, str | list[str]]]:
     """Every filter alone, for many and for few, and state with createdBy; sorted by default."""
-    middle = f"2026-01-{1 + apps // 2 // 86_400:02}T00:00:00Z"
-    first = "2026-01-01T00:05:00Z"
+    middle, first = (f"{FIRST + timedelta(seconds=after):%Y-%m-%dT%H:%M:%SZ}" for after in (apps // 2, 300))
     return {
         "all": {},
         "state: nearly all": {"state": "COMPLETED"},
