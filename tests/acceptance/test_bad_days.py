@@ -168,7 +168,7 @@ async def _answers(url: str) -> None:
     async def live() -> bool:
         try:
             async with httpx.AsyncClient(trust_env=False) as http:
-                return (await http.get(f"{url}/health/live")).status_code == 200
+                return (await http.get(f"{url}/health/startup")).status_code == 200
         except httpx.HTTPError:
             return False
 
