@@ -9,6 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from app.broker.devserver import DevServer
 from tests.acceptance.system import Client, System
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, free_port
@@ -17,7 +18,8 @@ from tests.support import eventually, free_port
 async def test_a_start_without_a_broker_is_taken_at_once_and_done_later(
     system_on: Callable[[str, str], System], postgres_url: str
 ) -> None:
-    system = system_on(postgres_url, f"amqp://guest:guest@127.0.0.1:{free_port()}/")
+    port = free_port()
+    system = system_on(postgres_url, f"amqp://guest:guest@127.0.0.1:{port}/")
     _, url = system.node()
     async with Client(url) as client:
         await _answers(url)
@@ -26,8 +28,13 @@ async def test_a_start_without_a_broker_is_taken_at_once_and_done_later(
         assert time.monotonic() - begun < 3
         assert app["state"] == "APP_INITIATED"
         ready = await client.http.get("/health/ready")
-    assert ready.status_code == 503
-    assert "guest:guest" not in ready.text
+        assert ready.status_code == 503
+        assert "guest:guest" not in ready.text
+        broker = DevServer(port=port)
+        await broker.start()
+        system.worker()
+        await client.completed(app["id"], deadline=60)
+        await broker.stop()
 
 
 @pytest.mark.req("S3-16")
