@@ -22,6 +22,7 @@ from app.config import Settings
 from app.errors import OrchestrixError
 
 if TYPE_CHECKING:
+    from app.persistence.engine import Database
     from sagas.engine.catalog import Catalog
 
 LIMIT = 20.0
@@ -81,26 +82,28 @@ def _settings() -> list[Finding]:
 
 async def _database(settings: Settings, folder: Path) -> list[Finding]:
     from app.bootstrap import open_database
-    from app.bootstrap.parts import check_schema
-    from app.errors import SchemaMismatch
-    from app.persistence import schema
 
     url = places.database(settings, folder)
     database = open_database(settings.model_copy(update={"database_url": url}))
     try:
         await database.ping()
+        return [Finding(OK, "database", shown(url)), await _schema(database, url)]
+    finally:
+        await database.close()
+
+
+async def _schema(database: Database, url: str) -> Finding:
+    from app.bootstrap.parts import check_schema
+    from app.errors import SchemaMismatch
+    from app.persistence import schema
+
+    try:
         await check_schema(database)
         drift = await schema.check(url)
     except SchemaMismatch as wrong:
-        return [Finding(OK, "database", shown(url)), Finding(FAIL, "schema", str(wrong))]
-    finally:
-        await database.close()
-    return [Finding(OK, "database", shown(url)), _schema(schema.HEAD, drift)]
-
-
-def _schema(head: str, drift: list[str]) -> Finding:
+        return Finding(FAIL, "schema", str(wrong))
     if not drift:
-        return Finding(OK, "schema", f"{head} (head)")
+        return Finding(OK, "schema", f"{schema.HEAD} (head)")
     more = f" and {len(drift) - 1} more" if len(drift) > 1 else ""
     return Finding(FAIL, "schema", f"changed by hand: {drift[0]}{more}", "orchestrix db check")
 

@@ -104,9 +104,9 @@ class Transaction(Connection):
 class Database:
     """A pool of connections to one database.
 
-    `name` is how the server shows them; `statement_limit` is in seconds; `engine` stands in for the one that would be
-    made and has the dialect's listeners already. Does not connect yet. Raises `ConfigError` for a URL that cannot be
-    used.
+    `name` is how the server shows them; `statement_limit` is in seconds; `make` makes a SQLite file that is not there;
+    `engine` stands in for the one that would be made and has the dialect's listeners already. Does not connect yet.
+    Raises `ConfigError` for a URL that cannot be used.
     """
 
     def __init__(
@@ -116,11 +116,14 @@ class Database:
         pool_size: int = 10,
         name: str = "orchestrix",
         statement_limit: float = STATEMENT_LIMIT,
+        make: bool = False,
         engine: AsyncEngine | None = None,
     ) -> None:
         self.url: Final = parse_url(url)
         self.dialect: Final[Dialect] = dialect_of(self.url)
         self.statement_limit: Final = statement_limit
+        if make:
+            self.dialect.make()
         options = self.dialect.engine_options(self.url, name, statement_limit)
         self._engine = engine or _engine(self.url, self.dialect, pool_size, options)
         self._offset: tuple[datetime, float] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -48,7 +49,8 @@ async def upgrade(url: str) -> None:
 
     Runs in a thread of its own: migrations block.
     """
-    before = await _in_thread(url, lambda database: database.migrate(lambda connection: _move(connection, HEAD)))
+    move = partial(_move, target=HEAD)
+    before = await _in_thread(url, lambda database: database.migrate(move), make=True)
     _log.info("schema %s", HEAD if before == HEAD else f"upgraded from {before or 'nothing'} to {HEAD}")
 
 
@@ -65,12 +67,12 @@ async def check(url: str) -> list[str]:
     return found
 
 
-async def _in_thread(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
-    return await asyncio.to_thread(lambda: asyncio.run(_with_database(url, work)))
+async def _in_thread(url: str, work: Callable[[Database], Awaitable[T]], *, make: bool = False) -> T:
+    return await asyncio.to_thread(lambda: asyncio.run(_with_database(url, work, make)))
 
 
-async def _with_database(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
-    database = Database(url, pool_size=1, name="orchestrix-schema", statement_limit=_LIMIT)
+async def _with_database(url: str, work: Callable[[Database], Awaitable[T]], make: bool) -> T:
+    database = Database(url, pool_size=1, name="orchestrix-schema", statement_limit=_LIMIT, make=make)
     try:
         return await work(database)
     finally:

@@ -22,7 +22,7 @@ from tests.support import free_port
 
 @pytest.fixture
 async def database(empty_url: str) -> AsyncIterator[Database]:
-    database = Database(empty_url)
+    database = Database(empty_url, make=True)
     yield database
     await database.close()
 

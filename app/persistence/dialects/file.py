@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import URL, Engine, event
 
-from app.errors import Unavailable
+from app.errors import ConfigError, SchemaMismatch, Unavailable
 
 _UNUSABLE: Final = {
     sqlite3.SQLITE_CANTOPEN: "let this user read and write it and its folder",
@@ -37,9 +38,22 @@ class DatabaseFile:
             return None
         return cls(Path(name).absolute())
 
+    def make(self) -> None:
+        """Makes the file and its folder where they are missing. Raises `ConfigError`."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            where = f"the folder {self.path.parent} of the database"
+            raise ConfigError(f"{where} cannot be made: {error.strerror}") from error
+        with suppress(OSError):  # what is wrong with the file is told by SQLite when it opens it
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644))
+
     def watch(self, engine: Engine) -> None:
-        """Makes every use of a connection, and every COMMIT, raise `Unavailable` once the file has gone."""
-        event.listen(engine, "do_connect", lambda *_: self.check())  # or a new, empty file would be opened
+        """Makes every use of a connection, and every COMMIT, raise `Unavailable` once the file has gone.
+
+        A first connection to a missing file raises `SchemaMismatch`: whoever only looks must not leave an empty one.
+        """
+        event.listen(engine, "do_connect", lambda *_: self._check_before())
         event.listen(engine, "connect", lambda *_: self._remember())
         event.listen(engine, "checkout", lambda *_: self.check())
         event.listen(engine, "commit", lambda _: self.check())
@@ -50,6 +64,11 @@ class DatabaseFile:
             raise Unavailable(
                 f"the database file {self.path} is gone, or another one is in its place: stop, restore it, start again"
             )
+
+    def _check_before(self) -> None:
+        self.check()
+        if self._opened is None and not os.path.lexists(self.path):
+            raise SchemaMismatch(f"there is no database file {self.path} yet: run `orchestrix db upgrade`")
 
     def refusal(self, code: int, said: str) -> str | None:
         """What to do about a primary result code of SQLite that blames the file."""

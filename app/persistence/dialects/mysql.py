@@ -87,6 +87,9 @@ class MySql:
         }
         return {"pool_pre_ping": True, "connect_args": arguments}
 
+    def make(self) -> None:
+        """A database is made by whoever runs the server."""
+
     def listen(self, engine: Engine) -> None:
         event.listen(engine, "connect", _connected)
         event.listen(engine, "begin", _begun)

@@ -97,6 +97,9 @@ class Dialect(Protocol):
         `name` is how the server shows the connection, `limit` the seconds that a statement may take.
         """
 
+    def make(self) -> None:
+        """Makes the place of the tables where that needs no server: nobody else does. Raises `ConfigError`."""
+
     def listen(self, engine: Engine) -> None:
         """Sets the limits and modes of each new connection, and how a transaction begins."""
 

@@ -77,6 +77,9 @@ class PostgreSql:
             "connect_args": {"timeout": 5, "command_timeout": limit, "server_settings": settings},
         }
 
+    def make(self) -> None:
+        """A database is made by whoever runs the server."""
+
     def listen(self, engine: Engine) -> None:
         """The settings travel with the connection, and the driver begins transactions."""
         event.listen(engine, "checkout", _still_open)

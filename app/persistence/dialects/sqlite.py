@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Column, Connection, Engine, Table, TextClause, event, literal, text
@@ -14,7 +13,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
-from app.errors import ConfigError, Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
+from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
 from .file import DatabaseFile
@@ -48,9 +47,11 @@ class Sqlite:
         self._file = DatabaseFile.of(url)
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
-        if self._file is not None:
-            _make_folder(self._file.path.parent)
         return {"connect_args": {"timeout": 10}}
+
+    def make(self) -> None:
+        if self._file is not None:
+            self._file.make()
 
     def listen(self, engine: Engine) -> None:
         event.listen(engine, "connect", _connected)
@@ -118,13 +119,6 @@ class Sqlite:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.excluded.count, "last_at": new.excluded.last_at}
         await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=counted), bulk.mapped(rows))
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the folder {folder} of the database cannot be made: {error.strerror}") from error
 
 
 def _connected(connection: Any, record: object) -> None:

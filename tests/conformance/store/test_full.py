@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.errors import OutcomeUnknown, Unavailable
-from app.persistence import instances
+from app.errors import OutcomeUnknown, SchemaMismatch, Unavailable
+from app.persistence import instances, schema
 from app.persistence.dialects import dialect_of, sqlite
 from app.persistence.dialects.file import DatabaseFile
 from app.persistence.engine import Database, Transaction, parse_url
@@ -153,9 +153,21 @@ async def test_a_file_that_came_back_is_used_again(opened: Database, file: Path)
 
 
 async def test_a_new_file_is_nothing_to_miss(tmp_path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/deep/new.db")
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/deep/new.db", make=True)
     for _ in range(2):
         await database.ping()
+    await database.close()
+
+
+async def test_a_look_makes_neither_file_nor_folder(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "new.db"
+    database = Database(f"sqlite+aiosqlite:///{file}")
+    for look in (database.ping, lambda: schema.current(database), lambda: stored(database, APPS, [started("x")])):
+        with pytest.raises(SchemaMismatch, match=f"no database file {file} yet: run `orchestrix db upgrade`"):
+            await look()
+    assert list(tmp_path.iterdir()) == []
+    await schema.upgrade(f"sqlite+aiosqlite:///{file}")
+    assert await schema.current(database) == schema.HEAD
     await database.close()
 
 

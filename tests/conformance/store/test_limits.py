@@ -93,7 +93,7 @@ async def test_the_clock_is_the_databases_from_the_first_use(served: Database) -
 
 
 async def test_on_sqlite_the_clock_is_this_machines(sqlite_url: str) -> None:
-    database = Database(sqlite_url)
+    database = Database(sqlite_url, make=True)
     with clock.use(shifted := Shifted()):
         shifted.advance(7200)
         await database.ping()
@@ -103,6 +103,6 @@ async def test_on_sqlite_the_clock_is_this_machines(sqlite_url: str) -> None:
 
 async def test_a_folder_that_is_missing_is_made(sqlite_url: str) -> None:
     deeper = sqlite_url.replace("test.db", "a/b/c/test.db")
-    database = Database(deeper)
+    database = Database(deeper, make=True)
     await database.ping()
     await database.close()

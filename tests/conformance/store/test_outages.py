@@ -245,7 +245,7 @@ async def _answers(database: Database) -> bool:
 
 
 async def test_a_database_without_tables_names_the_command(sqlite_url: str) -> None:
-    database = Database(sqlite_url)
+    database = Database(sqlite_url, make=True)
     with pytest.raises(SchemaMismatch, match="orchestrix db upgrade"):
         await keys(database)
     await database.close()

@@ -25,7 +25,20 @@ def change(database: Path, statement: str) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("command", ["current", "check"])
+def test_a_look_at_a_database_that_is_not_there_makes_none(shell: Shell, command: str) -> None:
+    shell.set(ORCHESTRIX_DATABASE_URL=f"sqlite+aiosqlite:///{shell.folder}/deep/some.db")
+    answer = shell("db", command)
+    assert (answer.code, answer.out) == (1, "")
+    said = f"there is no database file {shell.folder}/deep/some.db yet: run `orchestrix db upgrade`"
+    assert answer.err == f"error: {said}\n"
+    found = shell("doctor", "-o", "json").json["checks"]
+    assert [one["detail"] for one in found if one["what"] == "database"] == [said]
+    assert not (shell.folder / "deep").exists()
+
+
 def test_from_nothing_to_this_version(shell: Shell, database: Path) -> None:
+    database.touch()
     assert shell("db", "current", "-o", "json").json == {"current": None, "head": HEAD}
     behind = shell("db", "check")
     assert (behind.code, behind.err.count("\n"), "orchestrix db upgrade" in behind.err) == (1, 1, True)
