@@ -62,8 +62,9 @@ class Stream:
         """Waits while the stream goes on."""
         await eventually(enough, deadline=deadline, message=message or f"enough of {dict(self.outcomes)}")
 
-    async def more(self, count: int, *, deadline: float = 30.0) -> None:
-        """Waits until so many more have been answered with 200."""
+    async def more(self, count: int) -> None:
+        """Waits until so many more have been answered with 200, for half a minute and three times what they need."""
+        deadline = 30 + 3 * count * self._pause
         wanted = len(self.answered) + count
         await self.until(lambda: len(self.answered) >= wanted, deadline=deadline, message=f"{count} more answers")
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from subprocess import TimeoutExpired
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError
@@ -91,7 +93,7 @@ class Nemesis:
         self._broker = broker
         self._database = database
         self._vhost = vhost
-        self._busy: set[str] = set()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.done: list[Act] = []
 
     async def run(self, acts: Sequence[Act]) -> None:
@@ -107,10 +109,11 @@ class Nemesis:
 
     async def _do(self, act: Act, begun: float) -> None:
         await asyncio.sleep(max(0.0, begun + act.at - asyncio.get_running_loop().time()))
-        undo = await self._begin(act)
-        self.done.append(act)
-        await asyncio.sleep(act.seconds)
-        await asyncio.to_thread(undo)
+        async with self._turns[act.target]:  # to undo the one before can take longer than the plan knows
+            undo = await self._begin(act)
+            self.done.append(act)
+            await asyncio.sleep(act.seconds)
+            await asyncio.to_thread(undo)
 
     async def _begin(self, act: Act) -> Callable[[], None]:
         """Lets the fault happen; what undoes it."""
@@ -186,7 +189,7 @@ def _hit_process(member: Member, fault: str) -> Callable[[], None]:
 
 def _start_after_its_end(member: Member) -> None:
     """A process that was asked to end has its time for it; what it cannot finish without its servers is cut short."""
-    with suppress(TimeoutError, Exception):
+    with suppress(TimeoutExpired):
         member.process.exited_sync(deadline=10)
     member.process.kill9()
     member.restart()

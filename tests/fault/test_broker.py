@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.fault.load import HealthWatch
-from tests.fault.world import LOSSLESS, World
+from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually
 
@@ -67,7 +67,7 @@ async def test_everybody_is_thrown_out_in_bursts(
 async def test_many_reconnects_leave_nothing_behind(
     world: World, rabbitmq: RabbitServer, vhost: str, scale: Callable[[int, int], int]
 ) -> None:
-    await world.up()
+    await world.up(env=NO_GIT)
     node, worker = world.nodes[0], world.workers[0]
     async with world.stream("again", rate=10) as stream:
         for _ in range(scale(5, 50)):

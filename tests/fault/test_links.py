@@ -51,7 +51,7 @@ async def test_slow_links_with_jitter(world: World, scale: Callable[[int, int], 
         member.database.slow(0.01 * scale(3, 20), 0.01 * scale(2, 15))
         member.broker.slow(0.01 * scale(3, 20), 0.01 * scale(2, 15))
     async with world.stream("slow", rate=5) as stream, HealthWatch(world.urls[0]) as health:
-        await stream.more(scale(15, 200), deadline=120)
+        await stream.more(scale(15, 200))
         assert health.ready, health.reasons
     assert not stream.refused
     assert not stream.unknown

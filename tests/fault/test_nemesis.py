@@ -28,7 +28,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def seconds(scale: Callable[[int, int], int]) -> int:
     """How long a round's faults go on."""
-    return scale(12, 300)
+    return scale(10, 300)
 
 
 def test_a_plan_follows_from_its_seed() -> None:
