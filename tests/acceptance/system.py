@@ -6,13 +6,16 @@ import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
 from tests import invariants
 from tests.processes import Process, Processes
 from tests.support import eventually, free_port
+
+AGAIN: Final = 35.0
+"""Seconds after the return of a broker in which everything ends: a step that nobody sent again would wait for 60."""
 
 
 class Client:
@@ -118,6 +121,14 @@ class System:
     async def ledger(self) -> invariants.Ledger:
         """What the database holds now."""
         return await invariants.read(self.database_url)
+
+    async def some_done(self, least: int) -> None:
+        """Waits until `least` apps are completed, so that the rest is in the middle of it."""
+
+        async def enough() -> bool:
+            return sum(app.state == "COMPLETED" for app in (await self.ledger()).apps) >= least
+
+        await eventually(enough, deadline=60, every=0.05, message=f"{least} apps are completed")
 
     async def all_ended(self, names: Iterable[str], *, deadline: float) -> invariants.Ledger:
         """Waits until every app of `names` is there and nothing is left to do."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.broker.devserver import DevServer
-from tests.acceptance.system import Client, System
+from tests.acceptance.system import AGAIN, Client, System
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, free_port
 
@@ -33,7 +33,7 @@ async def test_a_start_without_a_broker_is_taken_at_once_and_done_later(
         broker = DevServer(port=port)
         await broker.start()
         system.worker()
-        await client.completed(app["id"], deadline=60)
+        await client.completed(app["id"], deadline=AGAIN)
         await broker.stop()
 
 

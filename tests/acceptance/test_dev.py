@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.acceptance.plain_pika import PikaWorker, succeed
-from tests.acceptance.system import Client
+from tests.acceptance.system import AGAIN, Client, System, create_all
 from tests.processes import Process, Processes
 from tests.support import eventually, free_port
 
@@ -89,17 +89,19 @@ async def test_a_plain_pika_worker_joins_the_embedded_broker(processes: Processe
 
 
 async def test_dev_remembers_its_apps_over_a_kill(processes: Processes, tmp_path: Path) -> None:
-    slow = {"ORCHESTRIX_GIT__PROVIDER": "simulated"}
+    slow = {"ORCHESTRIX_GIT__PROVIDER": "simulated", "ORCHESTRIX_WORKER__CONCURRENCY": "40"}
     process, dev = start_dev(processes, tmp_path, **slow)
-    names = [f"survivor-{n}" for n in range(20)]
+    system = System(processes, tmp_path, dev["databaseUrl"], dev["brokerUrl"])
+    names = [f"survivor-{n}" for n in range(200)]
     async with Client(dev["apiUrl"]) as client:
-        ids = [(await client.created(name))["id"] for name in names]
+        assert await create_all([client], names) == names
+    await system.some_done(20)
     process.kill9()
-    _, dev = start_dev(processes, tmp_path, **slow)
-    async with Client(dev["apiUrl"]) as client:
-        for app_id in ids:
-            await client.completed(app_id, deadline=60)
-            assert [row["version"] for row in await client.history(app_id)] == [1, 2, 3, 4]
+    done = sum(app.state == "COMPLETED" for app in (await system.ledger()).apps)
+    assert done < len(names), "it is in the middle of its work"
+    start_dev(processes, tmp_path, **slow)
+    ledger = await system.all_ended(names, deadline=AGAIN)
+    ledger.check_completed(names)
 
 
 async def test_dev_started_anew_at_once_is_ready_as_soon_as_ever(processes: Processes, tmp_path: Path) -> None:

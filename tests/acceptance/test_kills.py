@@ -7,23 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.system import Client, System, create_all
+from tests.acceptance.system import AGAIN, Client, System, create_all
 from tests.servers.rabbit import RabbitServer
-from tests.support import eventually
 from tests.taps import Tap
 
 NAMES = [f"app-{n}" for n in range(200)]
 IN_HAND = 10
 """Repositories that a worker makes at the same time; those are left half made when it is killed."""
-
-
-async def some_done(system: System, least: int) -> None:
-    """Waits until `least` apps are completed, so that the rest is in the middle of it."""
-
-    async def enough() -> bool:
-        return sum(app.state == "COMPLETED" for app in (await system.ledger()).apps) >= least
-
-    await eventually(enough, deadline=60, every=0.05)
 
 
 @pytest.mark.req("S3-52", "S3-53", "S3-54")
@@ -34,7 +24,7 @@ async def test_a_worker_is_killed_in_the_middle(system: System) -> None:
     worker = system.worker()
     async with Client(url) as client:
         answered = await create_all([client], NAMES)
-    await some_done(system, 20)
+    await system.some_done(20)
     worker.kill9()
     system.worker()
     ledger = await system.all_ended(answered, deadline=90)
@@ -52,7 +42,7 @@ async def test_a_node_is_killed_in_the_middle(system: System) -> None:
     system.worker()
     async with Client(first_url) as one, Client(second_url) as two:
         creating = asyncio.create_task(create_all([one, two], NAMES, at_once=20))
-        await some_done(system, 5)
+        await system.some_done(5)
         first.kill9()
         answered = await creating
     assert len(answered) >= len(NAMES) // 2
@@ -74,15 +64,15 @@ async def test_the_broker_is_stopped_and_started(
     system.worker()
     async with Client(url) as client:
         answered = await create_all([client], NAMES[:100])
-        await some_done(system, 10)
+        await system.some_done(10)
         await asyncio.to_thread(broker.stop)
         during = await create_all([client], NAMES[100:])
         assert during == NAMES[100:], "starts are taken while the broker is away"
         assert (await client.http.get("/health/ready")).status_code == 503
         assert (await client.http.get("/health/live")).status_code == 200
         await asyncio.to_thread(broker.start)
-        await system.ready(url, deadline=60)
-    ledger = await system.all_ended(answered + during, deadline=120)
+    ledger = await system.all_ended(answered + during, deadline=AGAIN)
+    await system.ready(url)
     ledger.check_completed(NAMES)
     ledger.check_effects(system.repos)
     ledger.check_wire(tap.read())
@@ -97,10 +87,10 @@ async def test_the_broker_comes_back_empty(
     await system.ready(url)
     async with Client(url) as client:
         answered = await create_all([client], NAMES[:50])
+    system.worker()
     await asyncio.to_thread(broker.ctl, "stop_app")
     await asyncio.to_thread(broker.ctl, "reset")
     await asyncio.to_thread(broker.ctl, "start_app")
-    system.worker()
-    ledger = await system.all_ended(answered, deadline=90)
+    ledger = await system.all_ended(answered, deadline=AGAIN)
     ledger.check_completed(NAMES[:50])
     ledger.check_effects(system.repos)
