@@ -10,16 +10,14 @@ from app import clock, crash
 from app.broker.port import Broker, LinkState, Topology
 from app.broker.topology import incarnation_queue
 from app.lifecycle import Loop, Wake
-from app.orchestration.outgoing import row_for
+from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
 from app.persistence import incarnation, instances, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
-from sagas.engine.messages import Command
 from sagas.engine.state import Instance
-from sagas.engine.transition import command_for
 
 log = logging.getLogger("orchestrix.incarnation")
 
@@ -97,7 +95,7 @@ class Incarnation:
             after = 0
             while names and (live := await self._owed(pair, names, after)):
                 after, sent = live[-1].id, sent + len(live)
-                if not await self._owe([row_for(one, cmd) for one in live if (cmd := self._command(one))], mine):
+                if not await self._owe(rows_owed(self._catalog, live), mine):
                     return False
                 self._relay.poke()
         crash.point("redispatch.before_declare")
@@ -119,7 +117,3 @@ class Incarnation:
     async def _owed(self, pair: Pair, names: Sequence[str], after: int) -> list[Instance]:
         async with self._database.read() as connection:
             return await instances.owed(connection, pair, names, after, CHUNK)
-
-    def _command(self, instance: Instance) -> Command | None:
-        saga = self._catalog.saga(instance.saga)
-        return command_for(saga, instance) if saga else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from app.broker.port import Outgoing
 from app.broker.topology import COMMANDS
 from app.persistence.outbox import OutboxRow
+from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Command
 from sagas.engine.state import Instance
-from sagas.engine.transition import Moved
+from sagas.engine.transition import Moved, command_for
 
 
 def row_for(instance: Instance, command: Command) -> OutboxRow:
@@ -29,6 +32,13 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
         topology=None,
         created_at=instance.updated_at,
     )
+
+
+def rows_owed(catalog: Catalog, live: Iterable[Instance]) -> list[OutboxRow]:
+    """The rows of the commands that are out, for the instances of sagas that `catalog` knows."""
+    pairs = ((one, catalog.saga(one.saga)) for one in live)
+    commands = ((one, command_for(saga, one)) for one, saga in pairs if saga is not None)
+    return [row_for(one, command) for one, command in commands if command is not None]
 
 
 def rows_of(moved: list[Moved]) -> list[OutboxRow]:

@@ -10,16 +10,15 @@ from datetime import timedelta
 from app import crash
 from app.broker.port import Broker, LinkState
 from app.lifecycle import Loop, Wake
-from app.orchestration.outgoing import row_for
+from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
 from app.persistence import instances, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.instances import Rewake
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
-from sagas.engine.messages import Command
 from sagas.engine.state import DEADLINE, UNSENT, Instance
-from sagas.engine.transition import command_for, later
+from sagas.engine.transition import later
 
 log = logging.getLogger("orchestrix.wakeups")
 
@@ -79,18 +78,12 @@ class Wakeups:
             return 0
         unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
         await instances.rewake(tx, pair, [self._rewoken(one, one.command_id in unsent) for one in due])
-        again = [
-            row_for(replace(one, updated_at=self._database.now()), command)
-            for one in due
-            if one.command_id not in unsent and (command := self._command(one))
-        ]
+        now = self._database.now()
+        sent = [replace(one, updated_at=now) for one in due if one.command_id not in unsent]
+        again = rows_owed(self._catalog, sent)
         await outbox.insert(tx, again, claimed_by=None, lease_s=0.0)
         crash.point("wakeups.before_commit")
         return len(due)
-
-    def _command(self, instance: Instance) -> Command | None:
-        saga = self._catalog.saga(instance.saga)
-        return command_for(saga, instance) if saga else None
 
     def _rewoken(self, instance: Instance, unsent: bool) -> Rewake:
         wait = timedelta(milliseconds=instance.wait_ms)
