@@ -16,6 +16,7 @@ from tests.bench.control import PORT, Answer, Order
 
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length:"
+_TRUSTED: Final = 2.0
 
 
 class Refused(Exception):
@@ -55,6 +56,11 @@ class Http(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(Refused(f"the connection broke: {exc}"))
 
+    def close(self) -> None:
+        """Hangs up."""
+        assert self._transport is not None
+        self._transport.close()
+
     async def request(self, data: bytes) -> bytes:
         """The whole answer; raises `Refused` for anything but 200."""
         assert self._transport is not None
@@ -71,7 +77,7 @@ class Load:
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._idle: list[Http] = []
+        self._idle: list[tuple[Http, float]] = []
 
     async def obey(self, order: Order) -> Answer:
         """What came of an order."""
@@ -117,10 +123,19 @@ class Load:
         await self._send(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
 
     async def _send(self, data: bytes) -> bytes:
-        http = self._idle.pop() if self._idle else await Http.to(self._host, self._port)
+        http = await self._connection()
         answer = await http.request(data)
-        self._idle.append(http)
+        self._idle.append((http, time.monotonic()))
         return answer
+
+    async def _connection(self) -> Http:
+        """One that was in use a moment ago, or a new one: the server closes those that are idle for five seconds."""
+        while self._idle:
+            http, used = self._idle.pop()
+            if time.monotonic() - used < _TRUSTED:
+                return http
+            http.close()
+        return await Http.to(self._host, self._port)
 
 
 async def main() -> None:
