@@ -229,7 +229,8 @@ async def test_a_frozen_server_is_unavailable_and_a_restarted_one_is_used_again(
         server.resume()
     await eventually(lambda: _answers(database), deadline=20)
     server.restart()
-    await database.ping()
+    # PostgreSQL's connections are not asked whether they live within a second of their last use: one error is allowed.
+    await eventually(lambda: _answers(database), deadline=3)
     server.stop()
     with pytest.raises(Unavailable):
         await database.ping()
