@@ -101,7 +101,7 @@ class Process:
 
     def pause(self) -> None:
         """Freezes it and its children (SIGSTOP)."""
-        reaper.signal_family(self.pid, signal.SIGSTOP)
+        reaper.freeze_family(self.pid)
 
     def resume(self) -> None:
         """Undoes `pause`."""

@@ -93,7 +93,7 @@ class Server(ABC):
 
     def pause(self) -> None:
         """Freezes all its processes (SIGSTOP): connections stay open and nothing answers."""
-        reaper.signal_family(self.pid, signal.SIGSTOP)
+        reaper.freeze_family(self.pid)
 
     def resume(self) -> None:
         """Undoes `pause`."""

@@ -45,6 +45,21 @@ def signal_family(pid: int, number: signal.Signals) -> list[int]:
     return reached
 
 
+def freeze_family(pid: int, *, deadline: float = 2.0) -> None:
+    """SIGSTOP to the family; returns when the last thread has stopped, which takes a while on a busy machine."""
+    frozen, end = signal_family(pid, signal.SIGSTOP), time.monotonic() + deadline
+    while not all(map(_stopped, frozen)) and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def _stopped(pid: int) -> bool:
+    try:
+        stats = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return True  # it has ended
+    return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
+
+
 def kill_family(pid: int, *, deadline: float = 10.0) -> None:
     """SIGKILL to the family again and again until nobody is left, for at most `deadline` seconds."""
     end = time.monotonic() + deadline
