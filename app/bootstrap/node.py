@@ -107,7 +107,7 @@ class Node:
             self.catalog,
             node=self.name,
             batch=tuned.batch,
-            linger=tuned.linger,
+            pace=tuned.pace,
         )
         wakeups = Wakeups(self.database, self.broker, self.relay, self.catalog, cap=tuned.wait_cap, batch=tuned.batch)
         return [self.incarnation, listener, wakeups]
@@ -127,7 +127,7 @@ def build_node(
     tuned = settings.orchestrator
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
-    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch)
+    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace)
     return Node(
         name=name,
         settings=settings,

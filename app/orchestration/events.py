@@ -13,13 +13,14 @@ from app import clock, crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.errors import Conflict, RetryLater, SchemaMismatch
-from app.lifecycle import Loop, Wake, backoff
+from app.lifecycle import Loop, Pace, Wake, backoff
 from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
-from app.persistence import history, instances, notes, outbox
+from app.persistence import instances, moves, notes, outbox
 from app.persistence.engine import Database, Transaction
+from app.persistence.moves import Owed
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
@@ -88,7 +89,7 @@ class EventListener:
         *,
         node: str,
         batch: int,
-        linger: float,
+        pace: float,
     ) -> None:
         self._database = database
         self._broker = broker
@@ -97,7 +98,7 @@ class EventListener:
         self._catalog = catalog
         self._node = node
         self._batch = batch
-        self._linger = linger
+        self._pace = Pace(pace)
         self._consumer: Consumer | None = None
         self._busy: list[Received] = []
         self._busy_wake = Wake()
@@ -122,7 +123,9 @@ class EventListener:
     async def _round(self) -> None:
         consumer = self._consumer
         assert consumer is not None
-        deliveries = await consumer.receive(self._batch, self._linger)
+        await self._pace.wait()
+        deliveries = await consumer.receive(self._batch)
+        self._pace.begin()
         crash.point("events.after_receive")
         await self._finish(consumer, [one for one in deliveries if not one.redelivered])
         for one in deliveries:
@@ -308,19 +311,23 @@ class EventListener:
     ) -> None:
         if not changed:
             return
-        updated = await instances.update(tx, pair, [(before.version, moved.instance) for before, moved in changed])
+        # A command whose predecessor is proven to have arrived may leave at once. For the others the scan keeps the
+        # order: their predecessor may still be in the outbox.
+        moved, proven, unproven = (_of(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
+        owed = rows_of(proven)
+        verdicts.owed += owed
+        updated = await moves.write(
+            tx,
+            pair,
+            [(before.version, one.instance) for before, one in changed],
+            [(one.instance.id, change) for one in moved for change in one.history],
+            Owed(owed, self._node, self._relay.lease),
+            Owed(rows_of(unproven)),
+        )
         if updated != {before.id for before, _ in changed}:
             raise Conflict("a locked row was changed by somebody else")
         parked = [str(before.command_id) for before, _ in changed if before.blocker == UNSENDABLE]
         await outbox.delete(tx, parked)  # the event says that its step is over: nobody needs that command any more
-        moved, proven, unproven = (_of(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
-        await history.insert(tx, pair, [(one.instance.id, change) for one in moved for change in one.history])
-        # A command whose predecessor is proven to have arrived may leave at once. For the others the scan keeps the
-        # order: their predecessor may still be in the outbox.
-        owed = rows_of(proven)
-        verdicts.owed += owed
-        await outbox.insert(tx, owed, claimed_by=self._node, lease_s=self._relay.lease)
-        await outbox.insert(tx, rows_of(unproven), claimed_by=None, lease_s=0.0)
 
     async def _note(self, tx: Transaction, verdicts: Verdicts) -> None:
         now = self._database.now()

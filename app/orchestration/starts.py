@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from app import clock, crash
 from app.errors import Conflict, Contention, NotFound, RetryLater, Unavailable
-from app.lifecycle import Loop, Wake
+from app.lifecycle import Loop, Pace, Wake
 from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -23,8 +23,9 @@ from app.orchestration.requests import (
     Taken,
 )
 from app.orchestration.watch import Watch
-from app.persistence import history, idempotency, instances, outbox
+from app.persistence import idempotency, instances, moves
 from app.persistence.engine import Database, Transaction
+from app.persistence.moves import Owed
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, Pair, pair_of
 from sagas.engine.catalog import Catalog
@@ -59,7 +60,15 @@ class Starter:
     """
 
     def __init__(
-        self, database: Database, catalog: Catalog, relay: OutboxRelay, watch: Watch, *, node: str, batch: int
+        self,
+        database: Database,
+        catalog: Catalog,
+        relay: OutboxRelay,
+        watch: Watch,
+        *,
+        node: str,
+        batch: int,
+        pace: float,
     ) -> None:
         self._database = database
         self._catalog = catalog
@@ -67,6 +76,7 @@ class Starter:
         self._watch = watch
         self._node = node
         self._batch = batch
+        self._pace = Pace(pace)
         self._queue: list[_Asked] = []
         self._arrived = Wake()
         self._keys: dict[tuple[str, str], _KeyLock] = {}
@@ -110,8 +120,10 @@ class Starter:
     async def _round(self) -> None:
         if not self._queue:
             await self._arrived.wait(None)
+        await self._pace.wait()
         batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
         if batch:
+            self._pace.begin()
             self._committing = asyncio.create_task(self._commit(batch), name="start batch")
             await asyncio.shield(self._committing)
 
@@ -154,9 +166,10 @@ class Starter:
             for place, fresh, new_id in zip(group, begun, ids, strict=True):
                 written[place] = numbered(self._saga(requests[place]), fresh, new_id) if new_id is not None else None
             new = [one for place in group if (one := written[place]) is not None]
-            await history.insert(tx, pair, [(one.instance.id, change) for one in new for change in one.history])
-            owed += rows_of(new)
-        await outbox.insert(tx, owed, claimed_by=self._node, lease_s=self._relay.lease)
+            changes = [(one.instance.id, change) for one in new for change in one.history]
+            rows = rows_of(new)
+            await moves.write(tx, pair, [], changes, Owed(rows, self._node, self._relay.lease))
+            owed += rows
         crash.point("start.before_commit")
         return written, owed
 

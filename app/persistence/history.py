@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sagas.engine.state import Change
 
 from .dialects import BulkInsert
+from .dialects.port import Row
 from .engine import Connection, Transaction
 from .pairs import Pair
 from .words import cleaned
@@ -31,9 +32,14 @@ _CAUSED_BY: Final = 255
 
 async def insert(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, Change]]) -> None:
     """Inserts rows of (instance id, change); raises `Conflict` if a version of an instance is there already."""
-    values = [_values(id, change) for id, change in sorted(rows, key=lambda row: (row[0], row[1].version))]
+    bulk, values = additions(pair, rows)
     if values:
-        await tx.dialect.insert(tx, _insert(pair), values)
+        await tx.dialect.insert(tx, bulk, values)
+
+
+def additions(pair: Pair, rows: Sequence[tuple[int, Change]]) -> tuple[BulkInsert, list[Row]]:
+    """What `insert` does, for those who do more with it at once."""
+    return _insert(pair), [_values(id, change) for id, change in sorted(rows, key=lambda row: (row[0], row[1].version))]
 
 
 async def listing(connection: Connection, pair: Pair, id: int, after_version: int, limit: int) -> list[Change]:

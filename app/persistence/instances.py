@@ -17,7 +17,7 @@ from sagas.engine.state import DEADLINE, UNSENT, Instance
 from sagas.engine.transition import Moved
 
 from .dialects import BulkInsert, BulkUpdate
-from .dialects.port import Result
+from .dialects.port import Result, Row
 from .engine import Connection, Transaction
 from .pages import After, Filter, order, queries, sort_value
 from .pairs import Pair
@@ -28,6 +28,7 @@ __all__ = [
     "Filter",
     "Rewake",
     "by_key",
+    "changes",
     "confirmed_late",
     "due",
     "get",
@@ -124,11 +125,17 @@ async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
 
 async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Instance]]) -> set[int]:
     """Compare-and-set of (version before, instance from now on); the ids of those that were still at that version."""
-    rows = [
+    bulk, rows = changes(pair, changed)
+    return await tx.dialect.update(tx, bulk, rows) if rows else set()
+
+
+def changes(pair: Pair, changed: Sequence[tuple[int, Instance]]) -> tuple[BulkUpdate, list[Row]]:
+    """What `update` does, for those who do more with it at once."""
+    rows: list[Row] = [
         (instance.id, before, *_move(instance), dict(instance.data))
         for before, instance in sorted(changed, key=lambda change: change[1].id)
     ]
-    return await tx.dialect.update(tx, _update(pair), rows) if rows else set()
+    return _update(pair), rows
 
 
 async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy.sql import ColumnElement
 
 from .dialects import BulkInsert
+from .dialects.port import Row
 from .engine import Connection, Transaction
 from .tables import outbox
 
@@ -49,7 +50,7 @@ _FIELDS: Final = tuple(field.name for field in fields(OutboxRow))
 _MESSAGE: Final = attrgetter(*_FIELDS[:-3])
 """The fields in front of the three that are the outbox's own."""
 
-_INSERT: Final = BulkInsert(outbox, _FIELDS, key=("id",))
+INSERT: Final = BulkInsert(outbox, _FIELDS, key=("id",))
 _ROW: Final = select(*(outbox.c[name] for name in _FIELDS))
 
 
@@ -58,11 +59,18 @@ async def insert(tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | N
 
     Nobody else may take them for `lease_s` seconds if `claimed_by` is given; else anybody may at once.
     """
+    bulk, values = additions(tx, rows, claimed_by, lease_s)
+    if values:
+        await tx.dialect.insert_absent(tx, bulk, values)
+
+
+def additions(
+    tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | None, lease_s: float
+) -> tuple[BulkInsert, list[Row]]:
+    """What `insert` does, for those who do more with it at once."""
     until = tx.now() + timedelta(seconds=lease_s) if claimed_by is not None else _free(tx)
     unique = {row.id: row for row in reversed(rows)}
-    values = [(*_MESSAGE(unique[id]), claimed_by, until, None) for id in sorted(unique)]
-    if values:
-        await tx.dialect.insert_absent(tx, _INSERT, values)
+    return INSERT, [(*_MESSAGE(unique[id]), claimed_by, until, None) for id in sorted(unique)]
 
 
 async def claim(tx: Transaction, node: str, lease_s: float, limit: int) -> list[OutboxRow]:

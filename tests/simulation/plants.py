@@ -15,9 +15,11 @@ from sqlalchemy import true
 
 from app.broker.port import Delivery, Outcome, Outgoing, Published
 from app.orchestration.outgoing import message_of
-from app.persistence import outbox
+from app.persistence import moves, outbox
 from app.persistence.engine import Transaction
+from app.persistence.moves import Owed
 from app.persistence.outbox import OutboxRow
+from app.persistence.pairs import Pair
 from app.testing.memory_client import MemoryBroker, MemoryConsumer
 from app.testing.virtual_time import Process, current_process
 from sagas.engine import transition
@@ -29,7 +31,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def publish_before_commit(patch: pytest.MonkeyPatch) -> None:
     """What is owed goes out while the transaction that owes it is still open."""
-    insert, start = outbox.insert, MemoryBroker.start
+    write, start = moves.write, MemoryBroker.start
     brokers: dict[Process | None, MemoryBroker] = {}
     sending: set[asyncio.Task[Any]] = set()
 
@@ -37,13 +39,14 @@ def publish_before_commit(patch: pytest.MonkeyPatch) -> None:
         brokers[current_process()] = broker
         await start(broker)
 
-    async def eager(tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | None, lease_s: float) -> None:
-        await insert(tx, rows, claimed_by, lease_s)
-        broker = brokers[current_process()]
-        sending.add(asyncio.create_task(broker.publish([message_of(row) for row in rows])))
+    async def eager(tx: Transaction, pair: Pair, changed: Any, changes: Any, *owed: Owed) -> set[int]:
+        moved = await write(tx, pair, changed, changes, *owed)
+        messages = [message_of(row) for one in owed for row in one.rows]
+        sending.add(asyncio.create_task(brokers[current_process()].publish(messages)))
+        return moved
 
     patch.setattr(MemoryBroker, "start", known)
-    patch.setattr(outbox, "insert", eager)
+    patch.setattr(moves, "write", eager)
 
 
 def _ack_at_receipt(patch: pytest.MonkeyPatch, queues: str) -> None:

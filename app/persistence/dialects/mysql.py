@@ -31,7 +31,7 @@ from sqlalchemy.sql import ColumnElement
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, Row, Statements, Updates
 from .rows import Kind, documents, kind
 
 _TYPES = {
@@ -153,6 +153,12 @@ class MySql:
         # Not INSERT IGNORE, which would also store what does not fit.
         unchanged = {bulk.key[0]: bulk.table.c[bulk.key[0]]}
         await tx.execute(insert(bulk.table).on_duplicate_key_update(unchanged), bulk.mapped(rows))
+
+    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+        updated = await self.update(tx, *update) if update is not None else set()
+        for bulk, rows in inserts:
+            await (self.insert_absent if bulk.key else self.insert)(tx, bulk, rows)
+        return updated
 
     async def insert_numbered(
         self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]

@@ -84,6 +84,10 @@ class BulkInsert:
         return tuple(row[self.columns.index(name)] for name in self.key)
 
 
+Updates = tuple[BulkUpdate, Sequence[Row]]
+Inserts = tuple[BulkInsert, Sequence[Row]]
+
+
 class Dialect(Protocol):
     """The SQL and the settings in which the databases differ."""
 
@@ -135,6 +139,12 @@ class Dialect(Protocol):
 
     async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts the rows whose key is free; the others stay as they are."""
+
+    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+        """One update and then inserts, with as few questions to the server as can be; the ids that were updated.
+
+        Where an insert has a key, rows whose key is taken stay as they are. No rows are no reason to leave one out.
+        """
 
     async def insert_numbered(
         self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]

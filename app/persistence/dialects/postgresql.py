@@ -32,7 +32,7 @@ from app import clock
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, Row, Statements, Updates
 from .rows import Kind, columns_of_values, kind
 
 _ARRAYS = {
@@ -52,6 +52,7 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
     "42703": SchemaMismatch,
     "42501": Unavailable,  # permissions are granted without a new release
 }
+_PREFIXES = ("a", "b", "c", "d")
 _LAST_USE = "orchestrix used"
 FRESH = 1.0
 """Seconds after its last use for which a connection is taken to be there still."""
@@ -129,6 +130,14 @@ class PostgreSql:
     async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(_insert(bulk, "ON CONFLICT DO NOTHING"), _parameters(bulk.fields, rows))
 
+    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+        parts: list[Updates | Inserts] = [*([update] if update is not None else []), *inserts]
+        values: dict[str, Any] = {}
+        for name, (bulk, rows) in zip(_PREFIXES, parts, strict=False):
+            values |= _parameters(bulk.fields, rows, name)
+        result = await tx.execute(_together(tuple(bulk for bulk, _ in parts)), values)
+        return set(result.scalars()) if update is not None else set()
+
     async def insert_numbered(
         self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], int]:
@@ -170,23 +179,45 @@ def _still_open(connection: Any, record: ConnectionPoolEntry, _proxy: object) ->
 
 @cache
 def _update(bulk: BulkUpdate) -> TextClause:
-    sets = ", ".join(f'"{column.name}" = {_value(name, column)}' for name, column in bulk.changed)
-    where = " AND ".join(f'a."{column.name}" = v.{name}' for name, column in bulk.matched)
-    return text(
-        f"UPDATE {bulk.table.name} AS a SET {sets} FROM {_source(bulk.fields)}"
-        f" WHERE {where} AND ({bulk.guard}) RETURNING a.id"
-    )
+    return text(_update_sql(bulk))
 
 
 @cache
 def _insert(bulk: BulkInsert, ending: str = "") -> TextClause:
+    return text(_insert_sql(bulk, ending))
+
+
+@cache
+def _together(parts: tuple[BulkUpdate | BulkInsert, ...]) -> TextClause:
+    """All statements as one; each sees the tables as they were before, which is why they must not meet."""
+    named = [(f"w{name}", _sql(bulk, name)) for name, bulk in zip(_PREFIXES, parts, strict=False)]
+    first = f"SELECT id FROM w{_PREFIXES[0]}" if isinstance(parts[0], BulkUpdate) else "SELECT 1"
+    return text(f"WITH {', '.join(f'{name} AS ({sql})' for name, sql in named)} {first}")
+
+
+def _sql(bulk: BulkUpdate | BulkInsert, prefix: str) -> str:
+    if isinstance(bulk, BulkUpdate):
+        return _update_sql(bulk, prefix)
+    return _insert_sql(bulk, "ON CONFLICT DO NOTHING" if bulk.key else "", prefix)
+
+
+def _update_sql(bulk: BulkUpdate, prefix: str = "p") -> str:
+    sets = ", ".join(f'"{column.name}" = {_value(name, column)}' for name, column in bulk.changed)
+    where = " AND ".join(f'a."{column.name}" = v.{name}' for name, column in bulk.matched)
+    return (
+        f"UPDATE {bulk.table.name} AS a SET {sets} FROM {_source(bulk.fields, prefix)}"
+        f" WHERE {where} AND ({bulk.guard}) RETURNING a.id"
+    )
+
+
+def _insert_sql(bulk: BulkInsert, ending: str, prefix: str = "p") -> str:
     values = ", ".join(_value(f"v_{name}", column) for name, column in bulk.fields)
-    source = _source([(f"v_{name}", column) for name, column in bulk.fields])
-    return text(f"INSERT INTO {bulk.table.name} ({_names(bulk.columns)}) SELECT {values} FROM {source} {ending}")
+    source = _source([(f"v_{name}", column) for name, column in bulk.fields], prefix)
+    return f"INSERT INTO {bulk.table.name} ({_names(bulk.columns)}) SELECT {values} FROM {source} {ending}"
 
 
-def _source(fields: Sequence[tuple[str, Column[Any]]]) -> str:
-    arrays = ", ".join(f"CAST(:p{place} AS {_ARRAYS[kind(column)]})" for place, (_, column) in enumerate(fields))
+def _source(fields: Sequence[tuple[str, Column[Any]]], prefix: str) -> str:
+    arrays = ", ".join(f"CAST(:{prefix}{place} AS {_ARRAYS[kind(column)]})" for place, (_, column) in enumerate(fields))
     return f"unnest({arrays}) AS v({', '.join(name for name, _ in fields)})"
 
 
@@ -194,9 +225,9 @@ def _value(name: str, column: Column[Any]) -> str:
     return f"CAST(v.{name} AS jsonb)" if kind(column) is Kind.JSON else f"v.{name}"
 
 
-def _parameters(fields: Sequence[tuple[str, Column[Any]]], rows: Sequence[Row]) -> dict[str, Any]:
+def _parameters(fields: Sequence[tuple[str, Column[Any]]], rows: Sequence[Row], prefix: str = "p") -> dict[str, Any]:
     lists = columns_of_values([kind(column) for _, column in fields], rows)
-    return {f"p{place}": values for place, values in enumerate(lists)}
+    return {f"{prefix}{place}": values for place, values in enumerate(lists)}
 
 
 def _names(columns: Sequence[str]) -> str:

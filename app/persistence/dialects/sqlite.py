@@ -17,7 +17,7 @@ from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatc
 from app.persistence.tables import UtcTime
 
 from .file import DatabaseFile
-from .port import FULL, BulkInsert, BulkUpdate, Row, Statements
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, Row, Statements, Updates
 from .rows import document, kind
 
 _PRAGMAS = (
@@ -104,6 +104,12 @@ class Sqlite:
 
     async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(insert(bulk.table).on_conflict_do_nothing(), bulk.mapped(rows))
+
+    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+        updated = await self.update(tx, *update) if update is not None else set()
+        for bulk, rows in inserts:
+            await (self.insert_absent if bulk.key else self.insert)(tx, bulk, rows)
+        return updated
 
     async def insert_numbered(
         self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]

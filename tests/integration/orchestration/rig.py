@@ -84,9 +84,9 @@ class Rig:
         self.broker = HookedBroker()
         self.watch = Watch(database)
         self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="rig-1", lease=lease, batch=batch)
-        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="rig-1", batch=batch)
+        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="rig-1", batch=batch, pace=0.0)
         self.listener = EventListener(
-            database, self.broker, self.relay, self.watch, CATALOG, node="rig-1", batch=batch, linger=0.0
+            database, self.broker, self.relay, self.watch, CATALOG, node="rig-1", batch=batch, pace=0.0
         )
         self.wakeups = Wakeups(database, self.broker, self.relay, CATALOG, cap=1.0, batch=batch)
         self.incarnation = Incarnation(database, self.broker, self.relay, CATALOG)

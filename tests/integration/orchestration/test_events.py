@@ -7,7 +7,7 @@ import pytest
 from app.broker.port import Outcome, Outgoing, Published
 from app.errors import Conflict, SchemaMismatch, Unavailable
 from app.orchestration import events
-from app.persistence import history, instances
+from app.persistence import instances, moves
 from sagas.engine.transition import advance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
@@ -71,14 +71,14 @@ async def test_events_wait_for_the_database_and_are_not_acknowledged_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = await rig.begin("patient")
-    real, away = history.insert, True
+    real, away = moves.write, True
 
-    async def insert(*arguments):  # type: ignore[no-untyped-def]
+    async def write(*arguments):  # type: ignore[no-untyped-def]
         if away:
             raise Unavailable("the database is away")
-        await real(*arguments)
+        return await real(*arguments)
 
-    monkeypatch.setattr(history, "insert", insert)
+    monkeypatch.setattr(moves, "write", write)
     rig.report(app, "evt.gitRepoCreated")
     await eventually(lambda: bool(rig.broker.queue("evt.gitRepoCreated").unacked), deadline=5)
     assert (await rig.now(app)).state == "APP_INITIATED"
@@ -148,12 +148,12 @@ async def test_a_conflict_that_never_ends_is_buried_with_its_reason(rig: Rig, mo
     app = await rig.begin("contested")
     tries = 0
 
-    async def insert(*_: object) -> None:
+    async def write(*_: object) -> None:
         nonlocal tries
         tries += 1
         raise Conflict("taken")
 
-    monkeypatch.setattr(history, "insert", insert)
+    monkeypatch.setattr(moves, "write", write)
     rig.report(app, "evt.gitRepoCreated")
     await rig.broker.settled("evt.gitRepoCreated")
     assert tries == events.ATTEMPTS
@@ -163,14 +163,14 @@ async def test_a_conflict_that_never_ends_is_buried_with_its_reason(rig: Rig, mo
 
 async def test_events_wait_for_the_end_of_an_upgrade(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     app = await rig.begin("upgraded")
-    real, upgrading = history.insert, True
+    real, upgrading = moves.write, True
 
-    async def insert(*arguments):  # type: ignore[no-untyped-def]
+    async def write(*arguments):  # type: ignore[no-untyped-def]
         if upgrading:
             raise SchemaMismatch("a column is missing")
-        await real(*arguments)
+        return await real(*arguments)
 
-    monkeypatch.setattr(history, "insert", insert)
+    monkeypatch.setattr(moves, "write", write)
     rig.report(app, "evt.gitRepoCreated")
     await eventually(lambda: bool(rig.broker.queue("evt.gitRepoCreated").unacked), deadline=5)
     upgrading = False

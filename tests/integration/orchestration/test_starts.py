@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from app.errors import NotFound, Unavailable
 from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
-from app.persistence import history
+from app.persistence import moves
 from app.persistence.idempotency import StoredAnswer
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start
@@ -29,14 +29,14 @@ def keyed(fingerprint: str = "f") -> IdempotencyKey:
 
 
 async def test_concurrent_starts_share_commits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits, real = 0, history.insert
+    commits, real = 0, moves.write
 
-    async def insert(*arguments):  # type: ignore[no-untyped-def]
+    async def write(*arguments):  # type: ignore[no-untyped-def]
         nonlocal commits
         commits += 1
-        await real(*arguments)
+        return await real(*arguments)
 
-    monkeypatch.setattr(history, "insert", insert)
+    monkeypatch.setattr(moves, "write", write)
     results = await asyncio.gather(*(rig.starter.start(asked(f"app-{n}")) for n in range(80)))
     assert all(isinstance(result, Started) for result in results)
     assert commits <= 4
@@ -51,10 +51,13 @@ async def test_one_name_many_times_in_one_batch(rig: Rig) -> None:
 
 @pytest.mark.req("S3-16")
 async def test_a_start_that_fails_halfway_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def insert(*_: object) -> None:
+    real = moves.write
+
+    async def write(*arguments):  # type: ignore[no-untyped-def]
+        await real(*arguments)
         raise Unavailable("the database went away")
 
-    monkeypatch.setattr(history, "insert", insert)
+    monkeypatch.setattr(moves, "write", write)
     with pytest.raises(Unavailable):
         await rig.starter.start(asked("half"))
     async with rig.database.read() as connection:
@@ -64,14 +67,14 @@ async def test_a_start_that_fails_halfway_leaves_nothing(rig: Rig, monkeypatch: 
 
 
 async def test_one_bad_member_does_not_cost_its_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = history.insert
+    real = moves.write
 
-    async def insert(tx, pair, rows):  # type: ignore[no-untyped-def]
-        if any(change.correlation_id == "c-bad" for _, change in rows):
+    async def write(tx, pair, changed, changes, *owed):  # type: ignore[no-untyped-def]
+        if any(change.correlation_id == "c-bad" for _, change in changes):
             raise ValueError("a bug")
-        await real(tx, pair, rows)
+        return await real(tx, pair, changed, changes, *owed)
 
-    monkeypatch.setattr(history, "insert", insert)
+    monkeypatch.setattr(moves, "write", write)
     names = ["a", "b", "bad", "c", "d"]
     results = await asyncio.gather(*(rig.starter.start(asked(name)) for name in names), return_exceptions=True)
     assert [isinstance(result, Started) for result in results] == [True, True, False, True, True]
