@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,6 +20,14 @@ from app.persistence.faults import translated
 from app.persistence.pairs import APPS
 from tests.conformance.store.build import started, stored
 from tests.servers import sql
+from tests.support import eventually
+
+
+@pytest.fixture(autouse=True)
+async def _driver_ended() -> AsyncIterator[None]:
+    """The driver's threads end by themselves, and one that outlives the loop of its test would fail another test."""
+    yield
+    await eventually(lambda: not [t for t in threading.enumerate() if "_connection_worker" in t.name], deadline=5.0)
 
 
 @pytest.fixture
