@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .definition import STEP_FAILED, Compensation, Saga, Step
+from .definition import STEP_FAILED, Compensation, Order, Saga, Step, order_of
 from .errors import DefinitionError
 
 
 class Owner(NamedTuple):
-    """The step, and its saga, that a command or an event belongs to."""
+    """The step, and its saga, that a command or an event belongs to; `undoes` if it belongs to the step's undo."""
 
     saga: Saga
     step: Step
+    undoes: bool = False
+
+    @property
+    def order(self) -> Order:
+        """The step itself or its undo: what has a command, an event, a timeout and a retry policy."""
+        return order_of(self.step, self.undoes)
 
 
 class Catalog:
@@ -39,6 +45,8 @@ class Catalog:
                     )
                 taken[message] = saga.name
             self._commands[step.command] = self._events[step.event] = Owner(saga, step)
+            if isinstance(step.undo, Compensation):
+                self._commands[step.undo.command] = self._events[step.undo.event] = Owner(saga, step, undoes=True)
 
     def __iter__(self) -> Iterator[Saga]:
         return iter(self._sagas.values())
@@ -57,7 +65,7 @@ class Catalog:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """Every command; its queue has the same name."""
+        """Every command, those of undo too; its queue has the same name."""
         return tuple(self._commands)
 
     @property

@@ -52,12 +52,19 @@ class BadData(OrchestrixError):
 class RetryPolicy:
     """How often a step is tried before its failure counts.
 
-    `attempts` includes the first one. The wait before attempt n is drawn from [0, min(cap, base * 2 ** (n - 2))].
+    `attempts` includes the first one. The wait before attempt n is drawn from [0, min(cap, base * 2 ** (n - 2))], which
+    is called full jitter. An error whose type is among `never` is not tried again, whatever the worker says.
     """
 
     attempts: int = 5
     base: timedelta = timedelta(seconds=1)
     cap: timedelta = timedelta(minutes=5)
+    never: tuple[str, ...] = ()
+
+    def wait(self, tries: int, chance: float) -> timedelta:
+        """The wait after that many tries in this run; `chance` is drawn from [0, 1)."""
+        widest = min(self.cap.total_seconds(), self.base.total_seconds() * 2.0 ** min(tries - 1, 500))
+        return timedelta(seconds=widest * chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,11 @@ class Compensation:
     event: str
     timeout: timedelta = timedelta(seconds=60)
     retry: RetryPolicy = RetryPolicy()
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time that the undo has, in milliseconds."""
+        return milliseconds(self.timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,24 @@ class Step:
     @property
     def timeout_ms(self) -> int:
         """The time that the step has, in milliseconds."""
-        return int(self.timeout / timedelta(milliseconds=1))
+        return milliseconds(self.timeout)
+
+
+Order = Step | Compensation
+"""What has a command, the event that ends it, a timeout and a retry policy: a step, or its undo."""
+
+
+def order_of(step: Step, undoes: bool) -> Order:
+    """The step itself, or its undo, which must be there."""
+    if not undoes:
+        return step
+    assert isinstance(step.undo, Compensation)
+    return step.undo
+
+
+def milliseconds(wait: timedelta) -> int:
+    """Whole milliseconds."""
+    return wait // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +138,8 @@ class Edge:
 class Saga:
     """A saga as data. Checked when it is made: raises `DefinitionError` that says what to change.
 
-    `immediate` maps a state to the one that the orchestrator takes at once after it.
+    `immediate` maps a state to the one that the orchestrator takes at once after it. `timeout` is the time that the
+    whole run has; None for as long as its steps take.
     """
 
     name: str
@@ -117,6 +147,7 @@ class Saga:
     immediate: Mapping[str, str] = field(default_factory=dict)
     data: type[BaseModel] = FreeData
     version: int = 1
+    timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))

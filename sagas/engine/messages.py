@@ -24,7 +24,11 @@ class Unreadable(OrchestrixError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An order to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt."""
+    """An order to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt.
+
+    `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before. Whoever
+    undoes remembers it, and refuses to do that attempt, or one before it, that comes late.
+    """
 
     id: str
     type: str
@@ -38,9 +42,11 @@ class Command:
     timeout_ms: int
     idempotency_key: str
     data: Mapping[str, Any]
+    undoes_attempt: int | None = None
 
     def body(self) -> bytes:
         """The JSON of `contract.md`, in UTF-8."""
+        undoes = {} if self.undoes_attempt is None else {"undoesAttempt": self.undoes_attempt}
         return dump(
             {
                 "id": self.id,
@@ -54,6 +60,7 @@ class Command:
                 "attempt": self.attempt,
                 "timeoutMs": self.timeout_ms,
                 "idempotencyKey": self.idempotency_key,
+                **undoes,
                 "data": self.data,
             }
         )
@@ -155,6 +162,7 @@ def command(body: bytes) -> Command:
         timeout_ms=_number(fields, "timeoutMs"),
         idempotency_key=_required(fields, "idempotencyKey"),
         data=_object(fields, "data"),
+        undoes_attempt=_number(fields, "undoesAttempt") if "undoesAttempt" in fields else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,8 +12,49 @@ from .definition import TERMINAL
 DEADLINE: Final = "deadline"
 UNSENT: Final = "unsent"
 RETRY: Final = "retry"
+BROKER_DOWN: Final = "broker_down"
+NO_CONSUMER: Final = "no_consumer"
+PAUSED: Final = "paused"
+UNDO_FAILED: Final = "undo_failed"
 UNSENDABLE: Final = "unsendable"
 ORCHESTRATOR: Final = "orchestrator"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a run has to remember beside its state, once something went wrong or a person stepped in.
+
+    `attempts` holds the highest attempt of each order that is not out now, by `step` or `step:undo`; an order that was
+    passed and is not named had one. `sent` are the command ids of this run's earlier tries of the order that is out, and
+    `unanswered` says that one of them ended without a word. `error` is the last failure, for people.
+    While it is undone: `todo` are the steps still to undo, the present one first; `undone` those that are; `awaited` is
+    the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at the end of the
+    pause, and `resume` the wake-up reason to come back to.
+    """
+
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    sent: tuple[str, ...] = ()
+    unanswered: bool = False
+    error: str | None = None
+    todo: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+    awaited: str | None = None
+    held: Mapping[str, Any] | None = None
+    resume: str | None = None
+
+    def to_json(self) -> dict[str, Any] | None:
+        """What is stored: the fields that are set; None if none is."""
+        return {name: value for name in self.__slots__ if (value := getattr(self, name))} or None
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any] | None) -> Progress:
+        """The reverse of `to_json`."""
+        if not stored:
+            return NO_PROGRESS
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+
+
+NO_PROGRESS: Final = Progress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +63,8 @@ class Instance:
 
     `wait_ms` is the wait that ends at `wake_at`; `command_id` is the id of the command that is out, the same over all
     its copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither.
+    `attempt` is that of the order that is out, counted over all runs; `tries` counts in this run. `deadline_at` is the
+    end of the run's own time.
     """
 
     id: int
@@ -43,6 +86,9 @@ class Instance:
     updated_at: datetime
     traceparent: str | None = None
     tracestate: str | None = None
+    tries: int = 1
+    deadline_at: datetime | None = None
+    progress: Progress = NO_PROGRESS
 
     @property
     def live(self) -> bool:

@@ -1,0 +1,67 @@
+"""What can a person ask of a saga, and what is the answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from .errors import IllegalTransition
+from .messages import Command
+from .state import Change, Instance
+
+
+class Verb(Enum):
+    """What can be asked. The value is the word in paths, in history and in the audit."""
+
+    RETRY = "retry"
+    SKIP = "skip"
+    EDIT = "edit"
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    SET_DEADLINE = "set-deadline"
+    CANCEL_DEADLINE = "cancel-deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. `reason` is the person's sentence.
+
+    `output` belongs to skip: what the step would have answered. `patch` belongs to edit: an RFC 7396 merge patch of the
+    data. `at` or `extend_by` belongs to set-deadline.
+    """
+
+    verb: Verb
+    actor: str
+    reason: str
+    output: Mapping[str, Any] | None = None
+    patch: Mapping[str, Any] | None = None
+    at: datetime | None = None
+    extend_by: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The instance as it is from now on. `history` is empty where the effect was there already.
+
+    `command` is to be sent; `withdrawn` names the command that need not leave any more; `undo` lists the steps that
+    will be undone, the first one first.
+    """
+
+    instance: Instance
+    history: tuple[Change, ...] = ()
+    command: Command | None = None
+    withdrawn: str | None = None
+    undo: tuple[str, ...] = ()
+
+
+class RefusedVerb(IllegalTransition):
+    """The verb does not fit the saga as it is. `allowed` are those that do."""
+
+    def __init__(self, message: str, allowed: Sequence[Verb]) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
