@@ -24,8 +24,8 @@ ORCHESTRATOR: Final = "orchestrator"
 class Progress:
     """What a run has to remember beside its state, once something went wrong or a person stepped in.
 
-    `attempts` holds the highest attempt of each order that is not out now, by `step` or `step:undo`; an order that was
-    passed and is not named had one. `sent` are the command ids of this run's earlier tries of the order that is out, and
+    `attempts` holds the highest attempt of each order that is not out now, by `step` or `step:undo`; one that was
+    passed and is not named had one. `sent` are the command ids of this run's earlier tries of what is out, and
     `unanswered` says that one of them ended without a word. `error` is the last failure, for people.
     While it is undone: `todo` are the steps still to undo, the present one first; `undone` those that are; `awaited` is
     the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at the end of the
@@ -51,7 +51,8 @@ class Progress:
         """The reverse of `to_json`."""
         if not stored:
             return NO_PROGRESS
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+        return cls(**fields)
 
 
 NO_PROGRESS: Final = Progress()
