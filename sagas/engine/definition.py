@@ -23,6 +23,11 @@ RESERVED: Final = frozenset({COMPLETED, FAILED, COMPENSATING, COMPENSATION_FAILE
 STEP_FAILED: Final = "evt.stepFailed"
 CREATED: Final = "created"
 IMMEDIATE: Final = "immediate"
+UNDONE: Final = "undone"
+UNDO_FAILED: Final = "undo failed"
+AGAIN: Final = "retry"
+BY_HAND: Final = "retry or skip"
+GIVEN_UP: Final = "skip or terminate"
 
 _STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _SAGA = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -127,7 +132,10 @@ def milliseconds(wait: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A legal move and the event (or `created`, `immediate`) that causes it. `source` is None for the start."""
+    """A legal move and what causes it: an event, `created`, `immediate`, the end or failure of an undo, or a person.
+
+    `source` is None for the start.
+    """
 
     source: str | None
     target: str
@@ -171,7 +179,14 @@ class Saga:
         for state in self.path[:-1]:
             step = self.step_in(state)
             good.append(Edge(state, step.then, step.event) if step else Edge(state, self.immediate[state], IMMEDIATE))
-        return (*good, *(Edge(state, FAILED, STEP_FAILED) for state in self.path[:-1]))
+        rest = self.path[:-1]
+        failed = [Edge(state, FAILED, STEP_FAILED) for state in rest]
+        return (*good, *failed, *(_undo_edges(rest) if self.undoes else ()), Edge(FAILED, self.initial, AGAIN))
+
+    @property
+    def undoes(self) -> bool:
+        """Whether there is anything to undo."""
+        return any(isinstance(step.undo, Compensation) for step in self.steps)
 
     @cached_property
     def moves(self) -> frozenset[tuple[str | None, str]]:
@@ -207,10 +222,22 @@ class Saga:
         return dict(data)
 
 
+def _undo_edges(rest: tuple[str, ...]) -> list[Edge]:
+    return [
+        *(Edge(state, COMPENSATING, STEP_FAILED) for state in rest),
+        Edge(COMPENSATING, FAILED, UNDONE),
+        Edge(COMPENSATING, COMPENSATION_FAILED, UNDO_FAILED),
+        Edge(COMPENSATION_FAILED, COMPENSATING, BY_HAND),
+        Edge(COMPENSATION_FAILED, FAILED, GIVEN_UP),
+    ]
+
+
 def _check(saga: Saga) -> None:
     where = f"saga {saga.name!r}"
     _demand(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
     _demand(bool(saga.steps), f"{where}: has no step")
+    time = saga.timeout
+    _demand(time is None or _SHORTEST <= time <= _LONGEST, f"{where}: the timeout must be from 1 ms to ten years")
     for step in saga.steps:
         _check_step(where, step)
     for what in ("name", "state", "command", "event"):

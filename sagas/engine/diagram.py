@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from .definition import COMPLETED, CREATED, FAILED, STEP_FAILED, Saga
 
+_LABELS = {CREATED: "start", STEP_FAILED: "a step failed, or cancel"}
+
 
 def to_mermaid(saga: Saga) -> str:
     """A `stateDiagram-v2` of every legal move, in the order of the good run."""
     lines = ["stateDiagram-v2"]
     for edge in saga.edges:
-        label = {CREATED: "start", STEP_FAILED: "a step failed"}.get(edge.cause, edge.cause)
+        label = _LABELS.get(edge.cause, edge.cause)
         lines.append(f"    {edge.source or '[*]'} --> {edge.target}: {label}")
     lines += [f"    {end} --> [*]" for end in (COMPLETED, FAILED)]
     return "\n".join(lines) + "\n"

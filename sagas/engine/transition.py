@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from .catalog import Catalog
-from .definition import CREATED, FAILED, IMMEDIATE, STEP_FAILED, BadData, Saga, Step
+from .definition import (
+    CREATED,
+    FAILED,
+    IMMEDIATE,
+    STEP_FAILED,
+    Saga,
+    Step,
+)
 from .errors import IllegalTransition
-from .messages import MAX_DATA, Command, Event, dump
-from .state import DEADLINE, ORCHESTRATOR, Change, Instance
-
-MAX_REASON = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The instance as it is from now on, the history that it owes, and the command to send, if any."""
-
-    instance: Instance
-    history: tuple[Change, ...]
-    command: Command | None
+from .messages import MAX_DATA, Event, dump
+from .orders import MAX_REASON, Moved, Tick, cleared, command_for, issued, left, out, to_send
+from .state import DEADLINE, ORCHESTRATOR, UNSENDABLE, Change, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,7 @@ class Start:
 def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
     """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`."""
     first = saga.steps[0]
+    deadline = now + saga.timeout if saga.timeout is not None else None
     instance = Instance(
         id=0,
         saga=saga.name,
@@ -58,7 +56,7 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         correlation_id=asked.correlation_id,
         command_id=command_id,
         attempt=1,
-        wake_at=now + first.timeout,
+        wake_at=min(now + first.timeout, deadline) if deadline else now + first.timeout,
         wake_reason=DEADLINE,
         wait_ms=first.timeout_ms,
         blocker=None,
@@ -68,6 +66,7 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         updated_at=now,
         traceparent=asked.traceparent,
         tracestate=asked.tracestate,
+        deadline_at=deadline,
     )
     created = Change(1, None, first.state, CREATED, asked.created_by, asked.correlation_id, None, command_id, now)
     return Moved(instance, (created,), command_for(saga, instance))
@@ -77,27 +76,6 @@ def numbered(saga: Saga, started: Moved, instance_id: int) -> Moved:
     """`started` with the id that the database gave."""
     instance = replace(started.instance, id=instance_id)
     return Moved(instance, started.history, command_for(saga, instance))
-
-
-def command_for(saga: Saga, instance: Instance) -> Command | None:
-    """The command that is out while the instance is in its state; None where it waits for none."""
-    step = saga.step_in(instance.state)
-    if step is None or instance.command_id is None:
-        return None
-    return Command(
-        id=instance.command_id,
-        type=step.command,
-        saga=saga.name,
-        app_id=instance.id,
-        app_name=instance.key,
-        correlation_id=instance.correlation_id,
-        expected_state=instance.state,
-        step=step.name,
-        attempt=instance.attempt,
-        timeout_ms=step.timeout_ms,
-        idempotency_key=f"{saga.name}:{instance.id}:{step.name}:do",
-        data=instance.data,
-    )
 
 
 def owner_of(catalog: Catalog, event: Event) -> Saga | Ignored | None:
@@ -120,105 +98,22 @@ def cause_of(event: Event, candidates: Sequence[Instance]) -> Instance | None:
     return next(iter([*caused, *related, *candidates]), None)
 
 
-def advance(saga: Saga, instance: Instance, event: Event, command_id: str, now: datetime) -> Moved | Ignored:
-    """What `event` does to `instance`. `command_id` is used if a command follows. Changes nothing by itself."""
-    if event.correlation_id != instance.correlation_id:
-        return Ignored("wrong-correlation")
-    if event.error is not None:
-        return _fail(saga, instance, event, now)
-    step = next((step for step in saga.steps if step.event == event.type), None)
-    if step is None:
-        return Ignored("unknown-event", dead_letter=True)
-    refused = _untimely(saga, instance, step, event)
-    return refused if refused else _succeed(saga, instance, step, event, command_id, now)
-
-
-def move(saga: Saga, instance: Instance, target: str, why: Change) -> Instance:
-    """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have."""
-    if (instance.state, target) not in saga.moves:
-        raise IllegalTransition(f"saga {saga.name!r} has no move from {instance.state} to {target}")
-    return replace(instance, state=target, version=why.version, updated_at=why.at)
-
-
-def _untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> Ignored | None:
-    if not instance.live:
-        return Ignored("ended" if instance.state == FAILED else "repeated")
-    here, there = saga.position(instance.state), saga.position(step.state)
-    if here != there:
-        return Ignored("repeated" if there < here else "future")
-    if event.causation_id is None and instance.attempt > 1:
-        return Ignored("ambiguous")
-    if event.causation_id is not None and instance.attempt == 1 and event.causation_id != instance.command_id:
-        return Ignored("unknown-causation")
-    return None
-
-
-def _succeed(
-    saga: Saga, instance: Instance, step: Step, event: Event, command_id: str, now: datetime
-) -> Moved | Ignored:
-    try:
-        data = _merged(saga, instance, event)
-    except (BadData, ValueError) as bad:
-        return Ignored(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)
-    history: list[Change] = []
-    target: str | None = step.then
-    reason = event.type
-    while target is not None:
-        change = _change(instance, target, reason, event.id, now)
-        instance = move(saga, instance, target, change)
-        history.append(change)
-        target, reason = saga.immediate.get(target), IMMEDIATE
-    instance = _armed(saga, replace(instance, data=data), command_id, now)
-    if instance.live:
-        history[-1] = replace(history[-1], command_id=command_id)
-    return Moved(instance, tuple(history), command_for(saga, instance))
-
-
-def _merged(saga: Saga, instance: Instance, event: Event) -> Mapping[str, Any]:
-    if not event.data:
-        return instance.data
-    if len(dump(event.data)) > MAX_DATA:
-        raise ValueError(f"data is over {MAX_DATA} bytes")
-    return saga.check({**instance.data, **event.data})
-
-
-def _armed(saga: Saga, instance: Instance, command_id: str, now: datetime) -> Instance:
-    step = saga.step_in(instance.state)
-    if step is None:
-        return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None)
-    return replace(
-        instance,
-        command_id=command_id,
-        attempt=1,
-        wake_at=now + step.timeout,
-        wake_reason=DEADLINE,
-        wait_ms=step.timeout_ms,
-        blocker=None,
-    )
-
-
-def _fail(saga: Saga, instance: Instance, event: Event, now: datetime) -> Moved | Ignored:
-    assert event.error is not None
-    if not instance.live:
-        return Ignored("ended")
-    if event.causation_id is None:
-        return Ignored("failure-without-causation")
-    if event.causation_id != instance.command_id:
-        return Ignored("failure-of-another-attempt")
-    reason = f"{STEP_FAILED}: {event.error.type}: {event.error.message}"[:MAX_REASON]
-    change = _change(instance, FAILED, reason, event.id, now)
-    failed = move(saga, instance, FAILED, change)
-    ended = replace(failed, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None)
-    return Moved(ended, (change,), None)
-
-
-def _change(instance: Instance, target: str, reason: str, caused_by: str | None, now: datetime) -> Change:
+def change(
+    instance: Instance,
+    target: str,
+    reason: str,
+    now: datetime,
+    *,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+) -> Change:
+    """The row of history of the next version. It names the command that is out now; see `sending`."""
     return Change(
         version=instance.version + 1,
         from_state=instance.state,
         to_state=target,
-        reason=reason,
-        actor=ORCHESTRATOR,
+        reason=reason[:MAX_REASON],
+        actor=actor,
         correlation_id=instance.correlation_id,
         caused_by=caused_by,
         command_id=instance.command_id,
@@ -226,17 +121,80 @@ def _change(instance: Instance, target: str, reason: str, caused_by: str | None,
     )
 
 
-def later(wait: timedelta, cap: timedelta) -> timedelta:
-    """Twice `wait`, but at most `cap`."""
-    return min(wait * 2, max(cap, wait))
+def move(saga: Saga, instance: Instance, target: str, why: Change) -> Instance:
+    """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have."""
+    if instance.state != target and (instance.state, target) not in saga.moves:
+        raise IllegalTransition(f"saga {saga.name!r} has no move from {instance.state} to {target}")
+    return replace(instance, state=target, version=why.version, updated_at=why.at)
+
+
+def sending(saga: Saga, instance: Instance, history: Sequence[Change]) -> Moved:
+    """What `instance` owes now: the last row of history names the command that is out from now on."""
+    last = replace(history[-1], command_id=instance.command_id) if instance.command_id else history[-1]
+    return Moved(instance, (*history[:-1], last), to_send(saga, instance))
+
+
+def untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> Ignored | None:
+    """Why the success of a step does not count now, if it does not."""
+    if not instance.live:
+        return Ignored("ended" if instance.state == FAILED else "repeated")
+    here, there = saga.position(instance.state), saga.position(step.state)
+    if here != there:
+        return Ignored("repeated" if there < here else "future")
+    return unrelated(instance, event)
+
+
+def unrelated(instance: Instance, event: Event) -> Ignored | None:
+    """Why the success of the order that is out does not belong to a try of this run, if it does not."""
+    if event.causation_id is None:
+        return Ignored("ambiguous") if instance.tries > 1 else None
+    if event.causation_id not in (instance.command_id, *instance.progress.sent):
+        return Ignored("unknown-causation")
+    return None
+
+
+def succeed(
+    saga: Saga,
+    instance: Instance,
+    step: Step,
+    output: Mapping[str, Any],
+    tick: Tick,
+    *,
+    reason: str,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+) -> Moved:
+    """`instance` behind its step, which left `output`. Raises `BadData` or `ValueError` for what the saga refuses."""
+    data = _merged(saga, instance, output)
+    here = out(saga, instance)
+    if here is not None:
+        instance = replace(instance, progress=replace(instance.progress, attempts=left(instance, here.key)))
+    history: list[Change] = []
+    target: str | None = step.then
+    while target is not None:
+        row = change(instance, target, reason, tick.now, caused_by=caused_by, actor=actor)
+        instance = move(saga, instance, target, row)
+        history.append(row)
+        target, reason, actor = saga.immediate.get(target), IMMEDIATE, ORCHESTRATOR
+    held = None if instance.blocker == UNSENDABLE else instance.blocker
+    instance = issued(saga, replace(instance, data=data, blocker=held, progress=cleared(instance)), tick)
+    return sending(saga, instance, history)
+
+
+def _merged(saga: Saga, instance: Instance, output: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not output:
+        return instance.data
+    if len(dump(output)) > MAX_DATA:
+        raise ValueError(f"data is over {MAX_DATA} bytes")
+    return saga.check({**instance.data, **output})
 
 
 def block(instance: Instance, blocker: str, reason: str, now: datetime) -> Moved:
     """`instance` waiting for a person, in its state; its wake-up is off. Raises `IllegalTransition` once it ended."""
     if not instance.live:
         raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: there is nothing to wait for")
-    change = _change(instance, instance.state, reason[:MAX_REASON], None, now)
+    row = change(instance, instance.state, reason, now)
     held = replace(
-        instance, version=change.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
+        instance, version=row.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
     )
-    return Moved(held, (change,), None)
+    return Moved(held, (row,), None)

@@ -1,0 +1,242 @@
+"""What does a person's request do to a saga instance?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from . import undo
+from .asks import Acted, Ask, RefusedVerb, Verb
+from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga
+from .failure import Failure, fail
+from .messages import MAX_DATA, dump
+from .orders import NEVER, Moved, Tick, armed, command_for, issued, out, progressed
+from .state import DEADLINE, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
+from .transition import change, move, sending, succeed
+
+
+class BadAsk(BadData):
+    """What was asked makes no sense in itself."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__([{"loc": (field,), "msg": message}])
+
+
+def act(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    """What `ask` does to `instance`; without history where its effect is there already.
+
+    Raises `RefusedVerb`, and `BadData` for an output, a patch or a time that cannot be.
+    """
+    if ask.verb not in allowed(saga, instance):
+        if ask.verb in _idle(instance):
+            return Acted(instance)
+        raise RefusedVerb(_refusal(instance, ask.verb), allowed(saga, instance))
+    return _ACTS[ask.verb](saga, instance, ask, tick)
+
+
+def allowed(saga: Saga, instance: Instance) -> tuple[Verb, ...]:
+    """The verbs that would change something now."""
+    return tuple(verb for verb in Verb if verb in _possible(saga, instance))
+
+
+def _possible(saga: Saga, instance: Instance) -> set[Verb]:
+    if instance.state == COMPLETED:
+        return set()
+    if instance.state == FAILED:
+        return {Verb.RETRY, Verb.EDIT}
+    found = {Verb.TERMINATE}
+    if instance.state not in (COMPENSATING, COMPENSATION_FAILED):
+        found |= {Verb.CANCEL, *([Verb.SKIP] if saga.step_in(instance.state) else [])}
+    return found | _by_wait(instance)
+
+
+def _by_wait(instance: Instance) -> set[Verb]:
+    match instance.blocker:
+        case None:
+            retry = {Verb.RETRY} if instance.wake_reason == RETRY else set()
+            return {Verb.PAUSE, Verb.SET_DEADLINE, Verb.CANCEL_DEADLINE} | retry
+        case "paused":
+            return {Verb.RESUME, Verb.EDIT}
+        case "undo_failed":
+            return {Verb.RETRY, Verb.SKIP, Verb.EDIT}
+        case _:
+            return {Verb.RETRY, Verb.EDIT}
+
+
+def _idle(instance: Instance) -> set[Verb]:
+    """The verbs whose effect is there already."""
+    if instance.state == COMPLETED:
+        return set()
+    if instance.state == FAILED:
+        return {Verb.CANCEL, Verb.TERMINATE}
+    found = {Verb.CANCEL} if instance.state in (COMPENSATING, COMPENSATION_FAILED) else set()
+    if instance.blocker == PAUSED:
+        return found | {Verb.PAUSE}
+    return found if instance.blocker else found | {Verb.RESUME, Verb.RETRY}
+
+
+def _refusal(instance: Instance, verb: Verb) -> str:
+    held = f" and held ({instance.blocker})" if instance.blocker else ""
+    return f"{verb.value} does not fit a saga that is {instance.state}{held}"
+
+
+def _row(instance: Instance, ask: Ask, target: str, tick: Tick) -> Change:
+    return change(instance, target, f"{ask.verb.value}: {ask.reason}", tick.now, actor=ask.actor)
+
+
+def _acted(moved: Moved, before: Instance | None = None) -> Acted:
+    withdrawn = before.command_id if before is not None else None
+    return Acted(moved.instance, moved.history, moved.command, withdrawn, moved.instance.progress.todo)
+
+
+def _stay(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> tuple[Instance, Change]:
+    row = _row(instance, ask, instance.state, tick)
+    return move(saga, instance, instance.state, row), row
+
+
+def _retry(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    if instance.state == FAILED:
+        return _acted(_run_again(saga, instance, ask, tick))
+    if instance.blocker == UNDO_FAILED:
+        return _acted(_undo_again(saga, instance, ask, tick))
+    here = out(saga, instance)
+    assert here is not None, "only an order that is out can be tried again"
+    same, row = _stay(saga, instance, ask, tick)
+    now = armed(replace(same, blocker=None), DEADLINE, here.order.timeout, tick.now)
+    return _acted(sending(saga, now, [row]))
+
+
+def _run_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
+    row = _row(instance, ask, saga.initial, tick)
+    kept = Progress(attempts=instance.progress.attempts, left=instance.progress.left)
+    deadline = tick.now + saga.timeout if saga.timeout is not None else None
+    begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)
+    return sending(saga, issued(saga, begun, tick), [row])
+
+
+def _undo_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
+    row = _row(instance, ask, COMPENSATING, tick)
+    here = out(saga, instance)
+    assert here is not None, "a failed undo is out"
+    attempts = {**instance.progress.attempts, here.key: instance.attempt}
+    back = progressed(move(saga, instance, COMPENSATING, row), attempts=attempts)
+    return sending(saga, issued(saga, replace(back, blocker=None), tick), [row])
+
+
+def _skip(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    reason = f"{ask.verb.value}: {ask.reason}"
+    if instance.blocker == UNDO_FAILED:
+        return _acted(undo.undone(saga, instance, tick, skipped=(reason, ask.actor)), instance)
+    step = saga.step_in(instance.state)
+    assert step is not None, "skip is allowed where a step is out"
+    try:
+        moved = succeed(saga, instance, step, ask.output or {}, tick, reason=reason, actor=ask.actor)
+    except BadData as refused:
+        raise BadData([{**error, "loc": ("output", *error["loc"])} for error in refused.errors]) from refused
+    except ValueError as refused:
+        raise BadAsk("output", str(refused)) from refused
+    return _acted(moved, instance)
+
+
+def _edit(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    data = merged(instance.data, ask.patch or {})
+    if len(dump(data)) > MAX_DATA:
+        raise BadAsk("data", f"the data would be over {MAX_DATA} bytes")
+    data = saga.check(data)
+    if data == instance.data:
+        return Acted(instance)
+    same, row = _stay(saga, instance, ask, tick)
+    return Acted(replace(same, data=data), (row,))
+
+
+def merged(data: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` after a merge patch of RFC 7396: null removes, objects are merged, all else replaces."""
+    result = dict(data)
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = result.get(name)
+            result[name] = merged(before if isinstance(before, Mapping) else {}, value)
+        else:
+            result[name] = value
+    return result
+
+
+def _pause(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    same, row = _stay(saga, instance, ask, tick)
+    rest = max(timedelta(0), (instance.wake_at or tick.now) - tick.now)
+    reason = RETRY if instance.wake_reason == RETRY else DEADLINE
+    held = armed(replace(same, blocker=PAUSED), reason, min(rest, _LONGEST_REST), tick.now)
+    withdrawn = instance.command_id if instance.progress.awaited is None else None
+    return Acted(held, (row,), None, withdrawn, held.progress.todo)
+
+
+_LONGEST_REST: Final = timedelta(days=36500)
+
+
+def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    same, row = _stay(saga, instance, ask, tick)
+    reason, held = instance.progress.resume or DEADLINE, instance.progress.held
+    free = progressed(replace(same, blocker=None), resume=None, held=None)
+    free = armed(free, RETRY if reason == RETRY else DEADLINE, timedelta(milliseconds=instance.wait_ms), tick.now)
+    if held is not None:
+        judged = fail(saga, free, Failure.from_json(held), tick)
+        return _acted(replace(judged, history=(row, *judged.history)))
+    moved = sending(saga, free, [row])
+    return _acted(moved if reason != RETRY else replace(moved, command=None))
+
+
+def _cancel(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    flying = undo.in_flight(instance) and command_for(saga, instance) is not None
+    reason = f"{ask.verb.value}: {ask.reason}"
+    unsure = instance.progress.unanswered
+    waits = flying and instance.blocker != UNSENDABLE
+    moved = undo.begin(saga, instance, reason, tick, current=unsure and not waits, awaited=waits, actor=ask.actor)
+    return _acted(moved, instance)
+
+
+def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    left = undo.possible_effects(saga, instance, current=True)
+    awaited = saga.step(instance.progress.awaited or "")
+    reason = f"{ask.verb.value}: {ask.reason}"
+    steps = [*([awaited] if awaited is not None else []), *left]
+    moved = undo.end(saga, instance, reason, tick, actor=ask.actor, left_behind=steps)
+    return replace(_acted(moved, instance), undo=())
+
+
+def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    before = instance.wake_at if instance.wake_at is not None and instance.wake_at < NEVER else tick.now
+    at = ask.at if ask.at is not None else before + (ask.extend_by or timedelta(0))
+    if not tick.now <= at < NEVER:
+        raise BadAsk("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")
+    if at == instance.wake_at:
+        return Acted(instance)
+    same, row = _stay(saga, instance, ask, tick)
+    limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
+    wait_ms = (at - tick.now) // timedelta(milliseconds=1)
+    return Acted(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
+
+
+def _cancel_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    if instance.wake_reason == RETRY:
+        raise RefusedVerb("this wake-up is a retry and no deadline: pause the saga to hold it", allowed(saga, instance))
+    if instance.wake_at == NEVER:
+        return Acted(instance)
+    same, row = _stay(saga, instance, ask, tick)
+    return Acted(replace(same, wake_at=NEVER, deadline_at=None), (row,))
+
+
+_ACTS: Final[Mapping[Verb, Callable[[Saga, Instance, Ask, Tick], Acted]]] = {
+    Verb.RETRY: _retry,
+    Verb.SKIP: _skip,
+    Verb.EDIT: _edit,
+    Verb.PAUSE: _pause,
+    Verb.RESUME: _resume,
+    Verb.CANCEL: _cancel,
+    Verb.TERMINATE: _terminate,
+    Verb.SET_DEADLINE: _set_deadline,
+    Verb.CANCEL_DEADLINE: _cancel_deadline,
+}

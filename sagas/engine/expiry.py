@@ -1,0 +1,71 @@
+"""What happens to an instance whose wake-up is due?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from .definition import Saga
+from .failure import EXPIRED, fail
+from .messages import Command
+from .orders import Moved, Tick, armed, command_for, out
+from .state import BROKER_DOWN, DEADLINE, NO_CONSUMER, RETRY, UNSENT, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Why a step may be late through no fault of its own.
+
+    `unsent`: its command is still in the outbox. `unheard`: its queue has no consumer. `listening_since`: from then on
+    this node could have heard an answer.
+    """
+
+    unsent: bool
+    unheard: bool
+    listening_since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rearmed:
+    """The same instance with another wake-up, which is no change that its history tells; `command` is sent now."""
+
+    instance: Instance
+    command: Command | None = None
+
+
+def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
+    """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga."""
+    if instance.progress.awaited is not None:
+        return _expired(saga, instance, tick, final=False)
+    over = instance.deadline_at is not None and instance.deadline_at <= tick.now and not instance.progress.todo
+    here = out(saga, instance)
+    assert here is not None, "what has a wake-up waits for an order"
+    if instance.wake_reason == RETRY and not over:
+        sent = armed(instance, DEADLINE, here.order.timeout, tick.now)
+        return Rearmed(sent, command_for(saga, sent))
+    reason, wait = _excuse(around, here.order.timeout, tick.now)
+    if reason is not None:
+        return Rearmed(_later(instance, reason, wait, tick.now))
+    return _expired(saga, instance, tick, final=over)
+
+
+def excusable(instance: Instance) -> bool:
+    """Whether it matters how the queue of the command is: not where the wait is no worker's."""
+    return instance.progress.awaited is None and instance.wake_reason != RETRY
+
+
+def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:
+    heard = around.listening_since + timeout
+    if around.unsent:
+        return UNSENT, timeout
+    if heard > now:
+        return BROKER_DOWN, heard - now
+    return (NO_CONSUMER, timeout) if around.unheard else (None, timeout)
+
+
+def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
+    return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=wait // timedelta(milliseconds=1))
+
+
+def _expired(saga: Saga, instance: Instance, tick: Tick, *, final: bool) -> Moved:
+    return fail(saga, instance, replace(EXPIRED, retryable=not final), tick)

@@ -1,0 +1,122 @@
+"""What follows when a try of a step, or of its undo, has failed?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from . import undo
+from .definition import COMPENSATION_FAILED, STEP_FAILED, Saga
+from .messages import StepError
+from .orders import MAX_REASON, Moved, Out, Tick, armed, out, progressed
+from .state import DEADLINE, PAUSED, RETRY, UNDO_FAILED, Instance
+from .transition import change, move, sending
+
+LONGEST_WISH: Final = timedelta(days=30)
+"""The longest wait that a worker can ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a try ended. `answered` says that a worker has said so: then it has left nothing behind."""
+
+    reason: str
+    type: str = "Deadline"
+    retryable: bool = True
+    after: timedelta | None = None
+    answered: bool = False
+    caused_by: str | None = None
+
+    @classmethod
+    def reported(cls, error: StepError, caused_by: str | None) -> Failure:
+        """What a worker has reported."""
+        after = None if error.retry_after_ms is None else timedelta(milliseconds=min(error.retry_after_ms, 2**40))
+        text = f"{error.type}: {error.message}"
+        return cls(text[:MAX_REASON], error.type, error.retryable, after, answered=True, caused_by=caused_by)
+
+    @property
+    def told(self) -> str:
+        """How history tells that it ended the run."""
+        return f"{STEP_FAILED}: {self.reason}" if self.answered else self.reason
+
+    def to_json(self) -> dict[str, Any]:
+        """What is kept of it during a pause."""
+        after_ms = None if self.after is None else self.after // timedelta(milliseconds=1)
+        return {
+            "reason": self.reason,
+            "type": self.type,
+            "retryable": self.retryable,
+            "afterMs": after_ms,
+            "causedBy": self.caused_by,
+        }
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> Failure:
+        """The reverse of `to_json`."""
+        after_ms = held["afterMs"]
+        after = None if after_ms is None else timedelta(milliseconds=after_ms)
+        return cls(held["reason"], held["type"], held["retryable"], after, answered=True, caused_by=held["causedBy"])
+
+
+EXPIRED: Final = Failure(DEADLINE)
+
+
+def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
+    """What `failure` of the present try does: another try, the undo of all, or a person is asked."""
+    if instance.progress.awaited is not None:
+        unsure = instance.progress.unanswered or not failure.answered
+        return undo.answered(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
+    here = out(saga, instance)
+    assert here is not None, "only an order that is out can fail"
+    if _worth_another(here, instance, failure):
+        return _retry(saga, instance, here, failure, tick)
+    if here.undoes:
+        return _give_up(saga, instance, failure, tick)
+    unsure = instance.progress.unanswered or not failure.answered
+    instance = progressed(instance, error=failure.told)
+    return undo.begin(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
+
+
+def hold(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
+    """Keeps a failure that came during a pause; it is judged at the end of it."""
+    row = change(instance, instance.state, f"held: {failure.told}", tick.now, caused_by=failure.caused_by)
+    held = progressed(instance, held=failure.to_json(), error=failure.told)
+    return Moved(move(saga, held, instance.state, row), (row,), None)
+
+
+def _worth_another(here: Out, instance: Instance, failure: Failure) -> bool:
+    policy = here.order.retry
+    return failure.retryable and failure.type not in policy.never and instance.tries < policy.attempts
+
+
+def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Tick) -> Moved:
+    """At once the next attempt and its command id; the command leaves when the wait is over."""
+    attempt = instance.attempt + 1
+    row = change(instance, instance.state, f"retry {attempt}: {failure.told}", tick.now, caused_by=failure.caused_by)
+    wait = here.order.retry.wait(instance.tries, tick.chance) if failure.after is None else failure.after
+    former = (instance.command_id,) if instance.command_id else ()
+    instance = progressed(
+        move(saga, instance, instance.state, row),
+        sent=(*instance.progress.sent, *former),
+        unanswered=instance.progress.unanswered or not failure.answered,
+        error=failure.told,
+        held=None,
+    )
+    instance = replace(instance, command_id=tick.command_id, attempt=attempt, tries=instance.tries + 1)
+    waiting = armed(instance, RETRY, min(wait, LONGEST_WISH), tick.now)
+    return replace(sending(saga, waiting, [row]), command=None)
+
+
+def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
+    """An undo has failed for good: a person is asked."""
+    row = change(instance, COMPENSATION_FAILED, failure.told, tick.now, caused_by=failure.caused_by)
+    held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told, held=None)
+    blocked = replace(held, blocker=UNDO_FAILED, wake_at=None, wake_reason=None, wait_ms=0)
+    return Moved(blocked, (row,), None)
+
+
+def held_by_pause(instance: Instance) -> bool:
+    """Whether what fails now waits for the end of a pause."""
+    return instance.blocker == PAUSED

@@ -1,0 +1,139 @@
+"""Which command is out for an instance, and how is the next one given out?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from .definition import Compensation, Order, Saga, Step, milliseconds, order_of
+from .messages import Command
+from .state import DEADLINE, PAUSED, UNSENT, Change, Instance, Progress
+
+MAX_REASON: Final = 500
+NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+"""The wake-up of an instance whose deadline a person has cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What rules cannot find out themselves: the time, an id for a command that follows, a draw from [0, 1)."""
+
+    now: datetime
+    command_id: str
+    chance: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The instance as it is from now on, the history that it owes, and the command to send, if any."""
+
+    instance: Instance
+    history: tuple[Change, ...]
+    command: Command | None
+
+
+class Out(NamedTuple):
+    """The order that an instance waits for: a step, or its undo."""
+
+    step: Step
+    undoes: bool
+
+    @property
+    def order(self) -> Order:
+        """What has the command and the event."""
+        return order_of(self.step, self.undoes)
+
+    @property
+    def key(self) -> str:
+        """Its name among the attempts."""
+        return key_of(self.step, self.undoes)
+
+
+def key_of(step: Step, undoes: bool) -> str:
+    """The name of an order among the attempts of `Progress`."""
+    return f"{step.name}:undo" if undoes else step.name
+
+
+def out(saga: Saga, instance: Instance) -> Out | None:
+    """The order that is out; None where the instance waits for none, or for an answer that it only has to outlive."""
+    progress = instance.progress
+    if progress.awaited is not None:
+        return None
+    if progress.todo:
+        step = saga.step(progress.todo[0])
+        return Out(step, True) if step is not None and isinstance(step.undo, Compensation) else None
+    here = saga.step_in(instance.state)
+    return Out(here, False) if here is not None else None
+
+
+def command_for(saga: Saga, instance: Instance) -> Command | None:
+    """The command that is out; None where the instance waits for none."""
+    here = out(saga, instance)
+    if here is None or instance.command_id is None:
+        return None
+    return Command(
+        id=instance.command_id,
+        type=here.order.command,
+        saga=saga.name,
+        app_id=instance.id,
+        app_name=instance.key,
+        correlation_id=instance.correlation_id,
+        expected_state=instance.state,
+        step=here.step.name,
+        attempt=instance.attempt,
+        timeout_ms=here.order.timeout_ms,
+        idempotency_key=f"{saga.name}:{instance.id}:{here.step.name}:{'undo' if here.undoes else 'do'}",
+        data=instance.data,
+        undoes_attempt=instance.progress.attempts.get(here.step.name, 1) if here.undoes else None,
+    )
+
+
+def to_send(saga: Saga, instance: Instance) -> Command | None:
+    """The command that is to leave now: none while the instance is held by a person."""
+    return None if instance.blocker else command_for(saga, instance)
+
+
+def issued(saga: Saga, instance: Instance, tick: Tick) -> Instance:
+    """`instance` with a first try of the order that its state and progress ask for. Without one, it waits for none."""
+    progress = replace(instance.progress, sent=(), unanswered=False, held=None)
+    instance = replace(instance, progress=progress, tries=1)
+    here = out(saga, instance)
+    if here is None:
+        return rested(instance)
+    instance = replace(instance, command_id=tick.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
+    return armed(instance, UNSENT if instance.blocker == PAUSED else DEADLINE, here.order.timeout, tick.now)
+
+
+def rested(instance: Instance) -> Instance:
+    """`instance` waiting for nothing."""
+    return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None)
+
+
+def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
+    """`instance` to be woken after `wait`, or at the end of its run's own time; while it is paused, after the pause."""
+    wait_ms = milliseconds(wait)
+    if instance.blocker == PAUSED:
+        held = replace(instance.progress, resume=reason)
+        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=wait_ms)
+    at = now + wait
+    if instance.deadline_at is not None and not instance.progress.todo:
+        at = min(at, instance.deadline_at)
+    return replace(instance, wake_at=at, wake_reason=reason, wait_ms=wait_ms, blocker=None)
+
+
+def left(instance: Instance, key: str) -> Mapping[str, int]:
+    """The attempts once the order of that key is not out any more."""
+    before = instance.progress.attempts
+    return before if instance.attempt == 1 and key not in before else {**before, key: instance.attempt}
+
+
+def progressed(instance: Instance, **changes: Any) -> Instance:
+    """`instance` with another progress."""
+    return replace(instance, progress=replace(instance.progress, **changes))
+
+
+def cleared(instance: Instance) -> Progress:
+    """What the run still has to remember once an order has ended well: its attempts, and effects that were left."""
+    return Progress(attempts=instance.progress.attempts, left=instance.progress.left)

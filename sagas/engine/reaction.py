@@ -1,0 +1,66 @@
+"""What does the report of a worker do to a saga instance?"""
+
+from __future__ import annotations
+
+from .definition import COMPENSATING, COMPENSATION_FAILED, FAILED, BadData, Compensation, Saga, Step
+from .failure import Failure, fail, held_by_pause, hold
+from .messages import Event
+from .orders import MAX_REASON, Moved, Tick, out
+from .state import Instance
+from .transition import Ignored, succeed, unrelated, untimely
+from .undo import again, answered, undone
+
+UNDOING = frozenset({COMPENSATING, COMPENSATION_FAILED})
+
+
+def advance(saga: Saga, instance: Instance, event: Event, tick: Tick) -> Moved | Ignored:
+    """What `event` does to `instance`; changes nothing by itself."""
+    if event.correlation_id != instance.correlation_id:
+        return Ignored("wrong-correlation")
+    if event.error is not None:
+        return _failed(saga, instance, event, tick)
+    for step in saga.steps:
+        if step.event == event.type:
+            return _done(saga, instance, step, event, tick)
+        if isinstance(step.undo, Compensation) and step.undo.event == event.type:
+            return _undone(saga, instance, step, event, tick)
+    return Ignored("unknown-event", dead_letter=True)
+
+
+def _done(saga: Saga, instance: Instance, step: Step, event: Event, tick: Tick) -> Moved | Ignored:
+    if instance.state in UNDOING and instance.progress.awaited == step.name:
+        refused = unrelated(instance, event)
+        return refused or answered(saga, instance, event.type, tick, current=True, caused_by=event.id)
+    if instance.state in UNDOING or (instance.state == FAILED and step.name in instance.progress.undone):
+        return again(saga, instance, step, event.type, tick, event.id)
+    refused = untimely(saga, instance, step, event)
+    if refused is not None:
+        return refused
+    try:
+        return succeed(saga, instance, step, event.data, tick, reason=event.type, caused_by=event.id)
+    except (BadData, ValueError) as bad:
+        return Ignored(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)
+
+
+def _undone(saga: Saga, instance: Instance, step: Step, event: Event, tick: Tick) -> Moved | Ignored:
+    if instance.state not in (*UNDOING, FAILED):
+        return Ignored("repeated" if not instance.live else "not-undoing")
+    here = out(saga, instance)
+    if here is None or here.step is not step:
+        return Ignored("future" if step.name in instance.progress.todo else "repeated")
+    return unrelated(instance, event) or undone(saga, instance, tick, caused_by=event.id)
+
+
+def _failed(saga: Saga, instance: Instance, event: Event, tick: Tick) -> Moved | Ignored:
+    assert event.error is not None
+    if event.causation_id is None:
+        return Ignored("ended" if not instance.live else "failure-without-causation")
+    if not instance.live:
+        late = event.causation_id == instance.command_id
+        return Ignored("late-undo-failed", dead_letter=True) if late else Ignored("ended")
+    if event.causation_id != instance.command_id or instance.state == COMPENSATION_FAILED:
+        return Ignored("failure-of-another-attempt")
+    failure = Failure.reported(event.error, event.id)
+    if not held_by_pause(instance):
+        return fail(saga, instance, failure, tick)
+    return Ignored("repeated") if instance.progress.held else hold(saga, instance, failure, tick)

@@ -1,0 +1,185 @@
+"""How is a saga that has failed, or was cancelled, brought back to nothing?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from .definition import COMPENSATING, FAILED, Compensation, Saga, Step
+from .orders import Moved, Tick, issued, left, out, progressed, rested
+from .state import DEADLINE, ORCHESTRATOR, PAUSED, RETRY, Change, Instance, Progress
+from .transition import Ignored, change, move, sending
+
+
+def possible_effects(saga: Saga, instance: Instance, *, current: bool) -> list[Step]:
+    """The steps that may have left something behind, the latest first; `current` says whether the one that is out has.
+
+    A step that was skipped is among them, for an earlier try of it may have done its work.
+    """
+    here = saga.position(instance.state)
+    names = set(instance.progress.left) | set(instance.progress.todo)
+    return [
+        step
+        for step in sorted(saga.steps, key=lambda step: saga.position(step.state), reverse=True)
+        if isinstance(step.undo, Compensation)
+        and (step.name in names or (step.state in saga.path and _before(saga, step, here, current)))
+    ]
+
+
+def _before(saga: Saga, step: Step, here: int, current: bool) -> bool:
+    there = saga.position(step.state)
+    return here < len(saga.path) and (there < here or (current and there == here))
+
+
+def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
+    """The attempts of every step that was sent, also of those that had one and of the one that is out."""
+    here, now = saga.position(instance.state), out(saga, instance)
+    passed = {step.name: 1 for step in saga.steps if saga.position(step.state) < here < len(saga.path)}
+    present = {now.key: instance.attempt} if now is not None else {}
+    return {**passed, **instance.progress.attempts, **present}
+
+
+def begin(
+    saga: Saga,
+    instance: Instance,
+    reason: str,
+    tick: Tick,
+    *,
+    current: bool,
+    awaited: bool = False,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+) -> Moved:
+    """`instance` on its way back. `current`: whether the step that is out may have done something.
+
+    `awaited`: its answer is still waited for, until its deadline; only then the first undo is sent.
+    """
+    here = saga.step_in(instance.state)
+    todo = tuple(step.name for step in possible_effects(saga, instance, current=current))
+    if not todo and not (awaited and here is not None and isinstance(here.undo, Compensation)):
+        return end(saga, instance, reason, tick, caused_by=caused_by, actor=actor)
+    row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
+    progress = Progress(
+        attempts=all_attempts(saga, instance),
+        todo=todo,
+        error=instance.progress.error or reason,
+        unanswered=instance.progress.unanswered,
+        sent=instance.progress.sent,
+        awaited=here.name if awaited and here is not None else None,
+    )
+    moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)
+    if progress.awaited is None:
+        return sending(saga, issued(saga, replace(moved, blocker=None), tick), [row])
+    return Moved(_waiting(moved, tick), (row,), None)
+
+
+def _waiting(instance: Instance, tick: Tick) -> Instance:
+    """`instance`, paused or not, with the rest of its step's time to wait."""
+    if instance.wake_at is not None:
+        return replace(instance, wake_reason=DEADLINE)
+    at = tick.now + timedelta(milliseconds=instance.wait_ms)
+    return replace(instance, blocker=None, wake_at=at, wake_reason=DEADLINE)
+
+
+def in_flight(instance: Instance) -> bool:
+    """Whether a command may be in a worker's hands now."""
+    reason = instance.progress.resume if instance.blocker == PAUSED else instance.wake_reason
+    never_sent = instance.blocker == PAUSED and reason == "unsent"
+    return instance.progress.held is None and reason != RETRY and not never_sent
+
+
+def end(
+    saga: Saga,
+    instance: Instance,
+    reason: str,
+    tick: Tick,
+    *,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+    left_behind: Sequence[Step] = (),
+) -> Moved:
+    """`instance` FAILED. `left_behind` are steps that are not undone: another run's undo will include them."""
+    row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
+    progress = Progress(
+        attempts=all_attempts(saga, instance),
+        error=instance.progress.error or reason,
+        undone=instance.progress.undone,
+        left=tuple(step.name for step in left_behind),
+    )
+    failed = rested(replace(move(saga, instance, FAILED, row), progress=progress, deadline_at=None))
+    return Moved(failed, (row,), None)
+
+
+def answered(
+    saga: Saga, instance: Instance, reason: str, tick: Tick, *, current: bool, caused_by: str | None = None
+) -> Moved:
+    """The step that a cancelled saga waited for has ended: `current` says whether it may have done something."""
+    progress = instance.progress
+    step = saga.step(progress.awaited or "")
+    assert step is not None
+    include = (step.name,) if current and isinstance(step.undo, Compensation) else ()
+    attempts = {**progress.attempts, step.name: instance.attempt}
+    todo = (*include, *progress.todo)
+    instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
+    if not todo:
+        return end(saga, instance, reason, tick, caused_by=caused_by)
+    return _on(saga, instance, reason, tick, caused_by=caused_by)
+
+
+def undone(
+    saga: Saga, instance: Instance, tick: Tick, *, caused_by: str | None = None, skipped: tuple[str, str] | None = None
+) -> Moved:
+    """The first of the steps to undo is undone, or was `skipped` for a reason by an actor."""
+    progress = instance.progress
+    done, *rest = progress.todo
+    here = out(saga, instance)
+    reason, actor = skipped or (f"undone {done}", ORCHESTRATOR)
+    attempts = left(instance, here.key) if here is not None else progress.attempts
+    gone = progress.undone if skipped else (*progress.undone, done)
+    after = progressed(instance, todo=tuple(rest), undone=gone, attempts=attempts)
+    if instance.state == FAILED:
+        row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
+        return Moved(rested(move(saga, after, FAILED, row)), (row,), None)
+    if rest:
+        return _on(saga, after, reason, tick, caused_by=caused_by, actor=actor)
+    if skipped:
+        return end(saga, after, reason, tick, actor=actor)
+    row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by)
+    ended = end(saga, move(saga, after, COMPENSATING, row), f"undone: {progress.error}", tick, caused_by=caused_by)
+    return Moved(ended.instance, (row, *ended.history), None)
+
+
+def again(
+    saga: Saga, instance: Instance, step: Step, reason: str, tick: Tick, caused_by: str | None
+) -> Moved | Ignored:
+    """A step succeeded after its undo was sent: it is undone once more, whatever its worker has refused."""
+    progress = instance.progress
+    if instance.state == FAILED:
+        if step.name not in progress.undone or progress.todo:
+            return Ignored("ended")
+        row = change(instance, FAILED, reason, tick.now, caused_by=caused_by)
+        late = move(saga, progressed(instance, todo=(step.name,)), FAILED, row)
+        return sending(saga, _unwatched(issued(saga, late, tick)), [row])
+    if step.name in progress.todo[1:]:
+        return Ignored("will-be-undone")
+    if step.name not in (*progress.undone, *progress.todo):
+        return Ignored("nothing-to-undo")
+    row = change(instance, instance.state, reason, tick.now, caused_by=caused_by)
+    todo = (progress.todo[0], step.name, *progress.todo[1:])
+    return Moved(move(saga, progressed(instance, todo=todo), instance.state, row), (row,), None)
+
+
+def _unwatched(instance: Instance) -> Instance:
+    """An ended instance has no wake-up: the broker alone gives its last command out again."""
+    return replace(instance, wake_at=None, wake_reason=None, wait_ms=0)
+
+
+def _on(
+    saga: Saga, instance: Instance, reason: str, tick: Tick, *, caused_by: str | None = None, actor: str = ORCHESTRATOR
+) -> Moved:
+    """`instance` with the undo of the first step to undo sent."""
+    row: Change = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
+    moved = move(saga, instance, COMPENSATING, row)
+    held = moved.blocker if moved.blocker == PAUSED else None
+    return sending(saga, issued(saga, replace(moved, blocker=held), tick), [row])
