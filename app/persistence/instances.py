@@ -13,8 +13,8 @@ from sqlalchemy import Select, func, literal, select
 from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import TERMINAL
-from sagas.engine.state import DEADLINE, UNSENT, Instance
-from sagas.engine.transition import Moved
+from sagas.engine.orders import Moved
+from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
 
 from .dialects import BulkInsert, BulkUpdate
 from .dialects.port import Result, Row
@@ -63,6 +63,9 @@ _COMMON: Final = (
     "updated_at",
     "traceparent",
     "tracestate",
+    "tries",
+    "deadline_at",
+    "progress",
 )
 _MOVING: Final = (
     "state",
@@ -74,8 +77,11 @@ _MOVING: Final = (
     "wait_ms",
     "blocker",
     "updated_at",
+    "tries",
+    "deadline_at",
 )
-_BEGINNING: Final = tuple(name for name in _COMMON if name != "data")
+_JSON: Final = ("data", "progress")
+_BEGINNING: Final = tuple(name for name in _COMMON if name not in _JSON)
 _move: Final = attrgetter(*_MOVING)
 _begin: Final = attrgetter(*_BEGINNING)
 
@@ -132,7 +138,7 @@ async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Insta
 def changes(pair: Pair, changed: Sequence[tuple[int, Instance]]) -> tuple[BulkUpdate, list[Row]]:
     """What `update` does, for those who do more with it at once."""
     rows: list[Row] = [
-        (instance.id, before, *_move(instance), dict(instance.data))
+        (instance.id, before, *_move(instance), *_json(instance))
         for before, instance in sorted(changed, key=lambda change: change[1].id)
     ]
     return _update(pair), rows
@@ -265,7 +271,13 @@ def _select(pair: Pair) -> Select[Any]:
 
 
 def _instances(rows: Result) -> list[Instance]:
-    return [Instance(*row) for row in rows]
+    return [Instance(*row[:-1], progress=Progress.from_json(row[-1])) for row in rows]
+
+
+def _json(instance: Instance) -> tuple[Any, ...]:
+    # Nothing has gone wrong with nearly all of them: those need not be looked through.
+    progress = None if instance.progress is NO_PROGRESS else instance.progress.to_json()
+    return dict(instance.data), progress
 
 
 def _name(pair: Pair, instance: Instance) -> tuple[Any, ...]:
@@ -273,17 +285,17 @@ def _name(pair: Pair, instance: Instance) -> tuple[Any, ...]:
 
 
 def _values(pair: Pair, instance: Instance) -> tuple[Any, ...]:
-    return (*_name(pair, instance), *_begin(instance), dict(instance.data))
+    return (*_name(pair, instance), *_begin(instance), *_json(instance))
 
 
 @cache
 def _insert(pair: Pair) -> BulkInsert:
-    return BulkInsert(pair.instances, (*pair.unique, *_BEGINNING, "data"), key=pair.unique, proof="command_id")
+    return BulkInsert(pair.instances, (*pair.unique, *_BEGINNING, *_JSON), key=pair.unique, proof="command_id")
 
 
 @cache
 def _update(pair: Pair) -> BulkUpdate:
-    return BulkUpdate(pair.instances, match=("id", "version"), change=(*_MOVING, "data"))
+    return BulkUpdate(pair.instances, match=("id", "version"), change=(*_MOVING, *_JSON))
 
 
 @cache

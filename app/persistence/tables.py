@@ -123,6 +123,9 @@ def _instance_columns() -> list[Column[Any]]:
         Column("definition_version", Integer, nullable=False),
         Column("traceparent", String(64)),
         Column("tracestate", String(512)),
+        Column("tries", Integer, nullable=False, server_default="1"),
+        Column("deadline_at", UtcTime),
+        Column("progress", Json),
     ]
 
 

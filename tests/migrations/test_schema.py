@@ -13,9 +13,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from app.errors import Invalid, SchemaMismatch, Unavailable
-from app.persistence import schema
+from app.persistence import instances, schema
 from app.persistence.engine import Database, Transaction
+from app.persistence.pairs import pair_of
 from app.persistence.tables import metadata
+from sagas.engine.state import NO_PROGRESS
 from tests.servers import sql
 from tests.support import free_port
 
@@ -57,6 +59,24 @@ async def test_up_and_down_and_up_again(database: Database, empty_url: str) -> N
     assert await tables(database) == {"alembic_version"}
     await schema.upgrade(empty_url)
     assert await schema.check(empty_url) == []
+
+
+async def test_rows_from_before_control_are_in_their_first_try(database: Database, empty_url: str) -> None:
+    await schema.upgrade(empty_url)
+    await schema.downgrade(empty_url, "0001")
+    async with database.begin() as tx:
+        await tx.execute(
+            text(
+                "INSERT INTO apps (app_name, created_by, state, created_at, updated_at, version, correlation_id,"
+                " attempt, wait_ms, data, definition_version)"
+                " VALUES ('x', 'x', 'COMPLETED', '2026-01-01', '2026-01-01', 1, 'c', 1, 0, '{}', 1)"
+            )
+        )
+    await schema.upgrade(empty_url)
+    async with database.read() as connection:
+        found = await instances.by_key(connection, pair_of("app"), "app", "x")
+    assert found is not None
+    assert (found.tries, found.deadline_at, found.progress) == (1, None, NO_PROGRESS)
 
 
 async def test_a_difference_is_found_and_named(database: Database, empty_url: str) -> None:

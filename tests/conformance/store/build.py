@@ -15,8 +15,9 @@ from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import COMPLETED
+from sagas.engine.orders import Moved
 from sagas.engine.state import Instance
-from sagas.engine.transition import Moved, Start, start
+from sagas.engine.transition import Start, start
 
 PAIRS = {"apps": (APPS, "app"), "sagas": (INSTANCES, "order")}
 

@@ -7,16 +7,28 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from app.errors import Invalid
 from app.persistence import instances
 from app.persistence.engine import Database
 from app.persistence.instances import Rewake
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
-from sagas.engine.state import DEADLINE, Instance
+from sagas.engine.state import DEADLINE, Instance, Progress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 
 Of = tuple[Pair, str]
+TROUBLED = Progress(
+    {"createGitRepo": 2, "createGitRepo:undo": 1},
+    ("m-1", "m-2"),
+    unanswered=True,
+    error='503 "gone" é 😀',
+    todo=("registerApp",),
+    undone=("x",),
+    awaited="createGitRepo",
+    held={"type": "Forge", "retryable": False, "after": None},
+    resume="retry",
+)
 
 
 async def current(database: Database, pair: Pair, id: int) -> Instance:
@@ -32,7 +44,13 @@ def test_apps_have_tables_of_their_own() -> None:
 async def test_an_instance_comes_back_as_it_went_in(database: Database, of: Of) -> None:
     pair, saga = of
     moved = started("billing", saga)
-    moved = replace(moved, instance=replace(moved.instance, traceparent="00-ab-cd-01", tracestate="a=b"))
+    more: dict[str, Any] = {
+        "tries": 3,
+        "deadline_at": moved.instance.created_at + timedelta(days=1),
+        "progress": TROUBLED,
+    }
+    instance = replace(moved.instance, traceparent="00-ab-cd-01", tracestate="a=b", **more)
+    moved = replace(moved, instance=instance)
     (found,) = await stored(database, pair, [moved])
     assert found == replace(moved.instance, id=found.id)
 
@@ -99,12 +117,28 @@ async def test_everything_that_moves_is_written(database: Database, of: Of) -> N
         wait_ms=2**40,
         data={"repo": "x"},
         updated_at=later,
+        tries=3,
+        deadline_at=later + timedelta(days=1),
+        progress=TROUBLED,
     )
     blocked = stepped(after, wake_at=None, wake_reason=None, blocker="paused")
-    for earlier, now in ((before, after), (after, blocked), (blocked, ended(replace(blocked, blocker=None)))):
+    over = ended(replace(blocked, blocker=None, deadline_at=None, progress=Progress()))
+    for earlier, now in ((before, after), (after, blocked), (blocked, over)):
         async with database.begin() as tx:
             assert await instances.update(tx, pair, [(earlier.version, now)]) == {before.id}
         assert await current(database, pair, before.id) == now
+
+
+async def test_where_nothing_went_wrong_there_is_no_progress(database: Database, of: Of) -> None:
+    pair, saga = of
+    same, cleared, kept = await some(database, 3, pair, saga)
+    changed = [(1, stepped(same)), (1, stepped(cleared, progress=TROUBLED)), (1, stepped(kept, progress=TROUBLED))]
+    async with database.begin() as tx:
+        await instances.update(tx, pair, changed)
+        await instances.update(tx, pair, [(2, stepped(cleared, 2, progress=Progress()))])
+        table = pair.instances.c
+        found = await tx.execute(select(table.id).where(table.progress.is_(None)))
+        assert set(found.scalars()) == {same.id, cleared.id}, "an empty one is NULL, and not the JSON null"
 
 
 @pytest.mark.req("S3-52")
