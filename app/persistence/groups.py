@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
+
+from app.errors import Contention
 
 from .engine import Connection, Transaction
 from .tables import job_group
@@ -28,7 +30,10 @@ class Group:
 
 
 async def insert_if_absent(tx: Transaction, app_name: str, marker: str, now: datetime) -> Group:
-    """The app's group as it is now: new with `marker`, or the one that was there with the marker that it has."""
+    """The app's group as it is now: new with `marker`, or the one that was there with the marker that it has.
+
+    Raises `Contention` if that one was deleted meanwhile.
+    """
     row = {
         "app_name": app_name,
         "address_type": AUTO,
@@ -39,8 +44,16 @@ async def insert_if_absent(tx: Transaction, app_name: str, marker: str, now: dat
     }
     await tx.dialect.insert_one(tx, job_group, row)
     found = await get(tx, app_name)
-    assert found is not None, "nobody deletes a group while its app is being registered"
+    if found is None:
+        raise Contention(f"the group {app_name!r} was there and has just been deleted")
     return found
+
+
+async def delete_marked(tx: Transaction, app_name: str, marker: str) -> bool:
+    """Deletes the app's group if it has that marker; whether it did."""
+    table = job_group.c
+    found = await tx.execute(delete(job_group).where(table.app_name == app_name, table.marker == marker))
+    return found.rowcount > 0
 
 
 async def get(connection: Connection, app_name: str) -> Group | None:

@@ -40,6 +40,7 @@ __all__ = [
     "owed",
     "page",
     "rewake",
+    "share_lock",
     "sort_value",
     "update",
     "versions",
@@ -126,6 +127,12 @@ async def lock(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance
 async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
     """Locks and reads one instance; waits for others up to the limit on locks, then raises `Contention`."""
     query = _select(pair).where(pair.instances.c.id == id).with_for_update(key_share=True)
+    return _only(_instances(await tx.execute(query)))
+
+
+async def share_lock(tx: Transaction, pair: Pair, id: int) -> Instance | None:
+    """Reads one instance that nobody can change until the transaction ends; waits and raises as `lock_one` does."""
+    query = _select(pair).where(pair.instances.c.id == id).with_for_update(read=True)
     return _only(_instances(await tx.execute(query)))
 
 
@@ -271,7 +278,12 @@ def _select(pair: Pair) -> Select[Any]:
 
 
 def _instances(rows: Result) -> list[Instance]:
-    return [Instance(*row[:-1], progress=Progress.from_json(row[-1])) for row in rows]
+    return [_instance(list(row)) for row in rows]
+
+
+def _instance(fields: list[Any]) -> Instance:
+    fields[-1] = Progress.from_json(fields[-1])
+    return Instance(*fields)
 
 
 def _json(instance: Instance) -> tuple[Any, ...]:
