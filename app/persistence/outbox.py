@@ -23,7 +23,8 @@ from .tables import outbox
 class OutboxRow:
     """One message to publish. `id` is its message id; (`version`, `n`) is its place among those of its instance.
 
-    `topology` may name queues to declare before it is sent. The last three fields are the outbox's own affair.
+    `topology` may name queues to declare before it is sent. The last three fields are the outbox's own affair:
+    `claimed_by` is the last node that had the row in hand, whether it still has or not.
     """
 
     id: str
@@ -96,14 +97,34 @@ async def delete(tx: Transaction, ids: Sequence[str]) -> None:
         await tx.execute(delete_from(outbox).where(tx.dialect.among(outbox.c.id, sorted(set(ids)))))
 
 
+async def withdraw(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    """Removes rows that need not be sent any more; the ids of those that no node has ever had in hand.
+
+    Those were never sent from here; of the others nobody knows. Waits for whoever holds the rows up to the limit on
+    locks, then raises `Contention`.
+    """
+    if not ids:
+        return set()
+    which = tx.dialect.among(outbox.c.id, sorted(set(ids)))
+    query = select(outbox.c.id, outbox.c.claimed_by).where(which).order_by(outbox.c.id).with_for_update()
+    found = (await tx.execute(query)).all()
+    await delete(tx, [row.id for row in found])
+    return {row.id for row in found if row.claimed_by is None}
+
+
 async def release(tx: Transaction, ids: Sequence[str]) -> None:
-    """Ends the claims on rows now: anybody may take them."""
-    await _set(tx, ids, claimed_by=None, claimed_until=_free(tx))
+    """Ends the claims on rows now: anybody may take them. That they were in somebody's hands stays known."""
+    await _set(tx, ids, claimed_until=_free(tx))
 
 
 async def park(tx: Transaction, id: str, reason: str) -> None:
     """Takes a row that cannot be sent out of the way; it keeps blocking its own instance."""
-    await _set(tx, [id], claimed_by=None, claimed_until=_free(tx), parked_reason=reason)
+    await _set(tx, [id], claimed_until=_free(tx), parked_reason=reason)
+
+
+async def unpark(tx: Transaction, ids: Sequence[str]) -> None:
+    """Lets rows that were parked be tried again: anybody may take them now."""
+    await _set(tx, ids, claimed_until=_free(tx), parked_reason=None)
 
 
 async def of_instance(connection: Connection, saga: str, id: int) -> list[OutboxRow]:

@@ -218,6 +218,59 @@ outbox = _table(
     Index(None, "claimed_until"),
 )
 
+audit = _table(
+    "audit",
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("at", UtcTime, nullable=False),
+    Column("actor", Name(200), nullable=False),
+    Column("verb", String(40), nullable=False),
+    Column("saga", String(40)),
+    Column("instance_id", BigInteger),
+    Column("from_version", BigInteger),
+    Column("to_version", BigInteger),
+    Column("reason", Text, nullable=False),
+    Column("detail", Json),
+    Index(None, "saga", "instance_id", "id"),
+)
+
+dead_letters = _table(
+    "dead_letters",
+    Column("id", String(36), nullable=False),
+    Column("queue", Name(255), nullable=False),
+    Column("exchange", Name(255), nullable=False),
+    Column("routing_key", Name(255), nullable=False),
+    Column("type", Name(255), nullable=False),
+    Column("saga", Name(40)),
+    Column("instance_id", BigInteger),
+    Column("message_id", Name(255)),
+    Column("correlation_id", Name(255)),
+    Column("reason", Name(500), nullable=False),
+    Column("error", Text),
+    Column("deliveries", Integer, nullable=False),
+    Column("body", Body),
+    Column("body_size", BigInteger, nullable=False),
+    Column("body_sha256", String(64), nullable=False),
+    Column("headers", Json, nullable=False),
+    Column("died_at", UtcTime, nullable=False),
+    Column("recorded_at", UtcTime, nullable=False),
+    Column("redriven_at", UtcTime),
+    Column("redriven", Integer, nullable=False),
+    Column("edited_at", UtcTime),
+    PrimaryKeyConstraint("id"),
+    Index(None, "died_at", "id"),
+    Index(None, "redriven_at", "died_at", "id"),
+    Index(None, "queue", "died_at", "id"),
+    Index(None, "saga", "instance_id"),
+)
+
+throttles = _table(
+    "throttles",
+    Column("name", String(100), nullable=False),
+    Column("tokens_micro", BigInteger, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("name"),
+)
+
 broker_incarnation = _table(
     "broker_incarnation",
     Column("id", Integer, primary_key=True, autoincrement=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,48 @@ async def test_a_parked_row_blocks_its_own_saga_only(database: Database) -> None
         found = await outbox.of_instance(connection, "app", 1)
         assert await outbox.pending(connection) == 3
     assert [(row.id, row.parked_reason) for row in found] == [(bad.id, "no such exchange"), (behind.id, None)]
+
+
+async def test_of_what_is_withdrawn_those_are_known_that_nobody_had(database: Database, peer: Database) -> None:
+    fresh, mine, released, parked, other = [message(place, 1) for place in range(5)]
+    await put(database, fresh, other)
+    await put(database, mine, released, parked, by="me", lease=-1)
+    async with database.begin() as tx:
+        await outbox.release(tx, [released.id])
+        await outbox.park(tx, parked.id, "bad")
+    async with peer.begin() as tx:
+        asked = [row.id for row in (parked, released, mine, fresh)]
+        assert await outbox.withdraw(tx, [*asked, "unknown"]) == {fresh.id}
+        assert await outbox.withdraw(tx, asked) == set()
+        assert await outbox.withdraw(tx, []) == set()
+    assert [row.id for row in await take(database)] == [other.id]
+    async with database.begin() as tx:
+        assert await outbox.withdraw(tx, [other.id]) == set(), "it has been in somebody's hands since"
+
+
+async def test_a_row_is_withdrawn_or_claimed_but_not_both(served: Database, served_peer: Database) -> None:
+    row = message(1, 1)
+    await put(served, row)
+    async with served.begin() as tx:
+        await outbox.claim(tx, "me", 30, 10)
+        waiting = asyncio.create_task(served_peer.run(lambda other: outbox.withdraw(other, [row.id])))
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done, "whether it was claimed is not known yet"
+    assert await waiting == set()
+    await put(served, row)
+    async with served.begin() as tx:
+        assert await outbox.withdraw(tx, [row.id]) == {row.id}
+        assert await take(served_peer) == []
+
+
+async def test_a_parked_row_can_be_let_go(database: Database) -> None:
+    bad, other = message(1, 1), message(2, 1)
+    await put(database, bad, other, by="me", lease=60)
+    async with database.begin() as tx:
+        await outbox.park(tx, bad.id, "bad")
+        await outbox.park(tx, other.id, "bad")
+        await outbox.unpark(tx, [bad.id])
+    assert [(row.id, row.parked_reason) for row in await take(database)] == [(bad.id, None)]
 
 
 async def test_the_next_claim_is_told_in_seconds(database: Database) -> None:
