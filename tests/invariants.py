@@ -100,7 +100,7 @@ class Ledger:
     def check_effects(self, repos: Path, *, drafts: int = 0) -> None:
         """I5, for the steps of the app saga. `drafts` is how many half-made repositories killed workers may leave."""
         completed = {app.id: app.name for app in self.apps if app.state == "COMPLETED"}
-        made = {path.name: _marker(path) for path in repos.iterdir() if not path.name.startswith(UNFINISHED)}
+        made = {path.name: _marker(path) for path in repos.iterdir() if not path.name.startswith(".")}
         assert made == {f"{id}.git": f"app:{id}:createGitRepo:do" for id in completed}, f"I5: repositories {made}"
         left = [path.name for path in repos.iterdir() if path.name.startswith(UNFINISHED)]
         assert len(left) <= drafts, f"I5: {left} were left behind"

@@ -9,8 +9,18 @@ async def send(context: Context, command: Command) -> dict[str, str]:
 """
 
 from workers.sdk.context import Context
-from workers.sdk.errors import Permanent, StepFailed, Transient, Unavailable
+from workers.sdk.errors import Permanent, Retry, StepFailed, Transient, Unavailable
 from workers.sdk.handlers import HandlerTable, handles
 from workers.sdk.worker import Worker
 
-__all__ = ["Context", "HandlerTable", "Permanent", "StepFailed", "Transient", "Unavailable", "Worker", "handles"]
+__all__ = [
+    "Context",
+    "HandlerTable",
+    "Permanent",
+    "Retry",
+    "StepFailed",
+    "Transient",
+    "Unavailable",
+    "Worker",
+    "handles",
+]

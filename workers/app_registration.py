@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 from app.config import RegistrationSettings
-from app.persistence.engine import Database
-from app.persistence.groups import insert_if_absent
+from app.persistence.engine import Database, Transaction
+from app.persistence.groups import Group, delete_marked, insert_if_absent
+from app.persistence.instances import share_lock
+from app.persistence.pairs import pair_of
 from sagas.engine.messages import Command
 
 from .sdk.context import Context
@@ -16,24 +18,53 @@ from .sdk.handlers import HandlerTable
 from .simulated import do_nothing, simulate
 
 REGISTER: Final = "cmd.registerApp"
+UNREGISTER: Final = "cmd.unregisterApp"
+COMMANDS: Final = (REGISTER, UNREGISTER)
 
 
 def handlers(settings: RegistrationSettings, database: Database) -> HandlerTable:
-    """What does `cmd.registerApp`."""
+    """What does `cmd.registerApp`, and what undoes it."""
     if settings.provider == "simulated":
-        return HandlerTable([(REGISTER, simulate)])
+        return HandlerTable([(command, simulate) for command in COMMANDS])
     if settings.provider == "none":
-        return HandlerTable([(REGISTER, do_nothing)])
-    return HandlerTable([(REGISTER, partial(register, database))])
+        return HandlerTable([(command, do_nothing) for command in COMMANDS])
+    return HandlerTable([(REGISTER, partial(register, database)), (UNREGISTER, partial(unregister, database))])
 
 
 async def register(database: Database, context: Context, command: Command) -> dict[str, Any]:
     """Inserts the app's executor group, unless this step has done so before.
 
-    Raises `Permanent` if somebody else made a group of that name, and `Unavailable` if the database is away.
+    Raises `Permanent` if somebody else made a group of that name, or the saga does not wait for `command` any more, and
+    `Unavailable` if the database is away.
     """
-    name, key = context.app_name, context.idempotency_key
-    group = await database.run(lambda tx: insert_if_absent(tx, name, key, database.now()))
-    if group.marker != context.idempotency_key:
-        raise Permanent("ForeignGroup", f"an executor group named {context.app_name!r} is there already")
+    name, key = context.app_name, context.effect_key
+
+    async def work(tx: Transaction) -> Group:
+        await _hold(tx, command)
+        return await insert_if_absent(tx, name, key, database.now())
+
+    group = await database.run(work)
+    if group.marker != key:
+        raise Permanent("ForeignGroup", f"an executor group named {name!r} is there already")
     return {"executorGroup": group.app_name}
+
+
+async def unregister(database: Database, context: Context, command: Command) -> None:
+    """Deletes the app's executor group if this saga's step has made it; any other stays.
+
+    Raises `Permanent` if the saga does not wait for `command` any more, and `Unavailable` if the database is away.
+    """
+
+    async def work(tx: Transaction) -> None:
+        await _hold(tx, command)
+        await delete_marked(tx, context.app_name, context.effect_key)
+
+    await database.run(work)
+
+
+async def _hold(tx: Transaction, command: Command) -> None:
+    """Keeps the saga where `command` left it until this transaction ends, so that neither the step nor its undo can
+    come into effect after the orchestrator has given out the other. Raises `Permanent` if it is elsewhere."""
+    row = await share_lock(tx, pair_of(command.saga), command.app_id)
+    if row is None or (row.command_id, row.state) != (command.id, command.expected_state):
+        raise Permanent("Undone", "the saga has moved on meanwhile and does not wait for this command any more")

@@ -1,12 +1,12 @@
-"""Who makes an app's git repository?"""
+"""Who makes an app's git repository, and takes it away again?"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,31 +15,34 @@ from typing import Any, Final
 from app import clock, crash
 from app.config import GitSettings
 from app.errors import ConfigError
-from sagas.engine.messages import Command, dump
+from sagas.engine.messages import Command
 
+from .git_marks import alone, attempt_in, bury, is_own, made_by, mark, refuse_undone, sync, take_over
 from .git_process import INSTALL, first_commit, git_is_missing
 from .sdk.context import Context
 from .sdk.errors import Permanent, Transient
 from .sdk.handlers import HandlerTable
+from .sdk.threads import in_thread
 from .simulated import do_nothing, simulate
 
 CREATE: Final = "cmd.createGitRepo"
-MARKER: Final = "orchestrix.json"
-"""The file in the bare repository that says which step made it."""
+DELETE: Final = "cmd.deleteGitRepo"
+COMMANDS: Final = (CREATE, DELETE)
+ARCHIVE: Final = ".archive"
 UNFINISHED: Final = ".unfinished-"
 OLD: Final = 3600.0
 """Seconds after which an unfinished repository belongs to no living worker: no step has that long."""
 
 
 def handlers(settings: GitSettings) -> HandlerTable:
-    """What does `cmd.createGitRepo`; raises `ConfigError` if this machine cannot."""
+    """What does `cmd.createGitRepo`, and what undoes it; raises `ConfigError` if this machine cannot."""
     if settings.provider == "simulated":
-        return HandlerTable([(CREATE, simulate)])
+        return HandlerTable([(command, simulate) for command in COMMANDS])
     if settings.provider == "none":
-        return HandlerTable([(CREATE, do_nothing)])
+        return HandlerTable([(command, do_nothing) for command in COMMANDS])
     root = Path(settings.root).absolute()
     _prepare(root)
-    return HandlerTable([(CREATE, partial(create, root))])
+    return HandlerTable([(CREATE, partial(create, root)), (DELETE, partial(delete, root))])
 
 
 async def create(root: Path, context: Context, command: Command) -> dict[str, Any]:
@@ -47,86 +50,129 @@ async def create(root: Path, context: Context, command: Command) -> dict[str, An
 
     It is built in a folder of its own and appears by one rename, so that two workers at the same step cannot disturb
     each other and a crash leaves nothing half made. Raises `Permanent` if the place is taken by something that this
-    step did not make, and `Transient` if the disk or git fails.
+    step did not make, or the attempt has been undone already, and `Transient` if the disk or git fails.
     """
-    final = root / f"{context.app_id}.git"
     draft = root / f"{UNFINISHED}{context.app_id}-{clock.token()}"
     try:
-        if not await asyncio.to_thread(_is_mine, final, context):
+        if not await in_thread(_is_made, root, context):
             await _build(draft, context)
             crash.point("worker.in_work")
-            await asyncio.to_thread(_publish, draft, final, context)
+            await in_thread(_publish, root, draft, context)
     except OSError as error:
         raise _storage(root, error) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)  # after the rename there is nothing left to remove
-    return {"repoUrl": final.as_uri()}
+    return {"repoUrl": _place(root, context).as_uri()}
+
+
+async def delete(root: Path, context: Context, command: Command) -> dict[str, Any]:
+    """Moves the app's repository to the archive, for what is in it may be all that is left of somebody's work.
+
+    The attempts that may still be on their way are refused from now on. Raises `Permanent` if something is in the place
+    that the step did not make, and `Transient` if the disk fails.
+    """
+    try:
+        archived: Path | None = await in_thread(_undo, root, context)
+    except OSError as error:
+        raise _storage(root, error) from error
+    return {"archivedAs": archived.as_uri()} if archived else {}
 
 
 async def _build(draft: Path, context: Context) -> None:
-    await first_commit(draft, f"# {context.app_name}\n")
-    await asyncio.to_thread(_seal, draft, context)
-
-
-def _is_mine(final: Path, context: Context) -> bool:
-    """Whether this step has made the repository before; False if the place is free."""
-    if not os.path.lexists(final):
-        return False
-    found = _marker_in(final)
-    if found == _marker(context):
-        return True
-    raise Permanent("ForeignRepository", f"{final} is there already, and this step did not make it{_whose(found)}")
-
-
-def _whose(marker: object) -> str:
-    """Ids begin at 1 again in a new database: a folder kept from an old one has repositories at their places."""
-    if not isinstance(marker, dict) or not isinstance(marker.get("appName"), str):
-        return ""
-    name, id = marker["appName"], marker.get("correlationId")
-    return f" but that of app {name!r} (correlation id {id}): move it away, or name another ORCHESTRIX_GIT__ROOT"
-
-
-def _marker(context: Context) -> dict[str, object]:
-    """What tells the step's work from everybody else's, also from that of the same id in another database."""
-    return {
-        "idempotencyKey": context.idempotency_key,
-        "appId": context.app_id,
-        "appName": context.app_name,
-        "correlationId": context.correlation_id,
-    }
-
-
-def _marker_in(final: Path) -> object:
     try:
-        return json.loads((final / MARKER).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
+        await first_commit(draft, f"# {context.app_name}\n")
+        await asyncio.to_thread(_seal, draft, context)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
-def _seal(draft: Path, context: Context) -> None:
-    """Marks the repository and brings every byte of it to the disk."""
-    (draft / MARKER).write_bytes(dump(_marker(context)) + b"\n")
-    for folder, _, files in os.walk(draft, topdown=False):
-        for path in (*(os.path.join(folder, name) for name in files), folder):
-            _sync(path)
+def _is_made(root: Path, context: Context) -> bool:
+    with alone(root, context.app_id):
+        refuse_undone(root, context)
+        return _is_mine(_place(root, context), context)
 
 
-def _publish(draft: Path, final: Path, context: Context) -> None:
+def _publish(root: Path, draft: Path, context: Context) -> None:
+    """Nothing can cancel it, so that it removes the draft itself: nobody else knows when it is no longer in use."""
+    final = _place(root, context)
+    try:
+        with alone(root, context.app_id):
+            refuse_undone(root, context)
+            if not _is_mine(final, context):
+                _appear(draft, final, context)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)  # after the rename there is nothing left to remove
+
+
+def _appear(draft: Path, final: Path, context: Context) -> None:
     try:
         os.rename(draft, final)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
-        _is_mine(final, context)  # another run of this step was faster, or the place is somebody else's
-    _sync(str(final.parent))
+        _is_mine(final, context)  # somebody who asks for no lock was faster: only this step's own work may be there
+    sync(final.parent)
 
 
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _is_mine(final: Path, context: Context) -> bool:
+    """Whether this step has made the repository before; False if the place is free.
+
+    A later attempt takes over what an earlier one has made: an undo of that one must not take it away any more.
+    """
+    if not os.path.lexists(final):
+        return False
+    found = made_by(final)
+    if not is_own(found, context):
+        raise Permanent("ForeignRepository", f"{final} is there already, and this step did not make it{_whose(found)}")
+    if attempt_in(found) < context.attempt:
+        take_over(final, context)
+    return True
+
+
+def _undo(root: Path, context: Context) -> Path | None:
+    """Where the repository is from now on; None where the step had not made any."""
+    with alone(root, context.app_id):
+        bury(root, context)
+        crash.point("worker.in_undo")
+        archived = _put_away(root, context)
+        sync(root)
+        return archived
+
+
+def _put_away(root: Path, context: Context) -> Path | None:
+    final = _place(root, context)
+    target = root / ARCHIVE / f"{context.app_id}-{context.undoes_attempt}.git"
+    if not os.path.lexists(final):
+        return target if is_own(made_by(target), context) else None
+    found = made_by(final)
+    if not is_own(found, context):
+        raise Permanent("ForeignRepository", f"{final} was not made by the step that is undone{_whose(found)}")
+    if attempt_in(found) > (context.undoes_attempt or 0):
+        return None  # a person has let the saga run again since, and this undo comes late
+    target.parent.mkdir(exist_ok=True)
+    if os.path.lexists(target):
+        target = target.with_name(f"{target.stem}-{clock.token()}.git")
+    os.rename(final, target)
+    sync(target.parent)
+    return target
+
+
+def _place(root: Path, context: Context) -> Path:
+    return root / f"{context.app_id}.git"
+
+
+def _whose(marker: Mapping[str, Any]) -> str:
+    if not isinstance(marker.get("appName"), str):
+        return ""
+    name, id = marker["appName"], marker.get("correlationId")
+    return f" but that of app {name!r} (correlation id {id}): move it away, or name another ORCHESTRIX_GIT__ROOT"
+
+
+def _seal(draft: Path, context: Context) -> None:
+    """Marks the repository and brings every byte of it to the disk."""
+    mark(draft, context)
+    for folder, _, files in os.walk(draft, topdown=False):
+        for path in (*(os.path.join(folder, name) for name in files), folder):
+            sync(path)
 
 
 def _storage(root: Path, error: OSError) -> Transient:

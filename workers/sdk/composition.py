@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from app.broker.port import Broker
 from app.config import Settings
 from app.errors import ConfigError
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
+from sagas.engine.definition import Compensation
 from workers import app_registration, git_repo
 
 from .context import LOGGER
@@ -36,12 +38,26 @@ def assemble(
         if command in users and command in built_in:
             LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the built-in handler", command)
         table.add(command, users[command] if command in users else built_in[command]()[command])
+    _warn_of_undo(catalog, table, users, known)
     return Worker(broker, database, catalog, table, settings)
 
 
 def _built_in(settings: Settings, database: Database) -> dict[str, Callable[[], HandlerTable]]:
     """Made only when wanted: a worker that serves other queues needs no git."""
-    return {
-        git_repo.CREATE: lambda: git_repo.handlers(settings.git),
-        app_registration.REGISTER: lambda: app_registration.handlers(settings.registration, database),
-    }
+    made: dict[str, Callable[[], HandlerTable]] = {}
+    made |= dict.fromkeys(git_repo.COMMANDS, cache(lambda: git_repo.handlers(settings.git)))
+    registration = cache(lambda: app_registration.handlers(settings.registration, database))
+    return made | dict.fromkeys(app_registration.COMMANDS, registration)
+
+
+def _warn_of_undo(catalog: Catalog, served: Collection[str], users: Collection[str], known: Collection[str]) -> None:
+    """Says which steps this worker does whose undo it does not know, or knows only for its own way of doing them."""
+    for command in served:
+        owner = catalog.command(command)
+        if owner is None or owner.undoes or not isinstance(owner.step.undo, Compensation):
+            continue
+        undo = owner.step.undo.command
+        if undo not in known:
+            LOGGER.warning("%s has a handler here, its undo %s has none: another worker must serve it", command, undo)
+        elif command in users and undo not in users:
+            LOGGER.warning("%s is undone by the built-in %s, which finds only built-in work", command, undo)

@@ -11,14 +11,18 @@ from app import clock
 from sagas.engine.messages import Command
 
 LOGGER: Final = logging.getLogger("orchestrix.worker")
+DO: Final = ":do"
+UNDO: Final = ":undo"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """The saga, the step and the attempt that a handler works for.
 
-    `idempotency_key` is the same over every attempt and every copy: mark effects with it. `ends` is the moment on
-    `clock.monotonic()` at which the step's time is over.
+    `idempotency_key` is the same over every attempt and every copy: mark effects with it. `attempt` rises for ever,
+    over all runs of the saga. `ends` is the moment on `clock.monotonic()` at which the step's time is over.
+    `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before it. Such
+    an attempt can still be on its way; whoever undoes sees to it that it does nothing when it comes.
     """
 
     app_id: int
@@ -30,6 +34,7 @@ class Context:
     idempotency_key: str
     data: Mapping[str, Any] = field(default_factory=dict)
     ends: float = float("inf")
+    undoes_attempt: int | None = None
 
     @classmethod
     def of(cls, command: Command, ends: float) -> Context:
@@ -44,7 +49,18 @@ class Context:
             idempotency_key=command.idempotency_key,
             data=command.data,
             ends=ends,
+            undoes_attempt=command.undoes_attempt,
         )
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the step is to be undone."""
+        return self.undoes_attempt is not None
+
+    @property
+    def effect_key(self) -> str:
+        """The key that the step's effects are marked with: for an undo that of the step, not its own."""
+        return self.idempotency_key.removesuffix(UNDO) + DO if self.undoes else self.idempotency_key
 
     @property
     def remaining(self) -> float:

@@ -3,6 +3,7 @@
 OrchestrixError       (sagas.engine.errors)
 ├── StepFailed        the step failed: reported as `evt.stepFailed`; `retryable` says whether another try may help
 │   ├── Transient     another try may help
+│   ├── Retry         the same, for who has nothing more to say than when
 │   └── Permanent     no try will ever help
 └── Unavailable       (app.errors, below RetryLater) not the step's fault: the worker keeps the command and waits
 """
@@ -14,7 +15,7 @@ from typing import Final
 from app.errors import RetryLater, SchemaMismatch, Unavailable
 from sagas.engine.errors import OrchestrixError
 
-__all__ = ["OWN_TROUBLE", "Permanent", "StepFailed", "Transient", "Unavailable"]
+__all__ = ["OWN_TROUBLE", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
 
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 """What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
@@ -39,6 +40,13 @@ class Transient(StepFailed):
 
     def __init__(self, type: str, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(type, message, retryable=True, retry_after=retry_after)
+
+
+class Retry(StepFailed):
+    """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other."""
+
+    def __init__(self, after: float, message: str = "it asks to be tried again later", *, type: str = "Retry") -> None:
+        super().__init__(type, message, retryable=True, retry_after=after)
 
 
 class Permanent(StepFailed):

@@ -1,4 +1,4 @@
-"""What does a worker report: the success of a step, or its failure?"""
+"""What does a worker report: the success of a step or of its undo, or the failure?"""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ MAX_TRACE: Final = 512
 
 
 def succeeded(job: Job, data: Mapping[str, Any]) -> Outgoing:
-    """The success event of the step. Raises `ValueError`, `TypeError` or `RecursionError` if `data` is no JSON."""
-    return _event(job, job.step.event, {"data": data} if data else {})
+    """The success event of the step, or of its undo.
+
+    Raises `ValueError`, `TypeError` or `RecursionError` if `data` is no JSON.
+    """
+    return _event(job, job.order.event, {"data": data} if data else {})
 
 
 def failed(job: Job, error: StepError) -> Outgoing:

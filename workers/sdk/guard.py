@@ -32,9 +32,9 @@ def judge(saga: Saga, row: Instance | None, command: Command) -> Verdict:
     """What `row`, the instance that `command` names, says about it."""
     if row is None or row.saga != saga.name:
         return Verdict.MISSING
-    here, there = saga.position(row.state), saga.position(command.expected_state)
-    if row.live and (here, row.attempt) < (there, command.attempt):
+    if _lies_before(saga, row, command):
         return Verdict.OLDER
+    # An undo whose saga has ended is out for a success that came late: its row has FAILED, and waits for nothing.
     current = (
         row.command_id == command.id
         and row.state == command.expected_state
@@ -42,6 +42,16 @@ def judge(saga: Saga, row: Instance | None, command: Command) -> Verdict:
         and row.wake_reason != RETRY
     )
     return Verdict.CURRENT if current else Verdict.NEWER
+
+
+def _lies_before(saga: Saga, row: Instance, command: Command) -> bool:
+    """Whether the row may still come to where `command` left it. All that is undone lies behind the good path."""
+    if not row.live:
+        return False
+    if command.undoes_attempt is not None:
+        return row.state in saga.path
+    here, there = saga.position(row.state), saga.position(command.expected_state)
+    return (here, row.attempt) < (there, command.attempt)
 
 
 class Guard:

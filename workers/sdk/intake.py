@@ -80,4 +80,7 @@ class Intake:
         if command.saga != owner.saga.name:
             known = self._catalog.saga(command.saga) is not None
             raise messages.Unreadable("wrong-saga" if known else "unknown-saga")
+        if owner.undoes != (command.undoes_attempt is not None):
+            wrong = "is missing" if owner.undoes else "belongs to an undo alone"
+            raise messages.Unreadable(f"undoesAttempt: {wrong}")
         return owner

@@ -75,7 +75,7 @@ def _bug(job: Job, error: BaseException) -> StepError:
 
 
 def _timeout(job: Job) -> StepError:
-    error = StepError("Timeout", f"{job.step.name} was not done in {job.command.timeout_ms} ms", retryable=True)
+    error = StepError("Timeout", f"{job.what} was not done in {job.command.timeout_ms} ms", retryable=True)
     LOGGER.warning("%s", error.message, extra=job.told)
     return error
 

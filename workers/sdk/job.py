@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from app.broker.port import Delivery
 from sagas.engine.catalog import Owner
-from sagas.engine.definition import Saga, Step
+from sagas.engine.definition import Order, Saga
 from sagas.engine.messages import Command
 
 
@@ -31,9 +31,14 @@ class Job:
         return self.owner.saga
 
     @property
-    def step(self) -> Step:
-        """The step that owns the command."""
-        return self.owner.step
+    def order(self) -> Order:
+        """The step, or its undo, that owns the command."""
+        return self.owner.order
+
+    @property
+    def what(self) -> str:
+        """The step, or its undo, for people."""
+        return f"the undo of {self.owner.step.name}" if self.owner.undoes else self.owner.step.name
 
     @property
     def told(self) -> dict[str, object]:

@@ -1,0 +1,133 @@
+"""Which step made a repository, and which of its attempts were undone?"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sagas.engine.messages import dump
+
+from .sdk.context import Context
+from .sdk.errors import Permanent
+
+MARKER: Final = "orchestrix.json"
+"""The file in the bare repository that says which step made it, in which attempt."""
+TOMBSTONES: Final = ".tombstones"
+LOCKS: Final = ".locks"
+ATTEMPT: Final = "attempt"
+UNDONE: Final = "undoesAttempt"
+
+
+@contextmanager
+def alone(root: Path, app_id: int) -> Iterator[None]:
+    """Nobody else, in any process, decides inside the block what becomes of the app's repository.
+
+    Blocks its thread until it is its turn. The lock is that of an open file: a killed process lets it go. The file
+    stays, for who waits for it has it open.
+    """
+    handle = os.open(_folder(root, LOCKS) / f"{app_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def made_by(repository: Path) -> Mapping[str, Any]:
+    """What the repository's marker says; empty where there is none that can be read."""
+    return _read(repository / MARKER)
+
+
+def is_own(fields: Mapping[str, Any], context: Context) -> bool:
+    """Whether a marker or a tombstone is of this step of this app.
+
+    Ids begin at 1 again in a new database: a folder kept from an old one has others' at the same places.
+    """
+    return all(fields.get(name) == value for name, value in _identity(context).items())
+
+
+def attempt_in(fields: Mapping[str, Any], name: str = ATTEMPT) -> int:
+    """The attempt that a marker or a tombstone names; 0 where it names none."""
+    value = fields.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def mark(draft: Path, context: Context) -> None:
+    """Marks a new repository as the work of this attempt; who calls brings it to the disk."""
+    (draft / MARKER).write_bytes(dump(_made(context)) + b"\n")
+
+
+def take_over(repository: Path, context: Context) -> None:
+    """Marks the step's repository as that of this attempt, which is a later one. Only while `alone`."""
+    _write(repository / MARKER, _made(context))
+
+
+def bury(root: Path, context: Context) -> None:
+    """Refuses from now on, whatever happens, every attempt that this undo undoes. Only while `alone`.
+
+    What is already refused stays so, for an older undo may come after a younger one.
+    """
+    path = _folder(root, TOMBSTONES) / f"{context.app_id}.json"
+    before = _read(path)
+    refused = attempt_in(before, UNDONE) if is_own(before, context) else 0
+    _write(path, {**_identity(context), UNDONE: max(refused, context.undoes_attempt or 0)})
+
+
+def refuse_undone(root: Path, context: Context) -> None:
+    """Raises `Permanent` if this attempt was undone before it has come into effect. Only while `alone`."""
+    tombstone = _read(root / TOMBSTONES / f"{context.app_id}.json")
+    if is_own(tombstone, context) and context.attempt <= attempt_in(tombstone, UNDONE):
+        raise Permanent("Undone", f"attempt {context.attempt} of {context.step} was undone before it was done")
+
+
+def sync(path: Path | str) -> None:
+    """Brings a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _folder(root: Path, name: str) -> Path:
+    folder = root / name
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync(root)
+    return folder
+
+
+def _write(path: Path, fields: Mapping[str, Any]) -> None:
+    """Puts a JSON file there, as a whole and on the disk. Two must not write the same one at once."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_bytes(dump(fields) + b"\n")
+    sync(draft)
+    os.replace(draft, path)
+    sync(path.parent)
+
+
+def _made(context: Context) -> dict[str, object]:
+    return {**_identity(context), ATTEMPT: context.attempt}
+
+
+def _identity(context: Context) -> dict[str, object]:
+    """What tells the step's work from everybody else's, also from that of the same id in another database."""
+    return {
+        "idempotencyKey": context.effect_key,
+        "appId": context.app_id,
+        "appName": context.app_name,
+        "correlationId": context.correlation_id,
+    }
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
