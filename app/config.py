@@ -10,14 +10,12 @@ from itertools import zip_longest
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from app.errors import ConfigError
 
 PREFIX = "ORCHESTRIX_"
-OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT", "ORCHESTRIX_API__AUTH")
-LATER = {"ORCHESTRIX_API__TOKENS": "has no effect yet: until there are tokens, whoever reaches the API may use it"}
-"""What has a meaning in later versions only, and what that means today. `ORCHESTRIX_API__AUTH=none` is how it is."""
+OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT")
 NEAR = 0.6
 """How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
 ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
@@ -34,6 +32,54 @@ class HttpSettings(_Group):
 
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
+
+
+class ApiSettings(_Group):
+    """Who may use the API. `tokens` are the secrets that it takes, by the names of those who have them.
+
+    Without tokens it is open to whoever reaches it; `auth` says `none` where that is meant. `token` is the secret that
+    the client commands send.
+    """
+
+    tokens: Mapping[str, SecretStr] = {}
+    auth: Literal["token", "none"] = "token"
+    token: SecretStr | None = None
+
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _read_tokens(cls, value: object) -> object:
+        return _tokens(value) if isinstance(value, str) else value
+
+    @field_validator("token")
+    @classmethod
+    def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not _SECRET.fullmatch(value.get_secret_value()):
+            raise ValueError("a secret is visible ASCII characters without a comma")
+        return value or None
+
+
+_TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
+_SECRET: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+_OTHERS: Final = ("anonymous", "orchestrator")
+"""Who else acts in histories; a token of that name would pass for them."""
+
+
+def _tokens(text: str) -> dict[str, str]:
+    """`name:secret,…`. What is wrong is told by its place: any part of it can be a secret."""
+    found: dict[str, str] = {}
+    for place, part in enumerate(text.split(",") if text.strip() else (), 1):
+        name, _, secret = part.strip().partition(":")
+        if not _TOKEN_NAME.fullmatch(name) or not _SECRET.fullmatch(secret):
+            raise ValueError(
+                f"token {place} is not name:secret, where a name is 1 to 100 letters, digits or _.@- and a secret is "
+                "visible ASCII characters without a comma"
+            )
+        if name in _OTHERS:
+            raise ValueError(f"token {place} is named {name}, as histories call somebody else: give it another name")
+        if name in found or secret in found.values():
+            raise ValueError(f"token {place} has a name or a secret that stands before already: each belongs to one")
+        found[name] = secret
+    return found
 
 
 class LogSettings(_Group):
@@ -66,12 +112,15 @@ class WorkerSettings(_Group):
 
 
 class OrchestratorSettings(_Group):
-    """The hot path: sizes in rows, times in seconds."""
+    """The hot path: sizes in rows, times in seconds.
+
+    `timeouts_per_second` is how many steps may fail by deadline in a second, over all nodes.
+    """
 
     batch: int = Field(500, ge=1, le=5000)
     pace: float = Field(0.01, ge=0, le=0.1)
     claim: float = Field(15.0, ge=1)
-    wait_cap: float = Field(600.0, ge=1)
+    timeouts_per_second: float = Field(50.0, gt=0)
 
 
 class DatabaseSettings(_Group):
@@ -103,6 +152,7 @@ class Settings(_Group):
     sagas: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     http: HttpSettings = HttpSettings()
+    api: ApiSettings = ApiSettings()
     log: LogSettings = LogSettings()
     database: DatabaseSettings = DatabaseSettings()
     orchestrator: OrchestratorSettings = OrchestratorSettings()
@@ -143,6 +193,8 @@ class Settings(_Group):
                 f"worker.prefetch ({self.worker.prefetch}) is below worker.concurrency ({self.worker.concurrency}), "
                 "so part of the worker would never have work: raise the one or lower the other"
             )
+        if self.api.tokens and self.api.auth == "none":
+            raise ValueError("api.tokens names who may use the API, but api.auth is none: unset the one or the other")
         return self
 
 
@@ -188,7 +240,7 @@ def _unknown(key: str, known: Sequence[str]) -> str:
     name = key.upper()
     nearest = max(known, key=lambda one: _likeness(name, one))
     meant = f": did you mean {nearest}?" if _likeness(name, nearest) else ""
-    return LATER.get(name) or f"is no setting{meant}"
+    return f"is no setting{meant}"
 
 
 def _likeness(given: str, known: str) -> float:

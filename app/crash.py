@@ -31,7 +31,7 @@ POINTS: Final[Mapping[str, str]] = {
     "events.after_commit": "The sagas have moved; the events come again, the next commands wait for another scan.",
     "events.before_ack": "The same, but the next commands may be out already.",
     "events.after_burial": "The dead letter is kept, and its message comes again: there can be two of it.",
-    "wakeups.before_commit": "What is due is due still: the try, the failed deadline or the undo is written by the next.",
+    "wakeups.before_commit": "What is due is due still, and written by whoever looks next.",
     "wakeups.after_commit": "What the sagas owe is in the outbox and waits for whoever scans it next.",
     "control.before_commit": "Nothing is written, the person was not answered: asking again does it.",
     "control.after_commit": "It is done and the person was not answered: asking again changes nothing.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from app.bootstrap.parts import DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
@@ -10,15 +10,19 @@ from app.broker.port import Broker
 from app.broker.topology import saga_topology
 from app.config import Settings
 from app.lifecycle import Health, Service, Services
+from app.orchestration.control import Control
 from app.orchestration.events import EventListener
 from app.orchestration.housekeeping import Housekeeping
 from app.orchestration.incarnation import PATIENCE, Incarnation
+from app.orchestration.redispatch import Redispatch
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
 from app.orchestration.wakeups import Wakeups
 from app.orchestration.watch import Watch
+from app.orchestration.why import Explainer
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
+from sagas.engine.state import Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,18 @@ async def _nothing() -> None:
 
 
 @dataclass(slots=True)
+class Alarm:
+    """Tells whoever watches wake-ups what has just been committed."""
+
+    listeners: list[Callable[[Iterable[Instance]], None]] = field(default_factory=list)
+
+    def ring(self, moved: Iterable[Instance]) -> None:
+        """`moved` may have to be woken soon."""
+        for one in self.listeners:
+            one(list(moved))
+
+
+@dataclass(slots=True)
 class Node:
     """One process's part of the system. `links` start at once; `duties` when the schema is known to fit."""
 
@@ -52,6 +68,10 @@ class Node:
     relay: OutboxRelay
     watch: Watch
     starter: Starter
+    control: Control
+    explainer: Explainer
+    redispatch: Redispatch
+    alarm: Alarm
     database_watch: DatabaseWatch
     roles: frozenset[str]
     alone: bool = False
@@ -99,6 +119,16 @@ class Node:
     def _orchestration(self) -> list[Service]:
         tuned = self.settings.orchestrator
         self.health.watch("Topology", self.incarnation.trouble)
+        wakeups = Wakeups(
+            self.database,
+            self.broker,
+            self.relay,
+            self.watch,
+            self.catalog,
+            batch=tuned.batch,
+            timeouts=tuned.timeouts_per_second,
+        )
+        self.alarm.listeners.append(wakeups.expect)
         listener = EventListener(
             self.database,
             self.broker,
@@ -108,8 +138,8 @@ class Node:
             node=self.name,
             batch=tuned.batch,
             pace=tuned.pace,
+            alarm=self.alarm.ring,
         )
-        wakeups = Wakeups(self.database, self.broker, self.relay, self.catalog, cap=tuned.wait_cap, batch=tuned.batch)
         return [self.incarnation, listener, wakeups]
 
 
@@ -127,6 +157,7 @@ def build_node(
     tuned = settings.orchestrator
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
+    alarm = Alarm()
     starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace)
     return Node(
         name=name,
@@ -138,6 +169,10 @@ def build_node(
         relay=relay,
         watch=watch,
         starter=starter,
+        control=Control(database, relay, watch, catalog, alarm.ring),
+        explainer=Explainer(database, broker, catalog),
+        redispatch=Redispatch(database, relay, catalog),
+        alarm=alarm,
         database_watch=database_watch,
         roles=roles,
         alone=alone,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,8 +28,10 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable
 from sagas.engine.messages import event as read_event
+from sagas.engine.orders import Moved, Tick
+from sagas.engine.reaction import advance
 from sagas.engine.state import UNSENDABLE, Instance
-from sagas.engine.transition import Ignored, Moved, advance, cause_of, owner_of
+from sagas.engine.transition import Ignored, cause_of, owner_of
 
 log = logging.getLogger("orchestrix.events")
 
@@ -76,7 +78,8 @@ class EventListener:
     """Takes what is there, moves all sagas of a batch in one transaction, then acknowledges.
 
     Events whose row is held by somebody else wait beside the others and are looked at again. Redelivered events are
-    handled alone, so that one that kills its reader never takes others along.
+    handled alone, so that one that kills its reader never takes others along. `alarm` is told what has moved, for some
+    of it is to be woken soon.
     """
 
     def __init__(
@@ -90,11 +93,13 @@ class EventListener:
         node: str,
         batch: int,
         pace: float,
+        alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
     ) -> None:
         self._database = database
         self._broker = broker
         self._relay = relay
         self._watch = watch
+        self._alarm = alarm
         self._catalog = catalog
         self._node = node
         self._batch = batch
@@ -280,7 +285,7 @@ class EventListener:
                 if row is None or row.saga != one.saga.name:
                     absent.append(one)
                     continue
-                verdict = advance(one.saga, row, one.event, clock.uuid7(), now)
+                verdict = advance(one.saga, row, one.event, Tick(now, clock.uuid7(), clock.uniform(0, 1)))
                 if isinstance(verdict, Ignored):
                     verdicts.ignored.append((one, verdict))
                 else:
@@ -351,6 +356,7 @@ class EventListener:
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.poke()
         self._watch.committed(one.instance for one in moved)
+        self._alarm(one.instance for one in moved)
         journal.committed(one.instance for one in moved)
 
 

@@ -9,8 +9,8 @@ from app.broker.topology import COMMANDS
 from app.persistence.outbox import OutboxRow
 from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Command
-from sagas.engine.state import Instance
-from sagas.engine.transition import Moved, command_for
+from sagas.engine.orders import Moved, command_for
+from sagas.engine.state import RETRY, Instance
 
 
 def row_for(instance: Instance, command: Command) -> OutboxRow:
@@ -35,8 +35,11 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
 
 
 def rows_owed(catalog: Catalog, live: Iterable[Instance]) -> list[OutboxRow]:
-    """The rows of the commands that are out, for the instances of sagas that `catalog` knows."""
-    pairs = ((one, catalog.saga(one.saga)) for one in live)
+    """The rows of the commands that are out, for the instances of sagas that `catalog` knows.
+
+    What waits for another try is not out yet, whatever was lost.
+    """
+    pairs = ((one, catalog.saga(one.saga)) for one in live if one.wake_reason != RETRY)
     commands = ((one, command_for(saga, one)) for one, saga in pairs if saga is not None)
     return [row_for(one, command) for one, command in commands if command is not None]
 

@@ -30,7 +30,8 @@ from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
-from sagas.engine.transition import Moved, numbered, start
+from sagas.engine.orders import Moved
+from sagas.engine.transition import numbered, start
 
 KEY_WAIT = 2.0
 """Seconds that a request waits for another one with its key."""

@@ -1,105 +1,210 @@
-"""What happens to a saga whose answer does not come?"""
+"""What happens to a saga whose time has come: for another try, for a deadline, for an answer that does not come?"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
-from app import crash
+from app import clock, crash
 from app.broker.port import Broker, LinkState
+from app.errors import Conflict, RetryLater
 from app.lifecycle import Loop, Wake
-from app.orchestration.outgoing import rows_owed
+from app.orchestration import journal
+from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
-from app.persistence import instances, outbox
+from app.orchestration.watch import Watch
+from app.persistence import instances, moves, outbox, throttle
 from app.persistence.engine import Database, Transaction
 from app.persistence.instances import Rewake
+from app.persistence.moves import Owed
+from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
-from sagas.engine.state import DEADLINE, UNSENT, Instance
-from sagas.engine.transition import later
+from sagas.engine.expiry import Rearmed, Surroundings, wake
+from sagas.engine.orders import Moved, Tick, out
+from sagas.engine.state import Instance
 
 log = logging.getLogger("orchestrix.wakeups")
 
 NAP = 5.0
 """Seconds between two looks when nothing is due earlier."""
+FRESH = 1.0
+"""Seconds for which it is believed how many consumers a queue has."""
+TIMEOUTS = "timeouts"
+"""The name of the throttle that all nodes share."""
+
+
+@dataclass(slots=True)
+class Woken:
+    """What became of the instances of one pair of tables that were due."""
+
+    due: int = 0
+    moved: list[Moved] = field(default_factory=list)
+    before: list[Instance] = field(default_factory=list)
+    rearmed: list[Rewake] = field(default_factory=list)
+    sent: list[OutboxRow] = field(default_factory=list)
 
 
 class Wakeups:
-    """Sends the current command of every overdue saga again, under its old id, and doubles the wait.
+    """Sends retries that are due, extends waits that an outage explains, and lets the other deadlines fail their step.
 
-    Any node does it; a row is taken by one at a time. While this node has no broker it leaves them to the others.
+    Any node does it; a row is taken by one at a time. While this node has no broker it leaves them to the others, and
+    it fails nothing before it could have heard an answer for as long as the step may take. `timeouts` is how many steps
+    may fail by deadline in a second, over all nodes: an outage must never become a wave of undoing.
     """
 
     def __init__(
-        self, database: Database, broker: Broker, relay: OutboxRelay, catalog: Catalog, *, cap: float, batch: int
+        self,
+        database: Database,
+        broker: Broker,
+        relay: OutboxRelay,
+        watch: Watch,
+        catalog: Catalog,
+        *,
+        batch: int,
+        timeouts: float,
     ) -> None:
         self._database = database
         self._broker = broker
         self._relay = relay
+        self._watch = watch
         self._catalog = catalog
-        self._cap = timedelta(seconds=cap)
         self._batch = batch
+        self._timeouts = timeouts
         self._wake = Wake()
         self._loop = Loop("wake-ups", self._round)
+        self._heard_since: datetime | None = None
+        self._next_look = 0.0
+        self._unheard: set[str] = set()
+        self._asked_at: float | None = None
         self._sagas = {
             APPS: [saga.name for saga in catalog if saga.name == APPS.saga],
             INSTANCES: [saga.name for saga in catalog if saga.name != APPS.saga],
         }
-        broker.on_up(lambda _generation: self._wake.set())
+        broker.on_up(self._link_up)
 
     async def start(self) -> None:
         """Begins to look."""
+        self._heard_since = self._database.now()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops; what is due is found by another node."""
         await self._loop.stop()
 
+    def expect(self, moved: Iterable[Instance]) -> None:
+        """These have just been committed by this process: the next look is in time for them."""
+        times = [one.wake_at for one in moved if one.wake_at is not None]
+        if times and (min(times) - self._database.now()).total_seconds() < self._next_look - clock.monotonic():
+            self._wake.set()
+
+    def _link_up(self, _generation: int) -> None:
+        self._heard_since = self._database.now()
+        self._wake.set()
+
     async def _round(self) -> None:
         if self._broker.state is not LinkState.UP:
             await self._wake.wait(NAP)
             return
-        woken = sum([await self._send_all_again(pair, names) for pair, names in self._sagas.items() if names])
-        if woken:
+        wait = await self._until_next()
+        if wait > 0:
+            self._next_look = clock.monotonic() + wait
+            await self._wake.wait(wait)
+            return
+        await self._ask_queues()
+        for pair, names in self._sagas.items():
+            if names:
+                await self._wake_all(pair, names)
+
+    async def _wake_all(self, pair: Pair, names: Sequence[str]) -> None:
+        try:
+            woken = await self._database.run(lambda tx: self._write(tx, pair, names))
+        except Conflict as late:
+            log.debug("somebody else was first: %s", late)
+            return
+        if woken.due:
             crash.point("wakeups.after_commit")
-            log.debug("sent %d overdue commands again", woken)
+            log.debug("%d sagas were due: %d commands sent, %d moved", woken.due, len(woken.sent), len(woken.moved))
             self._relay.poke()
-        else:
-            await self._wake.wait(await self._until_next())
+            self._watch.committed(one.instance for one in woken.moved)
+            journal.committed(one.instance for one in woken.moved)
 
-    async def _send_all_again(self, pair: Pair, names: Sequence[str]) -> int:
-        return await self._database.run(lambda tx: self._send_again(tx, pair, names))
-
-    async def _send_again(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> int:
+    async def _write(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> Woken:
         due = await instances.due(tx, pair, names, limit=self._batch)
         if not due:
-            return 0
+            return Woken()
         unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
-        await instances.rewake(tx, pair, [self._rewoken(one, one.command_id in unsent) for one in due])
-        now = self._database.now()
-        sent = [replace(one, updated_at=now) for one in due if one.command_id not in unsent]
-        again = rows_owed(self._catalog, sent)
-        await outbox.insert(tx, again, claimed_by=None, lease_s=0.0)
+        woken = Woken(len(due))
+        for one in due:
+            self._sort(one, one.command_id in unsent, woken)
+        await self._spare(tx, woken)
+        await self._store(tx, pair, woken)
         crash.point("wakeups.before_commit")
-        return len(due)
+        return woken
 
-    def _rewoken(self, instance: Instance, unsent: bool) -> Rewake:
-        wait = timedelta(milliseconds=instance.wait_ms)
-        wait = wait if unsent else later(wait, self._cap)  # the step's time begins with the confirm
-        return Rewake(
-            id=instance.id,
-            version=instance.version,
-            wake_at=self._database.now() + wait,
-            wake_reason=UNSENT if unsent else DEADLINE,
-            wait_ms=int(wait / timedelta(milliseconds=1)),
-        )
+    def _sort(self, one: Instance, unsent: bool, woken: Woken) -> None:
+        saga = self._catalog.saga(one.saga)
+        assert saga is not None, "only known sagas are asked for"
+        here, now = out(saga, one), self._database.now()
+        if here is None and one.progress.awaited is None:  # of another version of its saga: its own nodes know it
+            woken.rearmed.append(_rewake(one, now + timedelta(seconds=NAP)))
+            return
+        unheard = here is not None and here.order.command in self._unheard
+        around = Surroundings(unsent, unheard, self._heard_since or now)
+        match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
+            case Moved() as moved:
+                woken.moved.append(moved)
+                woken.before.append(one)
+            case Rearmed(instance, command):
+                woken.rearmed.append(_rewake(instance, instance.wake_at or now))
+                if command is not None:
+                    woken.sent.append(row_for(replace(instance, updated_at=now), command))
+
+    async def _spare(self, tx: Transaction, woken: Woken) -> None:
+        """Those beyond the rate wait for their turn: the others behind them must not wait for it too."""
+        if not woken.moved:
+            return
+        granted = await throttle.take(tx, TIMEOUTS, len(woken.moved), self._timeouts)
+        now = self._database.now()
+        for turn, one in enumerate(woken.before[granted:], start=1):
+            woken.rearmed.append(_rewake(one, now + timedelta(seconds=turn / self._timeouts)))
+        del woken.moved[granted:], woken.before[granted:]
+
+    async def _store(self, tx: Transaction, pair: Pair, woken: Woken) -> None:
+        if woken.rearmed:
+            await instances.rewake(tx, pair, sorted(woken.rearmed, key=lambda row: row.id))
+        changed = [(old.version, new.instance) for old, new in zip(woken.before, woken.moved, strict=True)]
+        history = [(one.instance.id, row) for one in woken.moved for row in one.history]
+        updated = await moves.write(tx, pair, changed, history, Owed([*woken.sent, *rows_of(woken.moved)]))
+        if updated != {one.id for one in woken.before}:
+            raise Conflict("a locked row was changed by somebody else")
+
+    async def _ask_queues(self) -> None:
+        """Which command queues have no consumer. Asked before the transaction, so that no lock waits for the broker."""
+        if self._asked_at is not None and clock.monotonic() - self._asked_at < FRESH:
+            return
+        unheard = set()
+        for command in self._catalog.commands:
+            try:
+                found = await self._broker.message_count(command)
+            except RetryLater:
+                found = None
+            if found is None or found[1] == 0:
+                unheard.add(command)
+        self._unheard, self._asked_at = unheard, clock.monotonic()
 
     async def _until_next(self) -> float:
         nearest = NAP
         async with self._database.read() as connection:
             for pair, names in self._sagas.items():
                 due = await instances.next_wake(connection, pair, names) if names else None
-                nearest = min(nearest, NAP if due is None else max(due, 0.02))
-        return nearest
+                nearest = nearest if due is None else min(nearest, due)
+        return nearest if nearest <= 0 else max(nearest, 0.002)
+
+
+def _rewake(instance: Instance, at: datetime) -> Rewake:
+    reason = instance.wake_reason
+    assert reason is not None, "only what has a wake-up is woken"
+    return Rewake(instance.id, instance.version, at, reason, instance.wait_ms)

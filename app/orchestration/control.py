@@ -1,0 +1,108 @@
+"""How does what a person asks reach a saga, whatever the machine is doing to it meanwhile?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from app import clock, crash
+from app.errors import Conflict, NotFound
+from app.orchestration import journal
+from app.orchestration.actions import Action, VersionMismatch
+from app.orchestration.outgoing import row_for
+from app.orchestration.relay import OutboxRelay
+from app.orchestration.watch import Watch
+from app.persistence import audit, instances, moves, outbox
+from app.persistence.audit import AuditRow
+from app.persistence.engine import Database, Transaction
+from app.persistence.moves import Owed
+from app.persistence.pairs import Pair, pair_of
+from sagas.engine.asks import Acted, Ask, Verb
+from sagas.engine.catalog import Catalog
+from sagas.engine.control import act
+from sagas.engine.orders import Tick
+from sagas.engine.state import UNSENDABLE, Instance
+
+
+class Control:
+    """Applies one verb to one saga, in one transaction with its history and its audit row.
+
+    The row is locked meanwhile, so that an event or a deadline comes either before or after the person, never between.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        relay: OutboxRelay,
+        watch: Watch,
+        catalog: Catalog,
+        alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+    ) -> None:
+        self._database = database
+        self._relay = relay
+        self._watch = watch
+        self._catalog = catalog
+        self._alarm = alarm
+
+    async def act(self, action: Action) -> Acted:
+        """What became of it; without history where the effect was there already, or where it was a dry run's.
+
+        Raises `NotFound`, `VersionMismatch`, `RefusedVerb`, `BadData`, `Unavailable` (nothing was written) and
+        `OutcomeUnknown`: asking again is safe. A caller that goes away does not undo what it has asked for.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._act(action)))
+
+    async def _act(self, action: Action) -> Acted:
+        acted = await self._database.run(lambda tx: self._write(tx, action))
+        if acted.history and not action.dry_run:
+            crash.point("control.after_commit")
+            self._relay.poke()
+            self._watch.committed([acted.instance])
+            self._alarm([acted.instance])
+            journal.committed([acted.instance])
+        return acted
+
+    async def _write(self, tx: Transaction, action: Action) -> Acted:
+        saga, pair = self._catalog.saga(action.saga), pair_of(action.saga)
+        found = await instances.lock_one(tx, pair, action.id) if saga is not None else None
+        if saga is None or found is None or found.saga != action.saga:
+            raise NotFound(f"there is no {action.saga} {action.id}")
+        if action.version is not None and action.version != found.version:
+            raise VersionMismatch(found.version)
+        tick = Tick(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
+        acted = act(saga, found, action.ask, tick)
+        if acted.history and not action.dry_run:
+            await self._store(tx, pair, found, acted, action.ask)
+        return acted
+
+    @staticmethod
+    async def _store(tx: Transaction, pair: Pair, before: Instance, acted: Acted, ask: Ask) -> None:
+        now = acted.instance
+        if acted.withdrawn is not None:
+            await outbox.withdraw(tx, [acted.withdrawn])
+        if before.blocker == UNSENDABLE and ask.verb is Verb.RETRY and before.command_id is not None:
+            await outbox.unpark(tx, [before.command_id])
+        owed = [row_for(now, acted.command)] if acted.command is not None else []
+        history = [(now.id, change) for change in acted.history]
+        if not await moves.write(tx, pair, [(before.version, now)], history, Owed(owed)):
+            raise Conflict("a locked row was changed by somebody else")
+        await audit.insert(tx, [_audited(before, now, ask)])
+        crash.point("control.before_commit")
+
+
+def _audited(before: Instance, after: Instance, ask: Ask) -> AuditRow:
+    asked: dict[str, Any] = {"output": ask.output, "patch": ask.patch}
+    if ask.verb in (Verb.SET_DEADLINE, Verb.CANCEL_DEADLINE):
+        asked["wakeAt"] = after.wake_at.isoformat() if after.wake_at is not None else None
+    return AuditRow(
+        at=after.updated_at,
+        actor=ask.actor,
+        verb=ask.verb.value,
+        saga=after.saga,
+        instance_id=after.id,
+        from_version=before.version,
+        to_version=after.version,
+        reason=ask.reason,
+        detail={name: value for name, value in asked.items() if value is not None} or None,
+    )

@@ -1,0 +1,72 @@
+"""How are the commands that live sagas wait for sent once more, because a person says so?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.errors import NotFound
+from app.orchestration.outgoing import rows_owed
+from app.orchestration.relay import OutboxRelay
+from app.persistence import audit, instances, outbox
+from app.persistence.audit import AuditRow
+from app.persistence.engine import Database, Transaction
+from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
+from sagas.engine.catalog import Catalog
+from sagas.engine.state import Instance
+
+CHUNK = 500
+
+
+class Redispatch:
+    """Sends current commands again under their old ids, which changes nothing where they have arrived."""
+
+    def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog) -> None:
+        self._database = database
+        self._relay = relay
+        self._catalog = catalog
+
+    async def redispatch(
+        self,
+        sagas: Sequence[str] | None,
+        ids: Sequence[int] | None,
+        *,
+        actor: str = "anonymous",
+        reason: str = "redispatch",
+    ) -> int:
+        """How many commands go out again, of the named sagas (None: of all), or of those instances of one saga.
+
+        Raises `NotFound` for a saga that this process does not know.
+        """
+        names = [saga.name for saga in self._catalog] if sagas is None else list(sagas)
+        unknown = [name for name in names if self._catalog.saga(name) is None]
+        if unknown:
+            raise NotFound(f"there is no saga {unknown[0]!r}")
+        sent = 0
+        for pair in (APPS, INSTANCES):
+            here = [name for name in names if pair_of(name) is pair]
+            if here:
+                sent += await self._send(pair, here, ids)
+        await self._database.run(lambda tx: audit.insert(tx, [self._audited(names, sent, actor, reason)]))
+        return sent
+
+    async def _send(self, pair: Pair, names: Sequence[str], ids: Sequence[int] | None) -> int:
+        after, sent = 0, 0
+        while live := await self._owed(pair, names, after):
+            after = live[-1].id
+            wanted = [one for one in live if ids is None or one.id in ids]
+            sent += await self._database.run(lambda tx, wanted=wanted: self._owe(tx, wanted))  # type: ignore[misc]
+            self._relay.poke()
+        return sent
+
+    async def _owed(self, pair: Pair, names: Sequence[str], after: int) -> list[Instance]:
+        async with self._database.read() as connection:
+            return await instances.owed(connection, pair, names, after, CHUNK)
+
+    async def _owe(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
+        rows = rows_owed(self._catalog, wanted)
+        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+        return len(rows)
+
+    def _audited(self, names: Sequence[str], sent: int, actor: str, reason: str) -> AuditRow:
+        detail = {"sagas": list(names), "sent": sent}
+        return AuditRow(at=self._database.now(), actor=actor, verb="redispatch", reason=reason, detail=detail)
