@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection
+from sqlalchemy.schema import SchemaItem
 
 _KINDS: Final = {"fk": "foreign key", "table_comment": "comment of table"}
 
@@ -17,8 +19,14 @@ def differences(connection: Connection) -> list[str]:
 
     from .tables import metadata
 
-    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    options = {"compare_type": True, "include_object": partial(_expected, connection.dialect.name)}
+    context = MigrationContext.configure(connection, opts=options)
     return [sentence for found in compare_metadata(context, metadata) for sentence in _told(found)]
+
+
+def _expected(database: str, item: SchemaItem, *_: object) -> bool:
+    """Whether the item is one for that kind of database: an index can be for others alone."""
+    return item.info.get("not_on") != database
 
 
 def _told(found: Any) -> Iterator[str]:

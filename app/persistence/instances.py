@@ -13,13 +13,13 @@ from sqlalchemy import Select, func, literal, select
 from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import TERMINAL
-from sagas.engine.orders import Moved
+from sagas.engine.orders import NEVER, Moved
 from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
 
 from .dialects import BulkInsert, BulkUpdate
 from .dialects.port import Result, Row
 from .engine import Connection, Transaction
-from .pages import After, Filter, order, queries, sort_value
+from .pages import After, Filter, Order, order, queries, sort_value
 from .pairs import Pair
 from .tables import UtcTime
 
@@ -30,6 +30,7 @@ __all__ = [
     "by_key",
     "changes",
     "confirmed_late",
+    "deadlines",
     "due",
     "get",
     "guard",
@@ -200,6 +201,20 @@ async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_i
     # A wake-up is what only the live and unblocked have: the table's check says so.
     query = _select(pair).where(table.c.id > after_id, table.c.wake_at.is_not(None), table.c.command_id.is_not(None))
     return _instances(await connection.execute(query.where(*here).order_by(table.c.id).limit(limit)))
+
+
+async def deadlines(
+    connection: Connection, pair: Pair, sagas: Sequence[str], limit: int, after: tuple[datetime, int] | None = None
+) -> list[Instance]:
+    """Up to `limit` instances that will be woken, the soonest first; `after` is wake-up and id of the last one seen.
+
+    Those whose deadline a person has cancelled are not among them.
+    """
+    table, here = pair.instances.c, _of(pair, sagas)
+    if here is None:
+        return []
+    query = _select(pair).where(table.wake_at < NEVER, *here)
+    return _instances(await connection.execute(Order(table.wake_at, table.id, False, after).cut(query, limit)))
 
 
 async def guard(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, Instance]:

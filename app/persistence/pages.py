@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import FromClause, Select, and_, func, or_, select, union_all
+from sqlalchemy import Boolean, FromClause, Select, and_, func, literal_column, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Invalid
-from sagas.engine.state import Instance
+from sagas.engine.definition import TERMINAL
+from sagas.engine.state import DEADLINE, RETRY, Instance
 
 from .engine import Connection
 from .pairs import Pair
+from .tables import STUCK
 
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
@@ -28,13 +30,17 @@ After = tuple[datetime | str, int]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What the instances of a list have in common. The bounds themselves are not included; no field set means all."""
+    """What the instances of a list have in common. The bounds themselves are not included; no field set means all.
+
+    The stuck ones are live, and wait for a person, for the broker, or for workers that are not there.
+    """
 
     states: Sequence[str] = ()
     created_by: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
     prefix: str | None = None
+    stuck: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +75,13 @@ def queries(
     A planner believes names and times to be independent. Asked for old names it walks the times and passes a million
     rows in vain; so a prefix is looked for among the first rows of the order, then by its own index alone.
     """
-    if wanted.prefix and by.column.key != pair.key:
+    if wanted.stuck:
+        # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
+        index = f"ix_{pair.instances.name}_{'' if pair.saga else 'saga_'}state_created_at_id"
+        rows = rows.with_hint(pair.instances, f"FORCE INDEX ({index})", "mysql")
+    if wanted.prefix and not wanted.stuck and by.column.key != pair.key:
         near = _by_state(connection, pair, saga, replace(wanted, prefix=None), by, rows, WINDOW).subquery()
-        some = select(near).where(*_begins(connection, near.c[pair.key], wanted.prefix))
+        some = select(near).where(*begins(connection, near.c[pair.key], wanted.prefix))
         yield by.on(near).cut(some, limit)
         table = pair.instances
         fitting = select(table.c.id).where(*_conditions(connection, pair, saga, wanted))
@@ -104,9 +114,21 @@ def _conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -
         found.append(table.created_at > wanted.created_after)
     if wanted.created_before is not None:
         found.append(table.created_at < wanted.created_before)
+    if wanted.stuck is not None:
+        found.extend(_stuck(table) if wanted.stuck else [_moving(table)])
     if wanted.prefix:
-        found.extend(_begins(connection, table[pair.key], wanted.prefix))
+        found.extend(begins(connection, table[pair.key], wanted.prefix))
     return found
+
+
+def _stuck(table: Any) -> list[ColumnElement[bool]]:
+    # The text of the index, for the planners that compare it letter by letter; the states for the one without it.
+    return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})", Boolean())]
+
+
+def _moving(table: Any) -> ColumnElement[bool]:
+    unhindered = or_(table.wake_reason.is_(None), table.wake_reason.in_((DEADLINE, RETRY)))
+    return and_(table.blocker.is_(None), unhindered)
 
 
 def order(pair: Pair, sort: str, after: After | None = None) -> Order:
@@ -132,7 +154,7 @@ def sort_value(sort: str, instance: Instance) -> datetime | str:
     )
 
 
-def _begins(connection: Connection, column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
+def begins(connection: Connection, column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
     # A range and not LIKE: LIKE knows no case on SQLite, has wildcards, and cannot always use the index.
     bound = _successor(prefix)
     upper = [column < bound] if bound else []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from sagas.engine.messages import storable
 
 
@@ -13,3 +17,15 @@ def cleaned(text: str, limit: int | None = None) -> str:
     if not storable(text):
         text = text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text[:limit]
+
+
+def storable_json(value: Any) -> Any:
+    """`value` as every database takes it as JSON: what JSON does not have becomes text."""
+    if isinstance(value, Mapping):
+        return {cleaned(str(key)): storable_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable_json(item) for item in value]
+    if isinstance(value, bytes):
+        return cleaned(value.decode(errors="replace"))
+    plain = value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return value if plain else cleaned(str(value))

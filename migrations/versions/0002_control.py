@@ -25,6 +25,7 @@ JSON = (
 BODY = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql")
 BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 INSTANCES = ("apps", "saga_instances")
+STUCK = "blocker IS NOT NULL OR wake_reason IN ('unsent', 'broker_down', 'no_consumer')"
 
 
 def upgrade() -> None:
@@ -36,12 +37,18 @@ def upgrade() -> None:
     _audit()
     _dead_letters()
     _throttles()
+    if op.get_bind().dialect.name != "mysql":
+        few = {"postgresql_where": sa.text(STUCK), "sqlite_where": sa.text(STUCK)}
+        op.create_index("ix_apps_stuck", "apps", ["created_at", "id"], **few)
+        op.create_index("ix_saga_instances_stuck", "saga_instances", ["saga", "created_at", "id"], **few)
 
 
 def downgrade() -> None:
     for table in ("throttles", "dead_letters", "audit"):
         op.drop_table(table, if_exists=True)
     for table in INSTANCES:
+        if op.get_bind().dialect.name != "mysql":
+            op.drop_index(f"ix_{table}_stuck", table)
         for column in ("tries", "deadline_at", "progress"):
             _drop(table, column)
 
@@ -77,7 +84,7 @@ def _dead_letters() -> None:
         sa.Column("correlation_id", _name(255)),
         sa.Column("reason", _name(500), nullable=False),
         sa.Column("error", sa.Text()),
-        sa.Column("deliveries", sa.Integer(), nullable=False),
+        sa.Column("deliveries", sa.BigInteger(), nullable=False),
         sa.Column("body", BODY),
         sa.Column("body_size", sa.BigInteger(), nullable=False),
         sa.Column("body_sha256", sa.String(64), nullable=False),

@@ -1,0 +1,225 @@
+"""Is each dead letter kept once, found again, and open until it was sent again?"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import pytest
+
+from app.errors import Invalid
+from app.persistence import dead_letters
+from app.persistence.dead_letters import KEPT, DeadLetter, DeadLetterFilter, kept
+from app.persistence.engine import Database
+
+QUEUE = "app.orchestrator.events"
+DIED = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+ALL = DeadLetterFilter(open_only=False)
+
+
+def letter(name: str, content: bytes = b"{}", **more: Any) -> DeadLetter:
+    """A letter that was recorded one minute after it died."""
+    body, size, digest = kept(content)
+    fields: dict[str, Any] = {
+        "id": str(uuid5(NAMESPACE_URL, name)),
+        "queue": QUEUE,
+        "exchange": "orchestrator.events",
+        "routing_key": "evt.gitRepoCreated",
+        "type": "evt.gitRepoCreated",
+        "reason": "not-json: x",
+        "deliveries": 1,
+        "headers": {"x-reason": "not-json"},
+        "died_at": DIED,
+        "recorded_at": more.get("died_at", DIED) + timedelta(minutes=1),
+    }
+    return DeadLetter(body=body, body_size=size, body_sha256=digest, **{**fields, **more})
+
+
+async def recorded(database: Database, *letters: DeadLetter) -> None:
+    async with database.begin() as tx:
+        await dead_letters.record(tx, letters)
+
+
+async def redriven(database: Database, *letters: DeadLetter, at: datetime = DIED + timedelta(hours=1)) -> None:
+    async with database.begin() as tx:
+        await dead_letters.redriven(tx, [one.id for one in letters], at)
+
+
+async def now(database: Database, one: DeadLetter) -> DeadLetter | None:
+    async with database.read() as connection:
+        return await dead_letters.get(connection, one.id)
+
+
+async def ids(database: Database, wanted: DeadLetterFilter) -> list[str]:
+    async with database.read() as connection:
+        return [one.id for one in await dead_letters.page(connection, wanted, 100)]
+
+
+async def test_a_letter_comes_back_as_it_went_in(database: Database) -> None:
+    full = letter(
+        "full",
+        bytes(range(256)) * 256,
+        saga="app",
+        instance_id=7,
+        message_id="m-1",
+        correlation_id="c-1",
+        error="é 😀 " * 100,
+        deliveries=2**40,
+        headers={"x-death": [{"count": 2**63 - 1, "queue": "x"}], "none": None, "deep": {"a": [1.5, True]}},
+    )
+    bare = letter("bare", b"")
+    await recorded(database, full, bare)
+    assert await now(database, full) == full
+    assert await now(database, bare) == bare
+    assert await now(database, letter("unknown")) is None
+
+
+async def test_of_a_long_body_its_size_and_hash_are_kept(database: Database) -> None:
+    long = letter("long", b"x" * (KEPT + 1))
+    await recorded(database, long, replace(letter("careless"), body=b"y" * (KEPT + 1), body_size=KEPT + 1))
+    found = await now(database, long)
+    assert found is not None
+    assert (found.body, found.body_size) == (None, KEPT + 1)
+    assert found.body_sha256 == hashlib.sha256(b"x" * (KEPT + 1)).hexdigest()
+    careless = await now(database, letter("careless"))
+    assert careless is not None
+    assert careless.body is None
+
+
+async def test_what_strangers_send_cannot_keep_the_others_out(database: Database) -> None:
+    bad = letter(
+        "bad",
+        b"\0\xff",
+        queue="q\0" + "x" * 400,
+        type="\ud800",
+        message_id="m" * 300,
+        reason="r" * 900,
+        error="e\0",
+        headers={"\0": "\ud800", "bytes": b"\xff\0", "when": DIED, "nan": float("nan"), "list": (1, "\0")},
+    )
+    await recorded(database, letter("good"), bad)
+    found = await now(database, bad)
+    assert found is not None
+    assert (found.body, found.type, found.error, len(found.reason)) == (b"\0\xff", "\ufffd", "e\ufffd", 500)
+    assert (len(found.queue), found.message_id) == (255, "m" * 255)
+    assert found.headers == {
+        "\ufffd": "\ufffd",
+        "bytes": "\ufffd\ufffd",
+        "when": str(DIED),
+        "nan": "nan",
+        "list": [1, "\ufffd"],
+    }
+    assert await now(database, letter("good"))
+
+
+async def test_one_death_told_twice_is_one(database: Database, peer: Database) -> None:
+    first = letter("x", reason="first")
+    await recorded(database, first, first)
+    await recorded(peer, replace(first, reason="second", recorded_at=first.recorded_at + SECOND), letter("y"))
+    assert await now(database, first) == first
+    await redriven(database, first)
+    await recorded(peer, first)
+    found = await now(database, first)
+    assert found is not None
+    assert found.redriven_at is not None, "told late, when it had been redriven"
+    assert len(await ids(database, ALL)) == 2
+
+
+async def test_who_dies_again_is_open_again(database: Database) -> None:
+    first, other = letter("x", reason="first"), letter("y")
+    await recorded(database, first, other)
+    async with database.begin() as tx:
+        await dead_letters.edit(tx, first.id, b'{"better":1}', DIED + SECOND)
+    await redriven(database, first, other)
+    assert await ids(database, DeadLetterFilter()) == []
+    died = DIED + timedelta(hours=2)
+    again = letter("x", b'{"better":1}', reason="second", error="why", deliveries=20, headers={}, died_at=died)
+    await recorded(database, again)
+    assert await ids(database, DeadLetterFilter()) == [first.id]
+    assert await now(database, first) == replace(again, redriven=1, edited_at=DIED + SECOND)
+
+
+async def test_who_was_redriven_and_died_within_a_second_is_not_lost(database: Database) -> None:
+    first = letter("x", recorded_at=DIED)
+    await recorded(database, first)
+    await redriven(database, first, at=DIED + SECOND / 2)
+    await recorded(database, replace(first, recorded_at=DIED + SECOND))
+    assert await ids(database, DeadLetterFilter()) == [first.id]
+
+
+async def test_pages_have_no_gaps_and_no_repeats_among_equal_times(database: Database) -> None:
+    letters = [letter(f"n{place}", died_at=DIED + SECOND * (place // 9)) for place in range(23)]
+    await recorded(database, *letters)
+    seen: list[DeadLetter] = []
+    async with database.read() as connection:
+        after = None
+        while chunk := await dead_letters.page(connection, ALL, 4, after):
+            seen += chunk
+            after = chunk[-1].died_at, chunk[-1].id
+    assert seen == sorted(letters, key=lambda one: (one.died_at, one.id), reverse=True)
+
+
+async def test_filters_narrow_together(database: Database) -> None:
+    app = letter("a", saga="app", instance_id=1, reason="too-large: 5")
+    order = letter("b", saga="order", instance_id=1, queue="other", reason="too_large")
+    again = letter("c", saga="app", instance_id=1, reason="Too-large", died_at=DIED + SECOND)
+    await recorded(database, app, order, again, letter("d", saga="app", instance_id=2))
+    await redriven(database, again)
+    of_app = DeadLetterFilter(saga="app", instance_id=1)
+    assert await ids(database, of_app) == [app.id]
+    assert await ids(database, replace(of_app, open_only=False)) == [again.id, app.id]
+    assert await ids(database, replace(of_app, queue="other")) == []
+    assert await ids(database, DeadLetterFilter(queue="other")) == [order.id]
+    assert await ids(database, replace(ALL, reason="too-")) == [app.id]
+    assert await ids(database, replace(ALL, reason="too_")) == [order.id]
+    assert await ids(database, replace(ALL, reason="%")) == []
+    async with database.read() as connection:
+        assert [one.id for one in await dead_letters.of_instance(connection, "app", 1)] == [app.id, again.id]
+        assert [one.id for one in await dead_letters.of_instance(connection, "app", 1, 1)] == [again.id]
+        assert await dead_letters.of_instance(connection, "order", 2) == []
+
+
+async def test_an_edited_letter_has_another_body(database: Database) -> None:
+    before, other = letter("x"), letter("y")
+    await recorded(database, before, other)
+    edited = DIED + timedelta(hours=1)
+    async with database.begin() as tx:
+        assert await dead_letters.lock_one(tx, before.id) == before
+        await dead_letters.edit(tx, before.id, b'{"a":1}', edited)
+        with pytest.raises(Invalid, match="65536"):
+            await dead_letters.edit(tx, before.id, b"x" * (KEPT + 1), edited)
+    body, size, digest = kept(b'{"a":1}')
+    after = replace(before, body=body, body_size=size, body_sha256=digest, edited_at=edited)
+    assert await now(database, before) == after
+    assert await now(database, other) == other
+
+
+async def test_how_often_a_letter_was_redriven_is_counted(database: Database) -> None:
+    one, other = letter("x"), letter("y")
+    await recorded(database, one, other)
+    await redriven(database, one)
+    await redriven(database, one, other, at=DIED + timedelta(hours=2))
+    await redriven(database)
+    found = [await now(database, each) for each in (one, other)]
+    assert [(each.redriven, each.redriven_at) for each in found if each] == [
+        (2, DIED + timedelta(hours=2)),
+        (1, DIED + timedelta(hours=2)),
+    ]
+
+
+async def test_dropped_letters_are_counted_and_gone(database: Database) -> None:
+    letters = [letter(f"n{place}") for place in range(3)]
+    await recorded(database, *letters)
+    async with database.begin() as tx:
+        assert [one.id for one in await dead_letters.lock(tx, [one.id for one in letters])] == sorted(
+            one.id for one in letters
+        )
+        assert await dead_letters.drop(tx, [letters[0].id, letters[1].id, "unknown"]) == 2
+        assert await dead_letters.drop(tx, []) == 0
+        assert await dead_letters.lock(tx, []) == []
+        assert await dead_letters.lock_one(tx, letters[0].id) is None
+    assert await ids(database, ALL) == [letters[2].id]
