@@ -56,8 +56,12 @@ def create_app(node: Node) -> FastAPI:
             catalog=node.catalog,
             starter=node.starter,
             watch=node.watch,
+            control=node.control,
+            explainer=node.explainer,
+            redispatcher=node.redispatch,
             health=node.health,
             version=version("orchestrix"),
+            tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
         )
     )
 

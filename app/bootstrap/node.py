@@ -68,10 +68,6 @@ class Node:
     relay: OutboxRelay
     watch: Watch
     starter: Starter
-    control: Control
-    explainer: Explainer
-    redispatch: Redispatch
-    alarm: Alarm
     database_watch: DatabaseWatch
     roles: frozenset[str]
     alone: bool = False
@@ -79,11 +75,18 @@ class Node:
     links: Services = field(init=False)
     duties: Services = field(init=False)
     incarnation: Incarnation = field(init=False)
+    control: Control = field(init=False)
+    explainer: Explainer = field(init=False)
+    redispatch: Redispatch = field(init=False)
+    alarm: Alarm = field(default_factory=Alarm)
 
     def __post_init__(self) -> None:
         self.links = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
         patience = 0.0 if self.alone else PATIENCE
         self.incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, patience=patience)
+        self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring)
+        self.explainer = Explainer(self.database, self.broker, self.catalog)
+        self.redispatch = Redispatch(self.database, self.relay, self.catalog)
         self.duties = Services(self._duties())
 
     async def start(self) -> None:
@@ -158,7 +161,7 @@ def build_node(
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
     alarm = Alarm()
-    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace)
+    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace, alarm=alarm.ring)
     return Node(
         name=name,
         settings=settings,
@@ -169,9 +172,6 @@ def build_node(
         relay=relay,
         watch=watch,
         starter=starter,
-        control=Control(database, relay, watch, catalog, alarm.ring),
-        explainer=Explainer(database, broker, catalog),
-        redispatch=Redispatch(database, relay, catalog),
         alarm=alarm,
         database_watch=database_watch,
         roles=roles,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from app import clock, crash
@@ -31,6 +31,7 @@ from app.persistence.pairs import APPS, Pair, pair_of
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.orders import Moved
+from sagas.engine.state import Instance
 from sagas.engine.transition import numbered, start
 
 KEY_WAIT = 2.0
@@ -70,8 +71,10 @@ class Starter:
         node: str,
         batch: int,
         pace: float,
+        alarm: Callable[[Iterable[Instance]], None] = lambda _begun: None,
     ) -> None:
         self._database = database
+        self._alarm = alarm
         self._catalog = catalog
         self._relay = relay
         self._watch = watch
@@ -182,6 +185,7 @@ class Starter:
     def _announce(self, moved: list[Moved], owed: list[OutboxRow]) -> None:
         self._relay.take(owed)
         self._watch.committed(one.instance for one in moved)
+        self._alarm(one.instance for one in moved)
         journal.committed(one.instance for one in moved)
 
     async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from app.broker.port import LinkState
 from app.broker.topology import saga_topology
+from app.orchestration.control import Control
 from app.orchestration.events import EventListener
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.relay import OutboxRelay
@@ -18,10 +19,11 @@ from app.orchestration.requests import Started, StartRequest
 from app.orchestration.starts import Starter
 from app.orchestration.wakeups import Wakeups
 from app.orchestration.watch import Watch
+from app.orchestration.why import Explainer
 from app.persistence import history, instances, notes
 from app.persistence.engine import Database
 from app.persistence.pairs import pair_of
-from sagas import COMPLETED, NothingToUndo, Saga, Step
+from sagas import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from sagas.engine.state import Change, Instance
@@ -40,6 +42,7 @@ HASTY = Saga(
             then=COMPLETED,
             undo=NothingToUndo("leaves nothing"),
             timeout=timedelta(milliseconds=200),
+            retry=RetryPolicy(attempts=3, base=timedelta(milliseconds=100)),
         ),
     ),
 )
@@ -53,6 +56,7 @@ class HookedBroker(FakeBroker):
         super().__init__()
         self.hooks: list[Any] = []
         self.names: set[str] = set()
+        self.hearers = 1
 
     def on_up(self, hook: Any) -> None:
         self.hooks.append(hook)
@@ -67,6 +71,8 @@ class HookedBroker(FakeBroker):
         self.names |= {queue.name for queue in topology.queues}
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
+        if queue.startswith("cmd."):
+            return 0, self.hearers
         return (0, 0) if queue in self.names else None
 
     def forget(self) -> None:
@@ -84,11 +90,30 @@ class Rig:
         self.broker = HookedBroker()
         self.watch = Watch(database)
         self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="rig-1", lease=lease, batch=batch)
-        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="rig-1", batch=batch, pace=0.0)
-        self.listener = EventListener(
-            database, self.broker, self.relay, self.watch, CATALOG, node="rig-1", batch=batch, pace=0.0
+        self.wakeups = Wakeups(database, self.broker, self.relay, self.watch, CATALOG, batch=batch, timeouts=50.0)
+        self.starter = Starter(
+            database,
+            CATALOG,
+            self.relay,
+            self.watch,
+            node="rig-1",
+            batch=batch,
+            pace=0.0,
+            alarm=self.wakeups.expect,
         )
-        self.wakeups = Wakeups(database, self.broker, self.relay, CATALOG, cap=1.0, batch=batch)
+        self.listener = EventListener(
+            database,
+            self.broker,
+            self.relay,
+            self.watch,
+            CATALOG,
+            node="rig-1",
+            batch=batch,
+            pace=0.0,
+            alarm=self.wakeups.expect,
+        )
+        self.control = Control(database, self.relay, self.watch, CATALOG, self.wakeups.expect)
+        self.explainer = Explainer(database, self.broker, CATALOG)
         self.incarnation = Incarnation(database, self.broker, self.relay, CATALOG)
 
     async def start(self) -> None:

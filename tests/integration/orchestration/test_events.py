@@ -8,7 +8,7 @@ from app.broker.port import Outcome, Outgoing, Published
 from app.errors import Conflict, SchemaMismatch, Unavailable
 from app.orchestration import events
 from app.persistence import instances, moves
-from sagas.engine.transition import advance
+from sagas.engine.reaction import advance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 
@@ -49,10 +49,10 @@ async def test_every_event_three_times_in_one_batch_moves_once(rig: Rig) -> None
 async def test_an_event_nobody_can_handle_is_buried_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     apps = [await rig.begin(f"app-{n}") for n in range(8)]
 
-    def moody(saga, instance, event, command_id, now):  # type: ignore[no-untyped-def]
+    def moody(saga, instance, event, tick):  # type: ignore[no-untyped-def]
         if instance.key == "app-3":
             raise ZeroDivisionError("a bug")
-        return advance(saga, instance, event, command_id, now)
+        return advance(saga, instance, event, tick)
 
     monkeypatch.setattr(events, "advance", moody)
     for app in apps:
@@ -111,7 +111,7 @@ async def test_bad_output_is_kept_for_a_person(rig: Rig) -> None:
 @pytest.mark.req("S3-32", "S3-33")
 async def test_a_failed_step_ends_the_saga_and_nothing_moves_it_again(rig: Rig) -> None:
     app = await rig.begin("unlucky")
-    rig.report(app, "evt.stepFailed", saga="app", error={"type": "Full", "message": "disk", "retryable": True})
+    rig.report(app, "evt.stepFailed", saga="app", error={"type": "Full", "message": "disk", "retryable": False})
     failed = await rig.reached(app, "FAILED")
     assert (failed.wake_at, failed.blocker) == (None, None)
     assert (await rig.history(app))[-1].reason == "evt.stepFailed: Full: disk"

@@ -10,7 +10,7 @@ from app.broker.port import Outcome, Outgoing, Published
 from app.orchestration.outgoing import row_for
 from app.persistence import outbox
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.transition import command_for
+from sagas.engine.orders import command_for
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 

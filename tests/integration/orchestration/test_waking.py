@@ -10,22 +10,74 @@ import pytest
 from app.broker.port import Outcome, Published
 from app.orchestration import incarnation as incarnation_service
 from app.orchestration.incarnation import Incarnation
+from app.orchestration.wakeups import Wakeups
 from app.persistence import incarnation
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually, holds
 
 
-async def test_an_overdue_command_is_sent_again_under_its_id_with_a_doubled_wait(rig: Rig) -> None:
+async def test_a_step_without_an_answer_is_tried_again_and_then_fails(rig: Rig) -> None:
     await rig.wakeups.start()
     saga = await rig.begin("slow", saga="hasty")
-    assert saga.wait_ms == 200
-    await eventually(lambda: len(rig.sent("cmd.hurry")) >= 3, deadline=10)
-    assert set(rig.sent("cmd.hurry")) == {saga.command_id}
+    failed = await rig.reached(saga, "FAILED", deadline=10)
+    sent = rig.sent("cmd.hurry")
+    assert len(sent) == len(set(sent)) == 3, "each attempt has its own id"
+    assert [row.reason for row in await rig.history(saga)] == [
+        "created",
+        "retry 2: deadline",
+        "retry 3: deadline",
+        "deadline",
+    ]
+    assert (failed.attempt, failed.wake_at, failed.blocker) == (3, None, None)
+
+
+async def test_a_queue_without_consumers_fails_nobody(rig: Rig) -> None:
+    rig.broker.hearers = 0
+    await rig.wakeups.start()
+    saga = await rig.begin("unheard", saga="hasty")
+
+    async def excused() -> bool:
+        return (await rig.now(saga)).wake_reason == "no_consumer"
+
+    await eventually(excused, deadline=5)
+    await holds(lambda: len(rig.sent("cmd.hurry")) == 1, during=1.0)
     row = await rig.now(saga)
-    assert row.wait_ms in (400, 800, 1000)
-    assert row.version == 1
-    assert len(await rig.history(saga)) == 1
-    assert row.state == "HURRYING", "no deadline fails a saga yet"
+    assert (row.version, row.attempt, row.state) == (1, 1, "HURRYING")
+    rig.broker.hearers = 1
+    await rig.reached(saga, "FAILED", deadline=10)
+
+
+async def test_after_an_outage_everybody_has_one_full_time_again(rig: Rig) -> None:
+    await rig.wakeups.start()
+    sagas = [await rig.begin(f"patient-{n}", saga="hasty") for n in range(5)]
+    await rig.outbox_empty()
+    rig.broker.go_down()
+    await holds(lambda: len(rig.sent("cmd.hurry")) == 5, during=1.0)
+    rig.broker.come_up()
+
+    async def excused() -> bool:
+        return any([(await rig.now(one)).wake_reason == "broker_down" for one in sagas])
+
+    await eventually(excused, deadline=2)
+    for one in sagas:
+        rig.report(one, "evt.hurried")
+    for one in sagas:
+        assert (await rig.reached(one, "COMPLETED")).version == 2, "none had failed"
+
+
+async def test_timeouts_come_at_a_limited_rate(rig: Rig) -> None:
+    slow = Wakeups(rig.database, rig.broker, rig.relay, rig.watch, CATALOG, batch=100, timeouts=4.0)
+    sagas = [await rig.begin(f"many-{n}", saga="hasty") for n in range(12)]
+    await rig.outbox_empty()
+    begun = asyncio.get_running_loop().time()
+    await slow.start()
+
+    async def all_tried() -> bool:
+        return all([(await rig.now(one)).attempt > 1 for one in sagas])
+
+    await eventually(all_tried, deadline=15)
+    await slow.stop()
+    assert asyncio.get_running_loop().time() - begun > (12 - 4) / 4 * 0.8
 
 
 async def test_a_command_that_was_never_sent_is_not_doubled(rig: Rig) -> None:
