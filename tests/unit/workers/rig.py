@@ -18,8 +18,8 @@ from workers import HandlerTable, Worker
 from workers.sdk.handlers import Handler
 from workers.sdk.job import Job
 
-CREATE, REGISTER = "cmd.createGitRepo", "cmd.registerApp"
-CREATED, FAILED = "evt.gitRepoCreated", "evt.stepFailed"
+CREATE, REGISTER, DELETE = "cmd.createGitRepo", "cmd.registerApp", "cmd.deleteGitRepo"
+CREATED, DELETED, FAILED = "evt.gitRepoCreated", "evt.gitRepoDeleted", "evt.stepFailed"
 CATALOG = Catalog([APP_PROVISIONING])
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -46,10 +46,18 @@ def command(app_id: int = 1, **changes: Any) -> Command:
     return replace(fresh, **changes)
 
 
+def undo(app_id: int = 1, **changes: Any) -> Command:
+    """The command that undoes the first one of app `app_id`, with id `u-{app_id}`."""
+    key = f"app:{app_id}:createGitRepo:undo"
+    fresh = command(app_id, id=f"u-{app_id}", type=DELETE, expected_state="COMPENSATING", idempotency_key=key)
+    return replace(fresh, **{"undoes_attempt": 1, **changes})
+
+
 def job(ordered: Command = COMMAND) -> Job:
     """A job as the intake makes it."""
-    delivery = Delivery(b"", CREATE, "", CREATE, None, None, None, {"traceparent": TRACE}, False, 0, 1, 1)
-    return Job(ordered, cast(Owner, CATALOG.command(CREATE)), 0.0, [delivery], looked=1e12)
+    name = ordered.type
+    delivery = Delivery(b"", name, "", name, None, None, None, {"traceparent": TRACE}, False, 0, 1, 1)
+    return Job(ordered, cast(Owner, CATALOG.command(name)), 0.0, [delivery], looked=1e12)
 
 
 class Rig:
@@ -61,9 +69,9 @@ class Rig:
         self.worker: Worker | None = None
 
     async def start(self, handler: Handler, **settings: Any) -> Worker:
-        """A worker that serves `cmd.createGitRepo` with `handler`; `settings` are those of `worker`."""
+        """A worker that does and undoes the first step with `handler`; `settings` are those of `worker`."""
         database, broker = cast(Database, self.rows), cast(Broker, self.broker)
-        table = HandlerTable([(CREATE, handler)])
+        table = HandlerTable([(CREATE, handler), (DELETE, handler)])
         self.worker = Worker(broker, database, CATALOG, table, Settings.model_validate({"worker": settings}))
         await self.worker.start()
         return self.worker
@@ -82,11 +90,12 @@ class Rig:
 
     def put(self, ordered: Command, **changes: Any) -> None:
         """A command, without a row."""
-        self.broker.put(CREATE, ordered.body(), **changes)
+        self.broker.put(ordered.type, ordered.body(), **changes)
 
     async def settled(self) -> None:
         """Waits until every command is acknowledged."""
-        await self.broker.settled(CREATE)
+        for queue in (CREATE, DELETE):
+            await self.broker.settled(queue)
 
     def bodies(self, routing_key: str = CREATED) -> list[dict[str, Any]]:
         """What the events of that name say."""

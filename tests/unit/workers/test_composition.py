@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,22 +14,48 @@ from app.broker.port import Broker
 from app.config import Settings
 from app.errors import ConfigError
 from app.persistence.engine import Database
+from sagas.engine.catalog import Catalog
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
 from workers import Worker
 from workers.sdk import assemble
+from workers.sdk.handlers import registered
+from workers.sdk.modules import load_sagas
 
 from .rig import CATALOG
+
+ALL = ("cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp")
+ORDER = """
+from sagas import COMPLETED, Compensation, Saga, Step
+from workers import handles
+UNDO = Compensation("cmd.cancelOrder", "evt.orderCancelled")
+ORDER = Saga("order", (Step("place", "PLACING", "cmd.placeOrder", "evt.orderPlaced", then=COMPLETED, undo=UNDO),))
+@handles("cmd.placeOrder")
+async def place(context, command): ...
+"""
 
 
 def made(queues: list[str], **settings: Any) -> Worker:
     plain = {"git": {"provider": "none"}} | settings
     database, broker = cast(Database, Rows()), cast(Broker, FakeBroker())
-    return assemble(Settings.model_validate(plain), database, broker, CATALOG, queues)
+    catalog = Catalog([*CATALOG, *load_sagas(plain.get("sagas", []))])
+    return assemble(Settings.model_validate(plain), database, broker, catalog, queues)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, whose modules can be imported and are forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before, handlers = set(sys.modules), list(registered)
+    yield tmp_path
+    registered[:] = handlers
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
 
 
 def test_without_a_choice_a_worker_serves_all_that_it_can() -> None:
-    assert made([]).queues == ("cmd.createGitRepo", "cmd.registerApp")
+    assert made([]).queues == ALL
 
 
 def test_a_worker_serves_the_chosen_queues() -> None:
@@ -35,7 +63,7 @@ def test_a_worker_serves_the_chosen_queues() -> None:
 
 
 def test_an_unknown_queue_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.createGitRepo, cmd\.registerApp"):
+    with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.createGitRepo, cmd\.del"):
         made(["cmd.x"])
 
 
@@ -53,14 +81,34 @@ def test_a_root_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         made([], git={"provider": "local", "root": str(tmp_path / "file" / "repos")})
 
 
-def test_a_users_handler_replaces_the_built_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def test_a_users_handler_replaces_the_built_in_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = 'from workers import handles\n@handles("cmd.createGitRepo")\nasync def mine(context, command): ...\n'
-    (tmp_path / "my_git.py").write_text(text)
+    (folder / "my_git.py").write_text(text)
     worker = made([], workers=["my_git"])
-    assert worker.queues == ("cmd.createGitRepo", "cmd.registerApp")
+    assert worker.queues == ALL
     assert worker._handlers["cmd.createGitRepo"].__module__ == "my_git"
+    assert "cmd.createGitRepo is undone by the built-in cmd.deleteGitRepo" in caplog.text
+
+
+@pytest.mark.parametrize(("queues", "warned"), [([], True), (["cmd.placeOrder"], True), (["cmd.registerApp"], False)])
+def test_a_step_without_anybody_to_undo_it_is_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture, queues: list[str], warned: bool
+) -> None:
+    (folder / "my_order.py").write_text(ORDER)
+    worker = made(queues, workers=["my_order"], sagas=["my_order"])
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    said = "cmd.placeOrder has a handler here, its undo cmd.cancelOrder has none: another worker must serve it"
+    assert warnings == ([said] if warned else [])
+    assert worker.queues == (tuple(queues) or (*ALL, "cmd.placeOrder"))
+
+
+def test_a_step_and_its_undo_are_nothing_to_warn_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = ORDER + '@handles("cmd.cancelOrder")\nasync def cancel(context, command): ...\n'
+    (folder / "my_cancelled_order.py").write_text(text)
+    worker = made([], workers=["my_cancelled_order"], sagas=["my_cancelled_order"])
+    assert worker.queues[-2:] == ("cmd.placeOrder", "cmd.cancelOrder")
+    assert made(["cmd.placeOrder"], workers=["my_cancelled_order"], sagas=["my_cancelled_order"])
+    assert caplog.records == []
 
 
 def test_the_specifications_simulated_work_is_not_what_one_gets_unasked() -> None:

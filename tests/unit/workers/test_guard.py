@@ -12,7 +12,7 @@ from sagas.engine.messages import Command
 from tests.fakes.rows import APP
 from workers.sdk.guard import Verdict, judge
 
-from .rig import COMMAND, REGISTER
+from .rig import COMMAND, REGISTER, undo
 
 SECOND = replace(COMMAND, type=REGISTER, step="registerApp", expected_state="REGISTERING")
 
@@ -73,3 +73,48 @@ def test_a_command_that_waits_for_its_retry_is_not_worked_on() -> None:
 @pytest.mark.parametrize("reason", ["deadline", "unsent", "broker_down", "no_consumer"])
 def test_any_other_reason_to_wake_up_leaves_the_command_current(reason: str) -> None:
     assert verdict(wake_reason=reason) is Verdict.CURRENT
+
+
+UNDO = undo()
+BACK = {"state": "COMPENSATING", "command_id": "u-1"}
+
+
+@pytest.mark.req("S3-42")
+def test_an_undo_is_current_while_its_step_is_undone() -> None:
+    assert verdict(UNDO, **BACK) is Verdict.CURRENT
+    assert verdict(UNDO, **BACK | {"attempt": 7}) is Verdict.CURRENT
+    assert verdict(UNDO, state="COMPENSATING", command_id="u-2") is Verdict.NEWER
+    assert verdict(UNDO, **BACK | {"state": "COMPENSATION_FAILED", "blocker": "undo_failed"}) is Verdict.NEWER
+    assert verdict(UNDO, **BACK | {"state": "FAILED"}) is Verdict.NEWER
+
+
+@pytest.mark.parametrize("state", ["APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING"])
+def test_an_undo_of_a_saga_that_still_goes_ahead_is_early(state: str) -> None:
+    assert verdict(UNDO, state=state) is Verdict.OLDER
+    assert verdict(replace(UNDO, expected_state="FAILED"), state=state) is Verdict.OLDER
+
+
+def test_an_undo_of_a_completed_saga_is_past() -> None:
+    assert verdict(UNDO, state="COMPLETED", command_id=None) is Verdict.NEWER
+
+
+def test_an_undo_is_not_begun_while_it_is_paused_or_waits_for_its_retry() -> None:
+    assert verdict(UNDO, **BACK | {"blocker": "paused", "wake_at": None, "wake_reason": None}) is Verdict.NEWER
+    assert verdict(UNDO, **BACK | {"wake_reason": "retry"}) is Verdict.NEWER
+
+
+def test_an_undo_that_is_given_out_again_after_the_end_is_current() -> None:
+    late = replace(UNDO, expected_state="FAILED")
+    assert verdict(late, state="FAILED", command_id="u-1", wake_at=None, wake_reason=None) is Verdict.CURRENT
+    assert verdict(late, state="FAILED", command_id=None) is Verdict.NEWER
+    assert verdict(late, state="COMPENSATING", command_id="u-1") is Verdict.NEWER
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 9])
+def test_a_step_is_not_done_any_more_while_its_saga_is_undone(attempt: int) -> None:
+    assert verdict(replace(COMMAND, attempt=attempt), state="COMPENSATING") is Verdict.NEWER
+    assert verdict(replace(SECOND, attempt=attempt), state="COMPENSATING") is Verdict.NEWER
+
+
+def test_a_step_of_an_earlier_run_is_past_when_the_saga_runs_again() -> None:
+    assert verdict(state="APP_INITIATED", command_id="m-3", attempt=3) is Verdict.NEWER

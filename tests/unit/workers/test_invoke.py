@@ -18,7 +18,7 @@ from app.broker.port import Outgoing
 from sagas import Command
 from sagas.engine import messages
 from tests.support import eventually
-from workers import Context, Permanent, StepFailed, Transient, Unavailable
+from workers import Context, Permanent, Retry, StepFailed, Transient, Unavailable
 from workers.sdk.handlers import Handler
 from workers.sdk.invoke import invoke
 
@@ -60,6 +60,14 @@ FAILURES: list[tuple[StepFailed, dict[str, Any]]] = [
     (
         Transient("Slow", "try later", retry_after=1.5),
         {"type": "Slow", "message": "try later", "retryable": True, "retryAfterMs": 1500},
+    ),
+    (
+        Retry(after=30, message="503 from the forge"),
+        {"type": "Retry", "message": "503 from the forge", "retryable": True, "retryAfterMs": 30_000},
+    ),
+    (
+        Retry(0.25, type="Busy"),
+        {"type": "Busy", "message": "it asks to be tried again later", "retryable": True, "retryAfterMs": 250},
     ),
     (StepFailed("Odd", "x", retryable=False), {"type": "Odd", "message": "x", "retryable": False}),
     (Transient("Odd", "x", retry_after=-3.0), {"type": "Odd", "message": "x", "retryable": True, "retryAfterMs": 0}),
