@@ -41,6 +41,17 @@ async def run(handler: Handler, for_: Context) -> dict[str, Any]:
     return made
 
 
+def names(root: Path) -> list[str]:
+    """What is in the root, also half-made; the locks stay for ever."""
+    return sorted(name for name in os.listdir(root) if name != ".locks")
+
+
+def everything(root: Path) -> list[tuple[str, list[str], list[str]]]:
+    """Every folder and file, without the locks."""
+    found = [(folder, [name for name in inside if name != ".locks"], files) for folder, inside, files in os.walk(root)]
+    return sorted(one for one in found if not one[0].endswith("/.locks"))
+
+
 def git(*arguments: str, cwd: Path) -> str:
     env = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
     done = subprocess.run(["git", *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=True)
@@ -56,7 +67,7 @@ async def test_it_can_be_cloned_and_has_a_first_commit(create: Handler, root: Pa
     assert git("log", "--format=%an <%ae> %s", cwd=copy) == "Orchestrix <orchestrix@localhost> First commit"
     assert git("branch", "--show-current", cwd=copy) == "main"
     assert git("fsck", "--full", "--strict", cwd=root / "7.git") == ""
-    assert os.listdir(root) == ["7.git"]
+    assert names(root) == ["7.git"]
 
 
 async def test_it_says_which_step_made_it(create: Handler, root: Path) -> None:
@@ -67,6 +78,7 @@ async def test_it_says_which_step_made_it(create: Handler, root: Path) -> None:
         "appId": 7,
         "appName": "shop",
         "correlationId": "c-7",
+        "attempt": 1,
     }
 
 
@@ -93,7 +105,7 @@ async def test_the_same_step_again_changes_nothing_and_answers_the_same(create: 
 async def test_ten_at_once_make_one_and_all_succeed(create: Handler, root: Path) -> None:
     answers = await asyncio.gather(*(run(create, context()) for _ in range(10)))
     assert answers == [{"repoUrl": (root / "7.git").as_uri()}] * 10
-    assert os.listdir(root) == ["7.git"]
+    assert names(root) == ["7.git"]
     assert git("rev-list", "--count", "main", cwd=root / "7.git") == "1"
 
 
@@ -124,10 +136,10 @@ async def test_what_somebody_else_made_is_left_alone(
     create: Handler, root: Path, there: Callable[[Path], None]
 ) -> None:
     there(root)
-    before = sorted(os.walk(root))
+    before = everything(root)
     with pytest.raises(Permanent, match=r"7\.git is there already, and this step did not make it"):
         await run(create, context())
-    assert sorted(os.walk(root)) == before
+    assert everything(root) == before
 
 
 @pytest.mark.parametrize("other", [context("bank"), context(correlation_id="c-8")])
@@ -135,12 +147,12 @@ async def test_the_repository_of_the_same_id_in_an_older_database_is_not_taken_f
     create: Handler, root: Path, other: Context
 ) -> None:
     await run(create, other)
-    before = sorted(os.walk(root))
+    before = everything(root)
     with pytest.raises(
         Permanent, match=rf"app '{other.app_name}' \(correlation id {other.correlation_id}\)"
     ) as refused:
         await run(create, context())
-    assert (refused.value.type, sorted(os.walk(root))) == ("ForeignRepository", before)
+    assert (refused.value.type, everything(root)) == ("ForeignRepository", before)
 
 
 async def test_somebody_who_is_faster_is_noticed_at_the_rename(
@@ -155,7 +167,7 @@ async def test_somebody_who_is_faster_is_noticed_at_the_rename(
     monkeypatch.setattr(git_repo, "_seal", seal)
     with pytest.raises(Permanent):
         await run(create, context())
-    assert os.listdir(root) == ["7.git"]
+    assert names(root) == ["7.git"]
 
 
 async def test_what_a_killed_worker_left_behind_is_no_obstacle(create: Handler, root: Path) -> None:
@@ -165,7 +177,7 @@ async def test_what_a_killed_worker_left_behind_is_no_obstacle(create: Handler, 
     os.utime(old, (0, 0))
     assert await run(create, context())
     git_repo.handlers(GitSettings(root=str(root)))
-    assert sorted(os.listdir(root)) == [".unfinished-7-bb", "7.git"], "the young one may be somebody's work"
+    assert names(root) == [".unfinished-7-bb", "7.git"], "the young one may be somebody's work"
 
 
 def test_a_worker_starts_while_another_finishes_its_repository(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +202,7 @@ async def test_a_cancelled_step_leaves_neither_process_nor_folder(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not Path(f"/proc/{pid}").exists()
-    assert os.listdir(root) == []
+    assert names(root) == []
 
 
 async def test_gits_own_words_say_what_is_wrong(
@@ -201,7 +213,7 @@ async def test_gits_own_words_say_what_is_wrong(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(Transient, match=r"git ended with code 128: fatal: No space left on device") as failed:
         await run(create, context())
-    assert (failed.value.type, os.listdir(root)) == ("GitFailed", [])
+    assert (failed.value.type, names(root)) == ("GitFailed", [])
 
 
 async def test_a_disk_that_cannot_be_written_fails_the_step_for_now(
@@ -210,10 +222,10 @@ async def test_a_disk_that_cannot_be_written_fails_the_step_for_now(
     def full(path: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(git_repo, "_sync", full)
+    monkeypatch.setattr(git_repo, "sync", full)
     with pytest.raises(Transient, match=r"cannot be stored in .*: No space left on device"):
         await run(create, context())
-    assert os.listdir(root) == []
+    assert names(root) == []
 
 
 async def test_git_that_has_gone_is_this_workers_trouble_alone(

@@ -16,9 +16,11 @@ from app.persistence.engine import Database
 from app.persistence.pairs import APPS
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
+from sagas.engine.definition import COMPENSATING
 from sagas.engine.messages import Command
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start, command_for, start
+from sagas.engine.orders import command_for
+from sagas.engine.state import Instance, Progress
+from sagas.engine.transition import Start, start
 from workers import HandlerTable, Worker
 
 CATALOG = Catalog([APP_PROVISIONING])
@@ -46,6 +48,10 @@ class World:
         command = command_for(APP_PROVISIONING, row)
         assert command is not None
         return row, command
+
+    async def undone(self, name: str, step: str) -> tuple[Instance, Command]:
+        """A new row that is being brought back, and the command that undoes `step`."""
+        return await self.app(name, state=COMPENSATING, progress=Progress(todo=(step,), error="no luck"))
 
     async def send(self, *commands: Command) -> None:
         """Publishes commands as the relay does."""
