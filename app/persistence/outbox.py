@@ -100,14 +100,15 @@ async def delete(tx: Transaction, ids: Sequence[str]) -> None:
 async def withdraw(tx: Transaction, ids: Sequence[str]) -> set[str]:
     """Removes rows that need not be sent any more; the ids of those that no node has ever had in hand.
 
-    Those were never sent from here; of the others nobody knows. Waits for whoever holds the rows up to the limit on
-    locks, then raises `Contention`.
+    A row that a node may be sending now stays, so that what its saga owes next does not overtake it. Waits for whoever
+    holds the rows up to the limit on locks, then raises `Contention`.
     """
     if not ids:
         return set()
     which = tx.dialect.among(outbox.c.id, sorted(set(ids)))
-    query = select(outbox.c.id, outbox.c.claimed_by).where(which).order_by(outbox.c.id).with_for_update()
-    found = (await tx.execute(query)).all()
+    clock = tx.dialect.clock(tx.now())
+    query = select(outbox.c.id, outbox.c.claimed_by).where(which, outbox.c.claimed_until <= clock)
+    found = (await tx.execute(query.order_by(outbox.c.id).with_for_update())).all()
     await delete(tx, [row.id for row in found])
     return {row.id for row in found if row.claimed_by is None}
 

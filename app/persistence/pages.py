@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Boolean, FromClause, Select, and_, func, literal_column, or_, select, union_all
+from sqlalchemy import FromClause, Select, and_, func, literal_column, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Invalid
@@ -105,11 +105,15 @@ def _by_state(
 
 def _conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -> list[ColumnElement[bool]]:
     table = pair.instances.c
+    columns: list[ColumnElement[str]] = [table[pair.key], table.created_by]
+    if wanted.stuck:  # no planner knows how few these are
+        columns = [func.coalesce(column, column) for column in columns]
+    key, created_by = columns
     found: list[ColumnElement[bool]] = [] if pair.saga else [table.saga == saga]
     if wanted.states:
         found.append(table.state.in_(sorted(set(wanted.states))))
     if wanted.created_by is not None:
-        found.append(table.created_by == wanted.created_by)
+        found.append(created_by == wanted.created_by)
     if wanted.created_after is not None:
         found.append(table.created_at > wanted.created_after)
     if wanted.created_before is not None:
@@ -117,13 +121,13 @@ def _conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -
     if wanted.stuck is not None:
         found.extend(_stuck(table) if wanted.stuck else [_moving(table)])
     if wanted.prefix:
-        found.extend(begins(connection, table[pair.key], wanted.prefix))
+        found.extend(begins(connection, key, wanted.prefix))
     return found
 
 
 def _stuck(table: Any) -> list[ColumnElement[bool]]:
     # The text of the index, for the planners that compare it letter by letter; the states for the one without it.
-    return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})", Boolean())]
+    return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
 
 
 def _moving(table: Any) -> ColumnElement[bool]:

@@ -14,6 +14,7 @@ from app.persistence import instances
 from app.persistence.engine import Database
 from app.persistence.instances import Rewake
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
+from sagas.engine.orders import NEVER
 from sagas.engine.state import DEADLINE, Instance, Progress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 
@@ -278,3 +279,27 @@ async def test_times_are_kept_to_the_microsecond(database: Database) -> None:
     (found,) = await stored(database, APPS, [started("x", now=now)])
     assert found.created_at == now
     assert found.created_at.isoformat() == "2026-03-29T01:00:00.000001+00:00"
+
+
+async def test_coming_wake_ups_are_listed_the_soonest_first(database: Database, of: Of) -> None:
+    pair, saga = of
+    begun = await some(database, 9, pair, saga)
+    at = begun[0].created_at + timedelta(hours=1)
+    changed = [stepped(one, wake_at=at + timedelta(hours=place // 3)) for place, one in enumerate(reversed(begun[:6]))]
+    unlisted = [
+        stepped(begun[6], wake_at=NEVER),
+        stepped(begun[7], wake_at=None, wake_reason=None, blocker="paused"),
+        ended(begun[8]),
+    ]
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [(1, one) for one in changed + unlisted])
+    seen: list[Instance] = []
+    async with database.read() as connection:
+        after = None
+        while chunk := await instances.deadlines(connection, pair, [saga, "other"], 2, after):
+            seen += chunk
+            assert chunk[-1].wake_at
+            after = chunk[-1].wake_at, chunk[-1].id
+        assert await instances.deadlines(connection, pair, ["other"], 2) == []
+        assert await instances.deadlines(connection, pair, [], 2) == []
+    assert seen == sorted(changed, key=lambda one: (one.wake_at, one.id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,40 @@ async def test_filters_narrow_together(database: Database, of: Of) -> None:
     assert await names(database, pair, saga, between) == ["n2", "n3"]
     assert await names(database, pair, saga, Filter(states=["REGISTERING"], created_by="b", prefix="n3")) == ["n3"]
     assert await names(database, pair, saga, Filter(states=["REGISTERING"], created_by="a")) == []
+
+
+async def stuck_and_others(database: Database, pair: Pair, saga: str) -> list[str]:
+    """Names of those that are stuck, among others."""
+    changes: dict[str, dict[str, Any]] = {
+        "a-person": {"wake_at": None, "wake_reason": None, "blocker": "paused"},
+        "a-undo": {"wake_at": None, "wake_reason": None, "blocker": "undo_failed", "state": "COMPENSATION_FAILED"},
+        "b-unsent": {"wake_reason": "unsent"},
+        "b-broker": {"wake_reason": "broker_down", "state": "REGISTERING"},
+        "b-nobody": {"wake_reason": "no_consumer"},
+        "a-waits": {},
+        "b-retries": {"wake_reason": "retry"},
+    }
+    begun = await stored(database, pair, [started(name, saga) for name in [*changes, "a-over"]])
+    rows = [(1, stepped(one, **changes[one.key])) for one in begun[:-1]]
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [*rows, (1, ended(begun[-1]))])
+    return sorted(list(changes)[:5])
+
+
+@pytest.mark.parametrize("sort", ["createdAt", "-updatedAt", "key"])
+async def test_the_stuck_are_those_that_wait_for_more_than_their_worker(database: Database, of: Of, sort: str) -> None:
+    pair, saga = of
+    stuck = await stuck_and_others(database, pair, saga)
+    assert sorted(await names(database, pair, saga, Filter(stuck=True), sort)) == stuck
+    others = ["a-over", "a-waits", "b-retries"]
+    assert sorted(await names(database, pair, saga, Filter(stuck=False), sort)) == others
+    two = Filter(("REGISTERING", "COMPENSATION_FAILED", "COMPLETED"), stuck=True)
+    assert sorted(await names(database, pair, saga, two, sort)) == ["a-undo", "b-broker"]
+    assert sorted(await names(database, pair, saga, Filter(prefix="a-", stuck=True), sort)) == ["a-person", "a-undo"]
+    assert await names(database, pair, saga, Filter(prefix="a-", stuck=False), sort) in (others[:2], others[1::-1])
+    assert await names(database, pair, saga, Filter(created_by="nobody", stuck=True), sort) == []
+    every_one = await every(database, pair, saga, Filter(stuck=True), sort, 2)
+    assert [one.key for one in every_one] == await names(database, pair, saga, Filter(stuck=True), sort)
 
 
 PREFIXES = {

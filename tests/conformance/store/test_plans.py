@@ -1,0 +1,168 @@
+"""Does each statement find its rows by an index, whatever the size of the tables?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+
+from app.persistence import dead_letters, instances, moves, outbox
+from app.persistence.dead_letters import DeadLetterFilter
+from app.persistence.engine import Database, Transaction
+from app.persistence.instances import Filter, Rewake
+from app.persistence.moves import Owed
+from app.persistence.pairs import APPS, Pair
+from sagas.engine.state import Change, Instance
+from tests.conformance.store.build import ended, message, some, stepped
+from tests.conformance.store.plans import PRIMARY, Access, accesses, analyse, watched
+from tests.conformance.store.test_dead_letters import DIED, SECOND, letter
+
+Of = tuple[Pair, str]
+Work = Callable[[Transaction], Awaitable[Any]]
+ROWS = 3000
+
+
+async def found_by(database: Database, work: Work) -> list[Access]:
+    """How the rows of all statements of `work` are found."""
+    with watched(database) as sent:
+        async with database.begin() as tx:
+            await work(tx)
+    assert sent
+    return [access for one in sent for access in await accesses(database, one)]
+
+
+async def by_index(database: Database, work: Work, *indexes: str) -> None:
+    """Asserts that only these indexes are used, each by value."""
+    found = await found_by(database, work)
+    assert found
+    for access in found:
+        assert access.bounded, found
+        assert access.index in indexes, found
+
+
+@pytest.fixture
+async def many(database: Database, of: Of) -> list[Instance]:
+    """Instances of which the last ten live, among them the three that are stuck."""
+    pair, saga = of
+    begun = await some(database, ROWS, pair, saga)
+    stuck = [
+        stepped(begun[-1], wake_at=None, wake_reason=None, blocker="paused"),
+        stepped(begun[-2], wake_reason="no_consumer"),
+        stepped(begun[-3], wake_reason="unsent"),
+    ]
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [(1, one) for one in [*map(ended, begun[:-10]), *stuck]])
+    await analyse(database, pair.instances.name)
+    async with database.read() as connection:
+        found = await instances.guard(connection, pair, [one.id for one in begun[-10:]])
+    return [found[id] for id in sorted(found)]
+
+
+async def test_a_batch_of_sagas_touches_its_own_rows(database: Database, of: Of, many: list[Instance]) -> None:
+    pair, _ = of
+    ids = [one.id for one in many]
+    later = [stepped(one) for one in many]
+    changes = [(one.id, Change(one.version, "A", "B", "why", "ada", "c", None, None, one.updated_at)) for one in later]
+    owed = Owed([message(one.id, one.version) for one in later], "me", 30)
+    works: list[Work] = [
+        lambda tx: instances.lock(tx, pair, ids),
+        lambda tx: instances.lock_one(tx, pair, ids[0]),
+        lambda tx: instances.guard(tx, pair, ids),
+        lambda tx: instances.versions(tx, pair, ids),
+        lambda tx: moves.write(tx, pair, [(one.version - 1, one) for one in later], changes, owed),
+        lambda tx: instances.update(tx, pair, [(one.version, stepped(one)) for one in later]),
+        lambda tx: instances.update(tx, pair, [(99, stepped(one)) for one in later]),
+        lambda tx: instances.rewake(tx, pair, [Rewake(id, 3, tx.now(), "unsent", 7) for id in ids]),
+        lambda tx: instances.confirmed_late(tx, pair, [(id, "other", 7) for id in ids]),
+    ]
+    for work in works:
+        await by_index(database, work, PRIMARY)
+
+
+async def test_wake_ups_are_found_by_their_time(database: Database, of: Of, many: list[Instance]) -> None:
+    pair, saga = of
+    index = f"ix_{pair.instances.name}_wake_at"
+    await by_index(database, lambda tx: instances.due(tx, pair, [saga], 100), index)
+    await by_index(database, lambda tx: instances.deadlines(tx, pair, [saga], 5), index)
+    after = many[0].created_at + timedelta(seconds=1), 5
+    await by_index(database, lambda tx: instances.deadlines(tx, pair, [saga], 5, after), index)
+
+
+async def test_the_stuck_are_found_without_the_rest(database: Database, of: Of, many: list[Instance]) -> None:
+    pair, saga = of
+    name = pair.instances.name
+    mysql = database.dialect.name == "mysql"
+    index = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id" if mysql else f"ix_{name}_stuck"
+    all_stuck = Filter(stuck=True)
+    filters = [
+        all_stuck,
+        replace(all_stuck, prefix="name-"),
+        replace(all_stuck, created_by="ada"),
+        replace(all_stuck, created_after=many[0].created_at - timedelta(days=1)),
+    ]
+    for wanted, sort in product(filters, ("-createdAt", "createdAt", "-updatedAt", "key")):
+
+        async def listed(tx: Transaction, wanted: Filter = wanted, sort: str = sort) -> None:
+            assert len(await instances.page(tx, pair, saga, wanted, sort)) == 3
+
+        found = await found_by(database, listed)
+        assert [access.index for access in found] == [index], (wanted, sort)
+        assert found[0].bounded or not mysql, (wanted, sort)
+
+
+async def test_the_outbox_is_claimed_and_emptied_by_index(database: Database) -> None:
+    rows = [message(place, version) for place in range(ROWS // 2) for version in (1, 2)]
+    async with database.begin() as tx:
+        await outbox.insert(tx, rows, "other", 600)
+        await outbox.release(tx, [row.id for row in rows[:10]])
+    await analyse(database, "outbox")
+    ids = [row.id for row in rows[:10]]
+    works: list[Work] = [
+        lambda tx: outbox.claim(tx, "me", 30, 100),
+        lambda tx: outbox.release(tx, ids),
+        lambda tx: outbox.unpark(tx, ids),
+        lambda tx: outbox.park(tx, ids[0], "bad"),
+        lambda tx: outbox.of_instance(tx, "app", 1),
+        lambda tx: outbox.withdraw(tx, ids[5:]),
+        lambda tx: outbox.delete(tx, ids[:5]),
+    ]
+    for work in works:
+        await by_index(database, work, PRIMARY, "ix_outbox_claimed_until", "ix_outbox_saga_instance_id_version_n")
+
+
+async def test_dead_letters_are_found_by_index(database: Database) -> None:
+    letters = [
+        letter(f"n{place}", queue=f"q{place % 400}", saga="app", instance_id=place % 400, died_at=DIED + place * SECOND)
+        for place in range(ROWS)
+    ]
+    async with database.begin() as tx:
+        await dead_letters.record(tx, letters)
+        await dead_letters.redriven(tx, [one.id for one in letters[10:]], DIED + timedelta(days=1))
+    await analyse(database, "dead_letters")
+    after = letters[3].died_at, letters[3].id
+    ids = [one.id for one in letters[:5]]
+    every = ("died_at_id", "redriven_at_died_at_id", "queue_died_at_id", "saga_instance_id")
+    indexes = [f"ix_dead_letters_{columns}" for columns in every]
+    works: list[Work] = [
+        lambda tx: dead_letters.page(tx, DeadLetterFilter(), 5),
+        lambda tx: dead_letters.page(tx, DeadLetterFilter(), 5, after),
+        lambda tx: dead_letters.page(tx, DeadLetterFilter(queue="q1"), 5),
+        lambda tx: dead_letters.page(tx, DeadLetterFilter(open_only=False, queue="q1"), 5, after),
+        lambda tx: dead_letters.of_instance(tx, "app", 1),
+        lambda tx: dead_letters.record(tx, [replace(letters[-1], died_at=DIED)]),
+        lambda tx: dead_letters.redriven(tx, ids, DIED),
+        lambda tx: dead_letters.drop(tx, ids),
+    ]
+    for work in works:
+        await by_index(database, work, PRIMARY, *indexes)
+
+
+async def test_a_plan_without_an_index_is_seen(database: Database) -> None:
+    await some(database, 100)
+    found = await found_by(database, lambda tx: instances.page(tx, APPS, "app", Filter(), "-updatedAt"))
+    assert found[0].index is None
+    assert not found[0].bounded
