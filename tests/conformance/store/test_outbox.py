@@ -127,7 +127,7 @@ async def test_of_what_is_withdrawn_those_are_known_that_nobody_had(database: Da
 
 
 async def test_a_row_is_withdrawn_or_claimed_but_not_both(served: Database, served_peer: Database) -> None:
-    row = message(1, 1)
+    row, free = message(1, 1), message(2, 1)
     await put(served, row)
     async with served.begin() as tx:
         await outbox.claim(tx, "me", 30, 10)
@@ -135,9 +135,11 @@ async def test_a_row_is_withdrawn_or_claimed_but_not_both(served: Database, serv
         done, _ = await asyncio.wait({waiting}, timeout=0.2)
         assert not done, "whether it was claimed is not known yet"
     assert await waiting == set()
-    await put(served, row)
+    async with served.read() as connection:
+        assert await outbox.present(connection, [row.id]) == {row.id}, "it is being sent: nothing may overtake it"
+    await put(served, free)
     async with served.begin() as tx:
-        assert await outbox.withdraw(tx, [row.id]) == {row.id}
+        assert await outbox.withdraw(tx, [free.id]) == {free.id}
         assert await take(served_peer) == []
 
 
