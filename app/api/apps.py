@@ -6,11 +6,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from app.api import kinds, listing, shared
+from app.api import control, kinds, listing, shared
 from app.api.bodies import NewApp, parsed, read_object
 from app.api.listing import list_instances
 from app.api.routes import Call, Route
-from app.api.schemas import AppBody, AppPage
+from app.api.schemas import AppBody, AppPage, AppPreview
 from app.api.start import Wish, start
 
 NAME: Final = "appName"
@@ -55,4 +55,5 @@ ROUTES: Final = (
         problems=("bad_parameter", "unavailable"),
     ),
     *shared.of_one("apps", "/apps", "App", kinds.apps, AppBody),
+    *control.of_one("apps", "/apps", "App", kinds.apps, AppBody, AppPreview),
 )

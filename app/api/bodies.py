@@ -91,12 +91,17 @@ def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
     try:
         return saga.check(data)
     except BadData as refused:
-        raise invalid_body(
-            [
-                {"pointer": pointer(("data", *error["loc"])), "detail": str(error["msg"]).removeprefix("Value error, ")}
-                for error in refused.errors
-            ]
-        ) from None
+        raise bad_data(refused, "data") from None
+
+
+def bad_data(refused: BadData, *field: str) -> Problem:
+    """422 about what came in `field`, where the errors do not name that themselves."""
+    return invalid_body(
+        [
+            {"pointer": pointer((*field, *error["loc"])), "detail": str(error["msg"]).removeprefix("Value error, ")}
+            for error in refused.errors
+        ]
+    )
 
 
 def unstorable(value: object) -> list[str]:

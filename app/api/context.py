@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from app.lifecycle import Health
+from app.orchestration.actions import Acted, Action
 from app.orchestration.requests import StartRequest, StartResult
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
@@ -25,6 +28,44 @@ class Watch(Protocol):
         """Returns once the instance may have passed `since_version`, or `timeout` seconds have gone by."""
 
 
+class Control(Protocol):
+    """Does what a person asks of a saga. A caller that goes away does not undo what it has asked for."""
+
+    async def act(self, action: Action) -> Acted:
+        """Raises `NotFound`, `RefusedVerb`, `VersionMismatch`, `BadData`, `Invalid`, `Unavailable`."""
+
+
+class Explanation(Protocol):
+    """What a saga waits for: a code, a sentence, what helps, and since and until when, where that is known."""
+
+    @property
+    def blocker(self) -> str: ...
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def next_action(self) -> str: ...
+    @property
+    def since(self) -> datetime | None: ...
+    @property
+    def next_at(self) -> datetime | None: ...
+
+
+class Explainer(Protocol):
+    """Knows what each saga waits for."""
+
+    async def why(self, saga: str, id: int) -> Explanation:
+        """Raises `NotFound` and `Unavailable`."""
+
+
+class Redispatcher(Protocol):
+    """Sends again, under its old id, what live sagas have out."""
+
+    async def redispatch(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str
+    ) -> int:
+        """How many commands will be sent; None means all. Raises `NotFound` and `Unavailable`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """Everything that a handler may use."""
@@ -33,5 +74,10 @@ class ApiContext:
     catalog: Catalog
     starter: Starter
     watch: Watch
+    control: Control
+    explainer: Explainer
+    redispatcher: Redispatcher
     health: Health
     version: str
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The secrets by the names of those who have them; without any, everybody may do everything."""

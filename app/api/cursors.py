@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeGuard, TypeVar
 from zlib import crc32
@@ -30,10 +31,18 @@ def decode(order: str, cursor: str, kind: type[T]) -> tuple[T, int]:
     """
     made_for, plain, last_id = _opened(cursor)
     if made_for != order:
-        raise bad_parameter("cursor", "was made for a list of another order; begin again without it.")
+        raise _other()
     if not _whole(last_id):
         raise _strange()
     return _value(plain, kind), last_id
+
+
+def which(cursor: str, orders: Sequence[str]) -> int:
+    """For which of `orders`, by its place, `cursor` was made. Raises `Problem` 400 if for none of them."""
+    made_for = _opened(cursor)[0]
+    if made_for not in orders:
+        raise _other()
+    return orders.index(made_for)
 
 
 def _text(raw: bytes) -> str:
@@ -68,6 +77,10 @@ def _whole(value: object) -> bool:
 
 def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and storable(value)
+
+
+def _other() -> Problem:
+    return bad_parameter("cursor", "was made for a list of another order; begin again without it.")
 
 
 def _strange() -> Problem:

@@ -56,7 +56,7 @@ def _check(check: Check) -> dict[str, Any]:
 
 def _route(path: str, name: str, handler: Handler, summary: str) -> Route:
     answers: Answers = {200: json_of(HealthBody, "Yes."), 503: json_of(HealthBody, "No.")}
-    return Route("GET", path, name, handler, summary, tag="health", parameters=None, answers=answers)
+    return Route("GET", path, name, handler, summary, tag="health", parameters=None, answers=answers, public=True)
 
 
 ROUTES: Final = (

@@ -18,15 +18,17 @@ from sagas.engine.state import Instance
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
-ANYBODY: Final = "anonymous"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
 def key_of(
-    request: Request, body: Mapping[str, Any], answer: Callable[[Instance, str], StoredAnswer]
+    request: Request, actor: str, body: Mapping[str, Any], answer: Callable[[Instance, str], StoredAnswer]
 ) -> IdempotencyKey | None:
-    """The request's key, whose answers are made by `answer(instance, fingerprint)`. Raises `Problem` 400."""
+    """The request's key, whose answers are made by `answer(instance, fingerprint)`. Raises `Problem` 400.
+
+    It is the key of `actor` alone: nobody gets an answer that was made for somebody else.
+    """
     values = request.headers.getlist(HEADER)
     if not values:
         return None
@@ -37,7 +39,7 @@ def key_of(
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
     return IdempotencyKey(
-        scope=sha256(dump([ANYBODY, *place])).hexdigest(),
+        scope=sha256(dump([actor, *place])).hexdigest(),
         key=key,
         fingerprint=fingerprint,
         render=lambda instance: answer(instance, fingerprint),

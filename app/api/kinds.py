@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from app.api import views
 from app.api.problems import not_found
@@ -13,6 +13,8 @@ from app.persistence.pairs import Pair, pair_of
 from sagas.engine.definition import RESERVED, Saga
 from sagas.engine.messages import MAX_ID
 from sagas.engine.state import Instance
+
+APPS: Final = "/apps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,11 @@ class Kind:
     pair: Pair
     path: str
     view: Callable[[Instance], dict[str, Any]]
+
+    @property
+    def noun(self) -> str:
+        """What one of them is called there."""
+        return "app" if self.path == APPS else "instance"
 
     @property
     def states(self) -> frozenset[str]:
@@ -39,7 +46,7 @@ KindOf = Callable[[Call], Kind]
 
 def apps(call: Call) -> Kind:
     """The apps."""
-    return _kind(call, views.APP, "/apps", views.app)
+    return _kind(call, views.APP, APPS, views.app)
 
 
 def named(call: Call) -> Kind:

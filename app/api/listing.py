@@ -23,6 +23,7 @@ from sagas.engine.messages import dump
 DEFAULT_LIMIT: Final = 50
 DEFAULT_SORT: Final = "-createdAt"
 _NAME: Final = {"type": "string", "maxLength": LONGEST}
+_FLAG: Final = {"type": "boolean"}
 _TIME: Final = {"type": "string", "format": "date-time"}
 
 LIMIT: Final = Parameter("limit", "How many items a page has.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT})
@@ -40,6 +41,7 @@ def parameters(name: str) -> tuple[Parameter, ...]:
         Parameter("createdAfter", "Only what was started after this time.", _TIME),
         Parameter("createdBefore", "Only what was started before this time.", _TIME),
         Parameter("q", f"Only where {name} begins so. Upper and lower case differ.", _NAME),
+        Parameter("stuck", "Only what waits for a person, for the broker or for workers that are not there.", _FLAG),
         Parameter("sort", "The order; - descends.", {"type": "string", "enum": fields, "default": DEFAULT_SORT}),
         LIMIT,
         CURSOR,
@@ -96,4 +98,5 @@ def _filter(query: Query, kind: Kind) -> Filter:
         created_after=query.moment("createdAfter"),
         created_before=query.moment("createdBefore"),
         prefix=query.text("q", blank=True),
+        stuck=query.flag("stuck"),
     )

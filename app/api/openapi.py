@@ -6,9 +6,12 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api.bodies import NewApp, NewSaga
+from app.api.demands import DEMANDS
+from app.api.routes import BEARER
 from app.api.schemas import MODELS
 
 REF: Final = "#/components/schemas/{model}"
@@ -19,8 +22,17 @@ ABOUT: Final = (
 TAGS: Final = [
     {"name": "apps", "description": "Apps: their git repository is created, then they are registered."},
     {"name": "sagas", "description": "Sagas of any name, your own among them."},
+    {"name": "control", "description": "For people at the wheel: what is due, and what is to be sent again."},
     {"name": "health", "description": "For load balancers and for people."},
 ]
+SECURITY: Final = {
+    BEARER: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A secret of `ORCHESTRIX_API__TOKENS`; whose it is stands in the history as the actor. Where no "
+        "tokens are set, none is needed.",
+    }
+}
 
 
 def install(app: FastAPI) -> None:
@@ -37,7 +49,9 @@ def install(app: FastAPI) -> None:
 def _build(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes, tags=TAGS)
     _, schemas = models_json_schema([(model, "serialization") for model in MODELS], ref_template=REF)
-    _, asked = models_json_schema([(NewApp, "validation"), (NewSaga, "validation")], ref_template=REF)
-    components = document.setdefault("components", {}).setdefault("schemas", {})
-    components.update({**schemas["$defs"], **asked["$defs"]})
+    bodies: tuple[type[BaseModel], ...] = (NewApp, NewSaga, *DEMANDS)
+    _, asked = models_json_schema([(model, "validation") for model in bodies], ref_template=REF)
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = SECURITY
+    components.setdefault("schemas", {}).update({**schemas["$defs"], **asked["$defs"]})
     return document

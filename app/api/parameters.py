@@ -99,13 +99,28 @@ class Query:
         if text is None:
             return None
         try:
-            if _MOMENT.fullmatch(text):
-                return datetime.fromisoformat(text.upper()).astimezone(UTC)
-        except (ValueError, OverflowError):
-            pass
-        raise bad_parameter(
-            name, "must be a time with its zone such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00%2B01:00."
-        )
+            return read_moment(text)
+        except ValueError:
+            raise bad_parameter(
+                name, "must be a time with its zone such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00%2B01:00."
+            ) from None
+
+    def flag(self, name: str) -> bool | None:
+        """Yes or no; None where it is absent."""
+        text = self.text(name)
+        if text not in (None, "true", "false"):
+            raise bad_parameter(name, "must be true or false.")
+        return None if text is None else text == "true"
+
+
+def read_moment(value: object) -> datetime:
+    """A time of RFC 3339 with its zone, in UTC. Raises `ValueError` that says what is allowed."""
+    try:
+        if isinstance(value, str) and _MOMENT.fullmatch(value):
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("must be a time with its zone such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00")
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:

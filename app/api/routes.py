@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import problems
+from app.api.access import actor
 from app.api.context import ApiContext
 from app.api.parameters import Parameter, Query
 from app.api.schemas import ProblemBody
@@ -18,11 +19,12 @@ from app.api.schemas import ProblemBody
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, with its parameters checked."""
+    """One request of somebody who may ask, with its parameters checked."""
 
     context: ApiContext
     request: Request
     query: Query
+    actor: str
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -36,7 +38,8 @@ Handler = Callable[[Call], Awaitable[Response]]
 class Route:
     """One operation: what it does, and what its users must know of it. `problems` are codes from the table.
 
-    Parameters that are not named are refused; None lets all pass, for probes that add some against caches.
+    Parameters that are not named are refused; None lets all pass, for probes that add some against caches. Nobody needs
+    a token for what is `public`.
     """
 
     method: str
@@ -51,6 +54,7 @@ class Route:
     body: type[Any] | None = None
     answers: Mapping[int | str, Mapping[str, Any]] = field(default_factory=dict)
     problems: Sequence[str] = ()
+    public: bool = False
 
 
 ALWAYS: Final = ("bad_header", "internal_error")
@@ -77,10 +81,12 @@ def add(app: FastAPI, context: ApiContext, routes: Sequence[Route]) -> None:
 
 def _endpoint(context: ApiContext, route: Route) -> Callable[[Request], Awaitable[Response]]:
     handler, known = route.handler, route.parameters
+    tokens = {} if route.public else context.tokens
 
     async def endpoint(request: Request) -> Response:
+        who = actor(request, tokens)
         raw = b"" if known is None else request.scope["query_string"]
-        return await handler(Call(context, request, Query(raw, known or ())))
+        return await handler(Call(context, request, Query(raw, known or ()), who))
 
     return endpoint
 
@@ -91,7 +97,7 @@ def _answers(route: Route) -> dict[int | str, dict[str, Any]]:
 
 def _problems(route: Route) -> dict[int | str, dict[str, Any]]:
     by_status: dict[int, list[str]] = {}
-    for code in (*route.problems, *ALWAYS):
+    for code in (*route.problems, *([] if route.public else ["unauthorized"]), *ALWAYS):
         by_status.setdefault(problems.CODES[code].status, []).append(code)
     return {status: _problem(status, codes) for status, codes in sorted(by_status.items())}
 
@@ -106,6 +112,8 @@ def _problem(status: int, codes: Sequence[str]) -> dict[str, Any]:
     }
     if status == 503 or "idempotency_in_flight" in codes:
         answer["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+    if status == 401:
+        answer["headers"] = {"WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string"}}}
     return answer
 
 
@@ -126,12 +134,15 @@ def _extra(route: Route) -> dict[str, Any]:
     ]
     parameters += [_query(parameter) for parameter in route.parameters or ()] + list(route.headers)
     extra: dict[str, Any] = {"parameters": parameters} if parameters else {}
+    extra["security"] = [] if route.public else [{BEARER: []}]
     if route.body is not None:
         schema = {"$ref": f"#/components/schemas/{route.body.__name__}"}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return extra
 
 
+BEARER: Final = "bearer"
+"""What the document calls the way in which a request says who asks."""
 PATH_SCHEMAS: Final[Mapping[str, Any]] = {
     "id": {"type": "integer", "format": "int64", "minimum": 1},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$"},

@@ -6,12 +6,12 @@ from typing import Final
 
 from starlette.responses import Response
 
-from app.api import kinds, listing, shared
+from app.api import control, kinds, listing, shared
 from app.api.bodies import NewSaga, parsed, read_object
 from app.api.listing import list_instances
 from app.api.problems import Problem
 from app.api.routes import Call, Route
-from app.api.schemas import SagaBody, SagaPage
+from app.api.schemas import SagaBody, SagaPage, SagaPreview
 from app.api.start import Wish, start
 from app.api.views import APP
 
@@ -59,4 +59,5 @@ ROUTES: Final = (
         problems=("not_found", "bad_parameter", "unavailable"),
     ),
     *shared.of_one("sagas", "/sagas/{name}", "Saga", kinds.named, SagaBody),
+    *control.of_one("sagas", "/sagas/{name}", "Saga", kinds.named, SagaBody, SagaPreview),
 )

@@ -18,6 +18,11 @@ APP = {
     "correlationId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
     "createdAt": "2026-01-31T12:00:00.000000Z",
     "updatedAt": "2026-01-31T12:00:00.000000Z",
+    "attempt": 1,
+    "wakeAt": "2026-01-31T12:01:00.000000Z",
+    "wakeReason": "deadline",
+    "blocker": None,
+    "deadlineAt": None,
     "data": {},
 }
 CHANGE = {
@@ -44,6 +49,13 @@ class _Instance(BaseModel):
     correlationId: str
     createdAt: datetime
     updatedAt: datetime
+    attempt: int = Field(description="Which try of the present step this is, over all runs.")
+    wakeAt: datetime | None = Field(
+        description="When the machine acts by itself, if nothing happens before; null where it never will."
+    )
+    wakeReason: str | None = Field(description="For what it waits until then.")
+    blocker: str | None = Field(description="Why a person must act; null where the machine does.")
+    deadlineAt: datetime | None = Field(description="When the time of the whole run is over.")
     data: dict[str, Any]
 
 
@@ -124,9 +136,9 @@ class MessageBody(BaseModel):
     type: str
     id: str | None = Field(description="The message id, where it is known.")
     status: Literal["pending", "parked", "sent", "accepted", "ignored"] = Field(
-        description="A pending command has not been confirmed by the broker; a parked one cannot be sent."
+        description="A pending command has not left, or not been confirmed by the broker; a parked one cannot be sent."
     )
-    reason: str | None = Field(description="Why it was ignored or parked, or what a failure said.")
+    reason: str | None = Field(description="Why it was ignored, parked or has to wait, or what a failure said.")
     count: int = Field(description="How often; ignored messages of one type and reason are counted together.")
     version: int | None = Field(description="The version of the instance that sent the command or took the event.")
     at: datetime
@@ -137,6 +149,93 @@ class MessagePage(_Page):
     """All messages, the oldest first."""
 
     items: list[MessageBody]
+
+
+class _Preview(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    dryRun: Literal[True]
+    history: list[ChangeBody] = Field(description="The rows that its history would get; none if all is so already.")
+    undo: list[str] = Field(description="The steps that would be undone, the first one first.")
+    command: str | None = Field(description="The command that would be sent.")
+
+
+class AppPreview(_Preview):
+    """What a verb would do to an app; nothing has been changed."""
+
+    app: AppBody = Field(description="As it would be.")
+
+
+class SagaPreview(_Preview):
+    """What a verb would do to an instance; nothing has been changed."""
+
+    instance: SagaBody = Field(description="As it would be.")
+
+
+class WhyBody(BaseModel):
+    """What an instance waits for."""
+
+    model_config = _shown(
+        {
+            "id": 1,
+            "saga": "app",
+            "blocker": "no_consumer",
+            "sentence": "cmd.createGitRepo has 31 messages and no consumer.",
+            "nextAction": "Start a worker: orchestrix worker -q cmd.createGitRepo",
+            "since": "2026-01-31T12:00:00.000000Z",
+            "nextAt": "2026-01-31T12:01:00.000000Z",
+        }
+    )
+
+    id: int
+    saga: str
+    blocker: str = Field(description="What it is, for programs.")
+    sentence: str = Field(description="The same for people.")
+    nextAction: str = Field(description="What helps.")
+    since: datetime | None
+    nextAt: datetime | None = Field(description="When the machine acts by itself.")
+
+
+class WakeUpBody(BaseModel):
+    """When the machine acts by itself on one instance."""
+
+    model_config = _shown(
+        {
+            "saga": "app",
+            "id": 1,
+            "key": "billing",
+            "state": "APP_INITIATED",
+            "wakeAt": "2026-01-31T12:01:00.000000Z",
+            "wakeReason": "deadline",
+            "step": "createGitRepo",
+            "attempt": 1,
+            "deadlineAt": None,
+        }
+    )
+
+    saga: str
+    id: int
+    key: str
+    state: str
+    wakeAt: datetime
+    wakeReason: str
+    step: str | None = Field(description="The step that is out, or that is being undone.")
+    attempt: int
+    deadlineAt: datetime | None = Field(description="When the time of the whole run is over.")
+
+
+class WakeUpPage(_Page):
+    """Some wake-ups, the soonest first, and where the next ones begin."""
+
+    items: list[WakeUpBody]
+
+
+class RedispatchBody(BaseModel):
+    """What is sent again."""
+
+    model_config = _shown({"redispatched": 2})
+
+    redispatched: int = Field(description="How many commands.")
 
 
 class CheckBody(BaseModel):
@@ -177,16 +276,23 @@ class ProblemBody(BaseModel):
     code: str = Field(description="Which error this is, for programs. The list is at `/docs`.")
     errors: list[FieldError] | None = Field(None, description="For status 422: every wrong field.")
     existing: str | None = Field(None, description="For `already_exists`: where the one of that name is.")
+    allowed: list[str] | None = Field(None, description="For `illegal_transition`: the verbs that fit the state.")
+    current: int | None = Field(None, description="For `version_mismatch`: the version that it has now.")
 
 
 MODELS: tuple[type[BaseModel], ...] = (
     AppBody,
     AppPage,
+    AppPreview,
     ChangePage,
     HealthBody,
     MessagePage,
     ProblemBody,
+    RedispatchBody,
     SagaBody,
     SagaPage,
+    SagaPreview,
     StateEvent,
+    WakeUpPage,
+    WhyBody,
 )

@@ -18,22 +18,23 @@ from app.api.timeline import list_messages
 Answers = Mapping[int | str, Mapping[str, Any]]
 
 
-def _header(name: str, about: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def header(name: str, about: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A header of requests."""
     return {"name": name, "in": "header", "description": about, "schema": schema or {"type": "string"}}
 
 
 START_HEADERS: Final = (
-    _header(
+    header(
         HEADER,
         "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.",
         {"type": "string", "maxLength": 255},
     ),
-    _header(
+    header(
         "X-Correlation-ID",
         "Carried by every command and event; a UUID by default.",
         {"type": "string", "maxLength": 128},
     ),
-    _header("traceparent", "W3C Trace Context; carried along."),
+    header("traceparent", "W3C Trace Context; carried along."),
 )
 START_PROBLEMS: Final = (
     "malformed_json",
@@ -47,9 +48,9 @@ START_PROBLEMS: Final = (
     "unavailable",
     "outcome_unknown",
 )
-_SHOWN: Final = {"ETag": {"description": "The version in quotes.", "schema": {"type": "string"}}}
+SHOWN: Final = {"ETag": {"description": "The version in quotes.", "schema": {"type": "string"}}}
 _STARTED: Final = {
-    **_SHOWN,
+    **SHOWN,
     "Location": {"description": "Where it is from now on.", "schema": {"type": "string"}},
     REPLAYED: {"description": "`true` for a stored answer.", "schema": {"type": "string"}},
 }
@@ -89,9 +90,9 @@ _PROBLEMS: Final = ("not_found", "bad_parameter", "unavailable")
 def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any]) -> tuple[Route, ...]:
     """The calls about one instance below `path`."""
     one = f"{path}/{{id}}"
-    shown = {200: json_of(model, "As it is now.", _SHOWN), 304: {"description": "The client has it: `If-None-Match`."}}
-    none_match = _header("If-None-Match", "The ETag that the client has.")
-    resume = _header("Last-Event-ID", "The id of the last event that was seen.", {"type": "integer"})
+    shown = {200: json_of(model, "As it is now.", SHOWN), 304: {"description": "The client has it: `If-None-Match`."}}
+    none_match = header("If-None-Match", "The ETag that the client has.")
+    resume = header("Last-Event-ID", "The id of the last event that was seen.", {"type": "integer"})
 
     def route(suffix: str, name: str, handler: Handler, summary: str, **more: Any) -> Route:
         return Route("GET", one + suffix, name, handler, summary, tag=tag, problems=_PROBLEMS, **more)

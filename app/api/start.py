@@ -44,7 +44,7 @@ async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> 
         traceparent=traceparent,
         tracestate=tracestate,
     )
-    key = key_of(call.request, body, lambda instance, fingerprint: _stored(kind, instance, fingerprint))
+    key = key_of(call.request, call.actor, body, lambda instance, fingerprint: _stored(kind, instance, fingerprint))
     result = await call.context.starter.start(StartRequest(kind.saga.name, wanted, key))
     return _answer(kind, wish, result)
 

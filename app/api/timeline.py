@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,13 +12,13 @@ from app.api.kinds import Kind
 from app.api.listing import page_response
 from app.api.routes import Call
 from app.api.single import awaited
+from app.api.told import Told, commands, events
 from app.api.views import moment
 from app.persistence import history, notes, outbox
 from app.persistence.engine import Connection
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
-from sagas.engine.definition import STEP_FAILED, Saga
-from sagas.engine.state import Change
+from sagas.engine.state import PAUSED, RETRY, UNSENT, Change, Instance
 
 CHUNK: Final = 500
 Message = dict[str, Any]
@@ -29,14 +29,16 @@ async def list_messages(call: Call, kind: Kind) -> Response:
 
     With `wait`, as they are at the end of the wait.
     """
-    wanted = (await awaited(call, kind)).id
+    instance = await awaited(call, kind)
     async with call.context.database.read() as connection:
-        changes = await _all_changes(connection, kind, wanted)
-        unsent = await outbox.of_instance(connection, kind.saga.name, wanted)
-        ignored = await notes.listing(connection, kind.saga.name, wanted)
+        changes = await _all_changes(connection, kind, instance.id)
+        unsent = await outbox.of_instance(connection, kind.saga.name, instance.id)
+        ignored = await notes.listing(connection, kind.saga.name, instance.id)
+    present = {row.id for row in unsent}
+    sent = [told for told in commands(kind.saga, instance, changes) if told.change.command_id not in present]
     found = [(row.created_at, _unsent(row)) for row in unsent]
-    found += _sent(kind.saga, changes, {row.id for row in unsent})
-    found += _events(kind.saga, changes)
+    found += [(told.change.at, _sent(told, instance)) for told in sent]
+    found += [(told.change.at, _accepted(told)) for told in events(kind.saga, changes)]
     found += [(note.first_at, _ignored(note)) for note in ignored]
     found.sort(key=lambda pair: (pair[0], pair[1]["version"] or 0, pair[1]["kind"] == "command"))
     return page_response(call, [message for _, message in found], None)
@@ -52,27 +54,27 @@ async def _all_changes(connection: Connection, kind: Kind, wanted: int) -> Seque
             return found
 
 
-def _sent(saga: Saga, changes: Iterable[Change], unsent: set[str]) -> list[tuple[datetime, Message]]:
-    """The commands that have left: a row sends one where it leads into the state of a step."""
-    found: dict[str, tuple[datetime, Message]] = {}
-    for change in changes:
-        step = saga.step_in(change.to_state)
-        if step is None or change.command_id is None or change.command_id in unsent:
-            continue
-        message = _message("command", step.command, change.command_id, "sent", change.version, change.at)
-        found.setdefault(change.command_id, (change.at, message))
-    return list(found.values())
+def _sent(told: Told, instance: Instance) -> Message:
+    change = told.change
+    later = _later(instance) if change.command_id == instance.command_id else None
+    status = "pending" if later else "sent"
+    message = _message("command", told.type, change.command_id, status, change.version, change.at)
+    return {**message, "reason": later}
 
 
-def _events(saga: Saga, changes: Iterable[Change]) -> list[tuple[datetime, Message]]:
-    known = {step.event for step in saga.steps} | {STEP_FAILED}
-    found = []
-    for change in changes:
-        name, _, said = change.reason.partition(": ")
-        if name in known:
-            message = _message("event", name, change.caused_by, "accepted", change.version, change.at)
-            found.append((change.at, {**message, "reason": said or None}))
-    return found
+def _later(instance: Instance) -> str | None:
+    """Why the command that is out for `instance` is not to leave yet; history names it when it is decided on."""
+    paused = instance.blocker == PAUSED
+    reason = instance.progress.resume if paused else instance.wake_reason
+    if paused and reason in (RETRY, UNSENT):
+        return "it is paused"
+    return "it waits for its next try" if reason == RETRY else None
+
+
+def _accepted(told: Told) -> Message:
+    change = told.change
+    message = _message("event", told.type, change.caused_by, "accepted", change.version, change.at)
+    return {**message, "reason": told.said}
 
 
 def _unsent(row: OutboxRow) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sagas.engine.orders import NEVER
 from sagas.engine.state import Change, Instance
 
 APP: Final = "app"
@@ -13,6 +14,11 @@ APP: Final = "app"
 def moment(value: datetime) -> str:
     """RFC 3339 in UTC with six digits and `Z`."""
     return value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def perhaps(value: datetime | None) -> str | None:
+    """`moment`, where there is one that will ever come."""
+    return None if value is None or value >= NEVER else moment(value)
 
 
 def app(instance: Instance) -> dict[str, Any]:
@@ -34,6 +40,11 @@ def _shared(instance: Instance) -> dict[str, Any]:
         "correlationId": instance.correlation_id,
         "createdAt": moment(instance.created_at),
         "updatedAt": moment(instance.updated_at),
+        "attempt": instance.attempt,
+        "wakeAt": perhaps(instance.wake_at),
+        "wakeReason": instance.wake_reason,
+        "blocker": instance.blocker,
+        "deadlineAt": perhaps(instance.deadline_at),
         "data": dict(instance.data),
     }
 
@@ -54,5 +65,9 @@ def change(change: Change) -> dict[str, Any]:
 
 
 def etag(instance: Instance) -> str:
-    """The strong entity tag of `instance`: everything that is shown of it changes with the version alone."""
+    """The entity tag of `instance`: its version.
+
+    Everything that is shown of it changes with the version, but for the wake-up: how the machine waits is no change
+    that anybody has to decide upon anew.
+    """
     return f'"{instance.version}"'

@@ -13,6 +13,7 @@ Command = Callable[[argparse.Namespace], int]
 _PORT = 0, 65_535
 _ID = 1, 2**53 - 1
 _LIMIT = 1, 200
+_VERSION = 1, 2**31 - 1
 _CONCURRENCY = 1, 1000
 _EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
 
@@ -47,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_apps(commands)
     _add_sagas(commands)
+    _add_deadlines(commands)
+    _add_redispatch(commands)
     _add_others(commands)
     return parser
 
@@ -96,6 +99,7 @@ def _add_apps(commands: Any) -> None:
     _add_creation(create)
     _add_list(_leaf(actions, "list", "sagas:list_all", "list apps, newest first"), name="NAME")
     _add_readers(actions, "app")
+    _add_verbs(actions, "app")
     actions.choices["create"].set_defaults(saga="app")
     actions.choices["list"].set_defaults(saga="app")
 
@@ -110,6 +114,32 @@ def _add_sagas(commands: Any) -> None:
     _add_saga(listing)
     _add_list(listing, name="KEY")
     _add_readers(actions, None)
+    _add_verbs(actions, None)
+
+
+def _add_deadlines(commands: Any) -> None:
+    actions = _group(commands, "deadlines", "what sagas wait for, and until when")
+    listing = _leaf(actions, "list", "control:deadlines", "every next wake-up, the soonest first")
+    listing.add_argument("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
+    listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
+    _add_client(listing)
+    extend = _leaf(actions, "extend", "control:act", "set or extend the deadline of what one waits for")
+    until = extend.add_mutually_exclusive_group(required=True)
+    until.add_argument("--by", metavar="TIME", help="so much longer, as 30s, 5m or 2h")
+    until.add_argument("--at", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
+    cancel = _leaf(actions, "cancel", "control:act", "take the deadline away")
+    for command, verb in ((extend, "extend"), (cancel, "withdraw")):
+        command.set_defaults(verb=verb)
+        command.add_argument("--saga", default="app", metavar="SAGA", help="whose ID it is (app)")
+        _add_verb(command)
+
+
+def _add_redispatch(commands: Any) -> None:
+    command = _leaf(commands, "redispatch", "control:redispatch", "send again, under their ids, commands that are out")
+    command.add_argument("ids", nargs="*", type=_whole(*_ID), metavar="ID", help="only these of --saga")
+    command.add_argument("--saga", metavar="SAGA", help="only of this saga (all)")
+    _add_reason(command)
+    _add_client(command)
 
 
 def _add_others(commands: Any) -> None:
@@ -130,14 +160,57 @@ def _add_readers(actions: Any, saga: str | None) -> None:
         ("history", "every change of its state"),
         ("messages", "its messages: sent, waiting, ignored, dead"),
         ("watch", "follow its changes until it ends"),
+        ("why", "what it waits for, and what helps"),
     ):
-        command = _leaf(actions, name, f"sagas:{name}", meaning)
-        if saga:
-            command.set_defaults(saga=saga)
-        else:
-            _add_saga(command)
+        command = _leaf(actions, name, f"{'control' if name == 'why' else 'sagas'}:{name}", meaning)
+        _choose_saga(command, saga)
         command.add_argument("id", type=_whole(*_ID), metavar="ID", help="its number")
         _add_client(command)
+
+
+def _add_verbs(actions: Any, saga: str | None) -> None:
+    for name, meaning in (
+        ("retry", "try again now, or begin a failed one from the start"),
+        ("skip", "go on as if the present step had succeeded"),
+        ("edit", "change the data of a blocked or failed one"),
+        ("pause", "send nothing more for it"),
+        ("resume", "end the pause"),
+        ("cancel", "give up, and undo what was done"),
+        ("terminate", "give up, and undo nothing"),
+    ):
+        command = _leaf(actions, name, "control:act", meaning)
+        command.set_defaults(verb=name)
+        _choose_saga(command, saga)
+        if name == "edit":
+            command.add_argument(
+                "--data", required=True, metavar="JSON", help="an object; what is null is taken away (RFC 7396)"
+            )
+        if name == "skip":
+            command.add_argument(
+                "--output", dest="step_output", metavar="JSON", help="what the step would have answered: an object"
+            )
+        _add_verb(command)
+
+
+def _add_verb(command: argparse.ArgumentParser) -> None:
+    command.add_argument("id", type=_whole(*_ID), metavar="ID", help="its number")
+    _add_reason(command)
+    command.add_argument("--dry-run", action="store_true", help="only tell what would happen")
+    command.add_argument(
+        "--if-version", type=_whole(*_VERSION), metavar="N", help="only if it is still at this version"
+    )
+    _add_client(command)
+
+
+def _add_reason(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--reason", metavar="TEXT", help="why (by hand, and who you are here)")
+
+
+def _choose_saga(command: argparse.ArgumentParser, saga: str | None) -> None:
+    if saga:
+        command.set_defaults(saga=saga)
+    else:
+        _add_saga(command)
 
 
 def _add_saga(command: argparse.ArgumentParser) -> None:
@@ -170,6 +243,7 @@ def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
     add("--created-after", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
     add("--created-before", metavar="TIME", help="RFC 3339")
     add("--q", metavar="PREFIX", help=f"only where {name} begins like this (case matters)")
+    add("--stuck", action="store_true", help="only those that wait for a person, the broker or workers")
     add("--sort", metavar="FIELD", help="createdAt, updatedAt, appName or key; - in front descends (-createdAt)")
     add("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
     add("--cursor", metavar="CURSOR", help="go on where a list ended")
@@ -178,6 +252,9 @@ def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
 
 def _add_client(command: argparse.ArgumentParser) -> None:
     command.add_argument("--api", metavar="URL", help="the API (ORCHESTRIX_API_URL, else the dev of this folder)")
+    command.add_argument(
+        "--token", metavar="SECRET", help="who asks (better as ORCHESTRIX_API__TOKEN: others see your arguments)"
+    )
     _add_output(command)
 
 

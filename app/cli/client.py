@@ -18,6 +18,8 @@ ANSWER_TIMEOUT = 30.0
 
 _ERRORS: dict[int, type[OrchestrixError]] = {
     400: Invalid,
+    401: ConfigError,
+    403: ConfigError,
     404: NotFound,
     409: Conflict,
     412: Conflict,
@@ -31,11 +33,12 @@ _ERRORS: dict[int, type[OrchestrixError]] = {
 
 
 class Api:
-    """The API at `url`. Every call raises the error that fits the answer, `Unavailable` without one."""
+    """The API at `url`, asked with `token`. Every call raises the error that fits the answer, `Unavailable` without."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         self.url = hidden(url)
         self._parts = urlsplit(url)
+        self._access = {"Authorization": f"Bearer {token}"} if token else {}
 
     def get(
         self,
@@ -60,7 +63,7 @@ class Api:
 
     def instance(self, path: str, query: Mapping[str, Any] | None = None, *, patience: float = 0.0) -> dict[str, Any]:
         """One saga instance; `patience` as for `get`."""
-        return self._instance(self.get(path, query, patience=patience))
+        return self.instance_of(self.get(path, query, patience=patience))
 
     def all_items(self, path: str) -> list[Any]:
         """The items of all pages."""
@@ -75,11 +78,32 @@ class Api:
 
     def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The instance that a POST of `body` gives. Raises `OutcomeUnknown` if the answer got lost on its way."""
+        return self.instance_of(self.send("POST", path, body, headers))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The JSON object that comes for `body`. Raises `OutcomeUnknown` if the answer got lost on its way."""
         try:
             text = json.dumps(body, allow_nan=False).encode("ascii")
         except (ValueError, RecursionError) as wrong:
             raise Invalid(f"the request cannot be written as JSON: {wrong}") from wrong
-        return self._instance(self._call("POST", path, text, {"Content-Type": "application/json", **(headers or {})}))
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        found = self._call(method, path + _query(query), text, sent)
+        if not isinstance(found, dict):
+            raise self._stranger()
+        return found
+
+    def instance_of(self, found: Any) -> dict[str, Any]:
+        """`found`, which is to be a saga instance."""
+        if not isinstance(found, dict) or not {"id", "state", "version", "createdAt"} <= found.keys():
+            raise self._stranger()
+        return found
 
     @contextmanager
     def stream(self, path: str, headers: Mapping[str, str], silence: float) -> Iterator[http.client.HTTPResponse]:
@@ -135,9 +159,9 @@ class Api:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
-        sent = {"Accept": "application/json", "Connection": "close", "User-Agent": "orchestrix-cli", **headers}
+        own = {"Accept": "application/json", "Connection": "close", "User-Agent": "orchestrix-cli", **self._access}
         try:
-            connection.request(method, self._parts.path + path, body, sent)
+            connection.request(method, self._parts.path + path, body, {**own, **headers})
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise self._lost(method, error) from error
@@ -155,7 +179,7 @@ class Api:
             )
         return OutcomeUnknown(
             f"{self.url} took the request but gave no answer ({_why(error)}), so it may or may not have happened: "
-            "look with `list --q`, then try again"
+            "look at it, then try again"
         )
 
     def _parsed(self, content: bytes) -> Any:
@@ -163,11 +187,6 @@ class Api:
             return json.loads(content)
         except (ValueError, RecursionError) as wrong:
             raise self._stranger() from wrong
-
-    def _instance(self, found: Any) -> dict[str, Any]:
-        if not isinstance(found, dict) or not {"id", "state", "version", "createdAt"} <= found.keys():
-            raise self._stranger()
-        return found
 
     def _stranger(self) -> ConfigError:
         return ConfigError(f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL")
@@ -182,7 +201,13 @@ class Api:
                 raise Unavailable(f"{self.url} is not ready ({status}): try again in a moment")
             raise self._stranger()
         wait = response.getheader("Retry-After")
-        raise _ERRORS.get(status, GiveUp)(_sentence(problem, status) + (f" (again in {wait} s)" if wait else ""))
+        hint = f" (again in {wait} s)" if wait else self._hint(status)
+        raise _ERRORS.get(status, GiveUp)(_sentence(problem, status) + hint)
+
+    def _hint(self, status: int) -> str:
+        if status not in (401, 403):
+            return ""
+        return f" ({'correct' if self._access else 'set'} ORCHESTRIX_API__TOKEN)"
 
 
 def _query(query: Mapping[str, Any] | None) -> str:
@@ -197,6 +222,9 @@ def _sentence(problem: Mapping[str, Any], status: int) -> str:
     text = str(problem.get("detail") or problem.get("title") or f"the API answers {status}").removesuffix(".")
     details = problem.get("errors")
     parts = [_part(error) for error in details] if isinstance(details, list) else []
+    verbs = problem.get("allowed")
+    if isinstance(verbs, list):
+        parts.append(f"possible now: {', '.join(map(str, verbs)) or 'nothing'}")
     return "; ".join([text, *(part for part in parts if part and part not in text)])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -47,6 +48,7 @@ def _dev(arguments: argparse.Namespace) -> None:
     folder = Path.cwd()
     settings = load(arguments)
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
+    _warn_of_open_door(settings, DUTIES)
     with devfile.claimed(folder):
         from app.main import run_dev
 
@@ -61,6 +63,7 @@ def serve(arguments: argparse.Namespace) -> int:
     folder = Path.cwd()
     settings = load(arguments)
     roles = _roles(arguments.roles)
+    _refuse_open_door(settings, roles)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
     logs.setup(settings.log, node=settings.node_id, role="node")
@@ -161,10 +164,30 @@ def _placed(settings: Settings, folder: Path, broker_url: Callable[[], str]) -> 
     return settings.model_copy(update={"database_url": places.database(settings, folder), "broker_url": broker_url()})
 
 
+def _refuse_open_door(settings: Settings, roles: frozenset[str]) -> None:
+    if _door_is_open(settings, roles) and settings.api.auth != "none":
+        raise ConfigError(
+            f"whoever reaches {settings.http.host} could use the API: name who may, by ORCHESTRIX_API__TOKENS="
+            "name:secret,… or, where something else keeps others out, set ORCHESTRIX_API__AUTH=none"
+        )
+
+
 def _warn_of_open_door(settings: Settings, roles: frozenset[str]) -> None:
-    host = settings.http.host
-    if "api" in roles and host not in ("localhost", "::1") and not host.startswith("127."):
-        log.warning("the API asks nobody who he is: everyone who can reach %s:%d can use it", host, settings.http.port)
+    if _door_is_open(settings, roles):
+        where = (settings.http.host, settings.http.port)
+        log.warning("the API asks nobody who he is: everyone who can reach %s:%d can use it", *where)
+
+
+def _door_is_open(settings: Settings, roles: frozenset[str]) -> bool:
+    """Whether others than this machine's users can reach the API, and nobody asks them who they are."""
+    return "api" in roles and not settings.api.tokens and not _is_loopback(settings.http.host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name can mean anything
 
 
 def _port_of(url: str) -> int:

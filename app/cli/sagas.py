@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
-from typing import Any, NoReturn
-from urllib.parse import quote
+from typing import Any
 
-from app.cli import exits, output, places
+from app.cli import exits, output
 from app.cli.client import Api
 from app.cli.follow import ENDED, Progress, until_end, watched
-from app.cli.settings import load
+from app.cli.target import APP, api_of, json_object, path_of, words
 from app.errors import Invalid
 
-APP = "app"
 _FILTERS = {
     "state": "state",
     "created_by": "createdBy",
@@ -32,12 +28,12 @@ def create(arguments: argparse.Namespace) -> int:
     name = "appName" if arguments.saga == APP else "key"
     body: dict[str, Any] = {name: arguments.key, "createdBy": arguments.by}
     if arguments.data is not None:
-        body["data"] = _object(arguments.data)
+        body["data"] = json_object(arguments.data, "--data")
     headers = _idempotency(arguments.idempotency_key)
-    api = _api(arguments)
-    instance = api.post(_path(arguments), body, headers)
+    api = api_of(arguments)
+    instance = api.post(path_of(arguments), body, headers)
     if arguments.wait is None:
-        _show(arguments, instance)
+        show_instance(arguments, instance)
         return exits.OK
     return _create_and_wait(arguments, api, instance)
 
@@ -47,13 +43,13 @@ def _create_and_wait(arguments: argparse.Namespace, api: Api, instance: dict[str
     if arguments.output == "table":
         print(f"{arguments.saga} {instance['id']}  {output.visible(name_of(instance))}")
         progress = Progress(str(instance["createdAt"]))
-    instance = until_end(api, _path(arguments, instance["id"]), instance, arguments.wait, progress)
+    instance = until_end(api, path_of(arguments, instance["id"]), instance, arguments.wait, progress)
     if progress is None:
         output.print_json(instance)
     if instance["state"] not in ENDED:
         exits.warn(
             f"still {instance['state']} after {arguments.wait:g} s; it goes on by itself: "
-            f"`orchestrix {_words(arguments, 'watch')} {instance['id']}` follows it",
+            f"`orchestrix {words(arguments, 'watch')} {instance['id']}` follows it",
             "error",
         )
     return exits.OK if instance["state"] == "COMPLETED" else exits.FAILED
@@ -61,7 +57,9 @@ def _create_and_wait(arguments: argparse.Namespace, api: Api, instance: dict[str
 
 def list_all(arguments: argparse.Namespace) -> int:
     """`list`: one page; where there is more, its last line says how to go on."""
-    page = _api(arguments).page(_path(arguments), {name: getattr(arguments, flag) for flag, name in _FILTERS.items()})
+    filters = {name: getattr(arguments, flag) for flag, name in _FILTERS.items()}
+    filters["stuck"] = "true" if arguments.stuck else None
+    page = api_of(arguments).page(path_of(arguments), filters)
     if arguments.output == "json":
         output.print_json(page)
         return exits.OK
@@ -77,13 +75,13 @@ def list_all(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """`show`: the instance as it is now."""
-    _show(arguments, _api(arguments).instance(_path(arguments, arguments.id)))
+    show_instance(arguments, api_of(arguments).instance(path_of(arguments, arguments.id)))
     return exits.OK
 
 
 def history(arguments: argparse.Namespace) -> int:
     """`history`: every change of its state, oldest first."""
-    items = _api(arguments).all_items(_path(arguments, arguments.id) + "/history")
+    items = api_of(arguments).all_items(path_of(arguments, arguments.id) + "/history")
     if arguments.output == "json":
         output.print_json({"items": items})
         return exits.OK
@@ -97,7 +95,7 @@ def history(arguments: argparse.Namespace) -> int:
 
 def messages(arguments: argparse.Namespace) -> int:
     """`messages`: what was sent, waits, was ignored or could not be read."""
-    items = _api(arguments).all_items(_path(arguments, arguments.id) + "/messages")
+    items = api_of(arguments).all_items(path_of(arguments, arguments.id) + "/messages")
     if arguments.output == "json":
         output.print_json({"items": items})
         return exits.OK
@@ -108,7 +106,7 @@ def messages(arguments: argparse.Namespace) -> int:
 
 def watch(arguments: argparse.Namespace) -> int:
     """`watch`: each change as it comes, until the end; answers 1 if that is not COMPLETED."""
-    api, path = _api(arguments), _path(arguments, arguments.id)
+    api, path = api_of(arguments), path_of(arguments, arguments.id)
     state = ""
     for change in watched(api, path):
         state = change["toState"]
@@ -124,42 +122,6 @@ def name_of(instance: dict[str, Any]) -> str:
     return str(instance.get("appName") or instance.get("key") or "")
 
 
-def _api(arguments: argparse.Namespace) -> Api:
-    return Api(places.api(load(arguments), Path.cwd()))
-
-
-def _path(arguments: argparse.Namespace, instance: int | None = None) -> str:
-    base = "/apps" if arguments.saga == APP else f"/sagas/{_quoted(arguments.saga)}"
-    return base if instance is None else f"{base}/{instance}"
-
-
-def _quoted(name: str) -> str:
-    if name in ("", ".", ".."):
-        raise Invalid(f"{name!r} is no name of a saga")
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError as wrong:
-        raise Invalid("the saga's name is not valid text: write it in UTF-8") from wrong
-
-
-def _words(arguments: argparse.Namespace, action: str) -> str:
-    return f"apps {action}" if arguments.saga == APP else f"sagas {action} {arguments.saga}"
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as wrong:
-        raise Invalid(f'--data is not JSON ({wrong}): write an object, as \'{{"team": "blue"}}\'') from wrong
-    if not isinstance(found, dict):
-        raise Invalid('--data must be a JSON object, as \'{"team": "blue"}\'')
-    return found
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
 def _idempotency(key: str | None) -> dict[str, str]:
     if key is None:
         return {}
@@ -168,7 +130,8 @@ def _idempotency(key: str | None) -> dict[str, str]:
     return {"Idempotency-Key": key}
 
 
-def _show(arguments: argparse.Namespace, instance: dict[str, Any]) -> None:
+def show_instance(arguments: argparse.Namespace, instance: dict[str, Any]) -> None:
+    """The instance, as the user wants it."""
     if arguments.output == "json":
         output.print_json(instance)
     else:

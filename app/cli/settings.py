@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from app import config, crash
 from app.cli import devfile, exits, output
 from app.cli.places import hidden
@@ -23,7 +25,9 @@ _FLAGS = {
     "database_url": "database_url",
     "broker_url": "broker_url",
     "api": "api_url",
+    "token": "api__token",
 }
+HIDDEN = "***"
 _FROM_DEV = ("database_url", "broker_url", "api_url")
 
 
@@ -99,8 +103,15 @@ def _flat(settings: Settings) -> dict[str, Any]:
         value: Any = settings
         for part in name.split("."):
             value = getattr(value, part)
-        values[name] = list(value) if isinstance(value, tuple) else value
+        values[name] = _plain(value)
     return values
+
+
+def _plain(value: Any) -> Any:
+    """`value` for tables and JSON, with nothing of a secret but that there is one."""
+    if isinstance(value, Mapping):
+        return [f"{name}:{HIDDEN}" for name in value]
+    return HIDDEN if isinstance(value, SecretStr) else list(value) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> Any:

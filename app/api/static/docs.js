@@ -51,6 +51,11 @@ function field(name, value) {
   return [make("label", name, input), input];
 }
 
+// The reader's secret; it is kept nowhere else.
+const token = make("input");
+token.type = "password";
+token.autocomplete = "off";
+
 // A form that sends the request; streams are left to `curl -N`.
 function trial(api, path, method, operation) {
   const asked = (operation.parameters || []).filter((one) => one.in !== "header").map((one) => [one, ...field(one.name)]);
@@ -71,6 +76,7 @@ function trial(api, path, method, operation) {
     if (query.size) url += `?${query}`;
     const options = { method: method.toUpperCase() };
     if (text !== null) Object.assign(options, { body: body.value, headers: { "Content-Type": "application/json" } });
+    if (token.value) options.headers = { ...options.headers, Authorization: `Bearer ${token.value}` };
     output.hidden = false;
     try {
       const answer = await fetch(url, options);
@@ -106,6 +112,7 @@ function schemaView(name, schema) {
 async function show() {
   const api = await (await fetch("/openapi.json")).json();
   document.getElementById("about").prepend(`Version ${api.info.version}. ${api.info.description} `);
+  document.getElementById("about").append(make("label", "Token, where the API wants one ", token));
   const place = document.getElementById("operations");
   for (const tag of api.tags) {
     place.append(make("h2", tag.name), make("p", tag.description));

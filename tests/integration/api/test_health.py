@@ -93,14 +93,25 @@ async def test_every_operation_has_a_name_and_its_problems(world: World) -> None
     api = await document(world)
     found = operations(api)
     names = [one["operationId"] for _, _, one in found]
-    assert len(set(names)) == len(names) == 16
+    assert len(set(names)) == len(names) == 38
     assert {"createApp", "listApps", "getApp", "followApp", "startSaga", "getReady"} <= set(names)
+    assert {"retryApp", "skipSaga", "setDeadlineApp", "cancelDeadlineSaga", "whyApp", "listDeadlines"} <= set(names)
     for path, _, one in found:
         assert one["summary"]
         for status, answer in one["responses"].items():
             if int(status) >= 400 and not path.startswith("/health"):
                 assert list(answer["content"]) == ["application/problem+json"], (path, status)
                 assert answer["content"]["application/problem+json"]["examples"]
+
+
+async def test_every_operation_but_probes_asks_for_a_token(world: World) -> None:
+    api = await document(world)
+    (scheme,) = api["components"]["securitySchemes"]
+    assert api["components"]["securitySchemes"][scheme]["scheme"] == "bearer"
+    for path, _, one in operations(api):
+        public = path.startswith("/health")
+        assert one["security"] == ([] if public else [{scheme: []}])
+        assert ("401" in one["responses"]) != public
 
 
 async def test_no_shape_of_fastapis_own_errors_is_shown(world: World) -> None:

@@ -17,6 +17,7 @@ from app.api.views import moment
 from app.errors import Unavailable
 from app.persistence.tables import apps, outbox, saga_notes
 from sagas.engine.messages import StepError
+from sagas.engine.transition import block
 from tests.support import eventually
 
 from .answers import problem
@@ -155,7 +156,8 @@ async def test_a_prefix_is_matched_in_its_composed_form(world: World) -> None:
         ("createdAfter=2026-01-31", "createdAfter"),
         ("createdBefore=2026-01-31T12:00:00", "createdBefore"),
         ("cursor=rubbish", "cursor"),
-        ("stuck=true", "stuck"),
+        ("stuck=yes", "stuck"),
+        ("stuck=", "stuck"),
         ("q=a&q=b", "q"),
         ("q=%00", "q"),
         ("createdBy=%ff", "query"),
@@ -342,9 +344,27 @@ async def test_messages_of_a_good_run(world: World) -> None:
 
 async def test_messages_of_a_failure_say_why(world: World) -> None:
     started = await world.started()
-    await world.advance(started, "evt.stepFailed", error=StepError("Full", "disk: full", True))
+    await world.advance(started, "evt.stepFailed", error=StepError("Full", "disk: full", False))
     last = (await messages(world, started.id))[-1]
     assert (last["type"], last["status"], last["reason"]) == ("evt.stepFailed", "accepted", "Full: disk: full")
+
+
+async def test_the_command_of_the_next_try_has_not_left(world: World) -> None:
+    started = await world.started()
+    waiting = await world.advance(started, "evt.stepFailed", error=StepError("Full", "disk: full", True))
+    first, failure, again = await messages(world, started.id)
+    assert (first["id"], first["status"]) == (started.command_id, "sent")
+    assert (failure["type"], failure["reason"]) == ("evt.stepFailed", "Full: disk: full")
+    assert (again["id"], again["type"]) == (waiting.command_id, "cmd.createGitRepo")
+    assert (again["status"], again["reason"]) == ("pending", "it waits for its next try")
+
+
+async def test_what_waits_for_a_person_is_stuck(world: World) -> None:
+    held, _ = await world.started("held"), await world.started("free")
+    await world.store(held, block(held, "unsendable", "too large", clock.now()))
+    assert await names(world, "?stuck=true") == ["held"]
+    assert await names(world, "?stuck=false") == ["free"]
+    assert await names(world) == ["free", "held"]
 
 
 @pytest.mark.parametrize(("parked", "status"), [(None, "pending"), ("no such exchange", "parked")])

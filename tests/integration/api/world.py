@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -15,8 +16,9 @@ from pydantic import BaseModel, ConfigDict
 from app import clock
 from app.api.application import build
 from app.api.context import ApiContext
-from app.errors import Conflict
+from app.errors import Conflict, NotFound
 from app.lifecycle import Health
+from app.orchestration.actions import Acted, Action
 from app.orchestration.requests import KeyReused, Replayed, Started, StartRequest, StartResult, Taken
 from app.persistence import history, instances
 from app.persistence.engine import Database
@@ -26,8 +28,10 @@ from sagas import COMPLETED, NothingToUndo, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Event
+from sagas.engine.orders import Moved, Tick
+from sagas.engine.reaction import advance
 from sagas.engine.state import Instance
-from sagas.engine.transition import Moved, Start, advance, numbered, start
+from sagas.engine.transition import Start, numbered, start
 
 
 class Order(BaseModel):
@@ -110,13 +114,70 @@ class FakeWatch:
         self._moved = asyncio.Event()
 
 
+class FakeControl:
+    """Keeps what it is asked, and answers what it was told to."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self.answer: Acted | Exception | None = None
+
+    async def act(self, action: Action) -> Acted:
+        """The answer that was laid ready."""
+        self.actions.append(action)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        assert self.answer is not None
+        return self.answer
+
+
+@dataclass(frozen=True)
+class Because:
+    """Why a saga waits."""
+
+    blocker: str
+    sentence: str
+    next_action: str
+    since: datetime | None = None
+    next_at: datetime | None = None
+
+
+class FakeExplainer:
+    """Knows the reasons that it was told."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, int], Because] = {}
+
+    async def why(self, saga: str, id: int) -> Because:
+        """The reason; raises `NotFound`."""
+        if (saga, id) not in self.known:
+            raise NotFound(f"there is no {saga} {id}")
+        return self.known[saga, id]
+
+
+class FakeRedispatcher:
+    """Keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Sequence[str] | None, Sequence[int] | None, str, str]] = []
+
+    async def redispatch(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str
+    ) -> int:
+        """One command for each id, else 7."""
+        self.asked.append((sagas, ids, actor, reason))
+        return 7 if ids is None else len(ids)
+
+
 @dataclass
 class World:
-    """The API over a database of its own, with a starter and a watch that tests can steer."""
+    """The API over a database of its own, with parts behind it that tests can steer."""
 
     database: Database
     health: Health = field(default_factory=Health)
     watch: FakeWatch = field(default_factory=FakeWatch)
+    control: FakeControl = field(default_factory=FakeControl)
+    explainer: FakeExplainer = field(default_factory=FakeExplainer)
+    redispatcher: FakeRedispatcher = field(default_factory=FakeRedispatcher)
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
     client: httpx.AsyncClient = field(init=False)
@@ -124,8 +185,25 @@ class World:
     def __post_init__(self) -> None:
         self.starter = FakeStarter(self)
         self.health.started = True
-        self.app = build(ApiContext(self.database, CATALOG, self.starter, self.watch, self.health, "1.2.3"))
+        self.app = self.built()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
+    def built(self, **tokens: str) -> FastAPI:
+        """The application; it asks for these tokens."""
+        return build(
+            ApiContext(
+                database=self.database,
+                catalog=CATALOG,
+                starter=self.starter,
+                watch=self.watch,
+                control=self.control,
+                explainer=self.explainer,
+                redispatcher=self.redispatcher,
+                health=self.health,
+                version="1.2.3",
+                tokens=tokens,
+            )
+        )
 
     async def start(self, saga: str, wanted: Start) -> Instance:
         """A new instance with its history; raises `Conflict` if the name is taken."""
@@ -147,7 +225,7 @@ class World:
     async def advance(self, instance: Instance, event: str, **more: Any) -> Instance:
         """What `event` makes of `instance`, committed and announced."""
         happened = Event(event, instance.id, instance.correlation_id, None, "e-1", instance.command_id, {}, **more)
-        moved = advance(_saga(instance.saga), instance, happened, clock.uuid7(), clock.now())
+        moved = advance(_saga(instance.saga), instance, happened, Tick(clock.now(), clock.uuid7()))
         assert isinstance(moved, Moved)
         await self.store(instance, moved)
         return moved.instance

@@ -1,0 +1,260 @@
+"""Which calls are there for a person who steps in, and what do they answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import Response
+
+from app.api import views
+from app.api.bodies import bad_data, parsed, read_object
+from app.api.demands import DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
+from app.api.headers import if_match
+from app.api.kinds import Kind, KindOf, instance_id
+from app.api.parameters import Parameter
+from app.api.problems import Problem, bad_parameter, invalid_body, not_found
+from app.api.routes import Call, Handler, Route
+from app.api.schemas import WhyBody
+from app.api.shared import SHOWN, header, json_of
+from app.api.start import JSON
+from app.errors import Invalid, NotFound
+from app.orchestration.actions import Acted, Action, VersionMismatch
+from sagas.engine.asks import Ask, RefusedVerb, Verb
+from sagas.engine.control import BadAsk
+from sagas.engine.definition import BadData
+from sagas.engine.messages import dump
+
+NO_REASON: Final = "no reason was given"
+DRY_RUN: Final = Parameter(
+    "dryRun", "Tell what would happen, and change nothing.", {"type": "boolean", "default": False}
+)
+REASON: Final = Parameter("reason", "Why; it stands in the history. May be in the body instead.")
+IF_MATCH: Final = header("If-Match", "Only if the version is still this one: the ETag that was last seen.")
+PROBLEMS: Final = ("not_found", "bad_parameter", "illegal_transition", "version_mismatch", "unavailable")
+BODY_PROBLEMS: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid_body")
+
+
+class _Verb(NamedTuple):
+    """One verb: how it is called over HTTP, with which body, and what it does."""
+
+    verb: Verb
+    method: str
+    suffix: str
+    body: type[Demand]
+    summary: str
+    about: str
+
+
+_VERBS: Final = (
+    _Verb(
+        Verb.RETRY,
+        "POST",
+        "/retry",
+        Demand,
+        "Try again",
+        "Ends the wait for the next try, tries a failed undo anew, or begins a failed run again.",
+    ),
+    _Verb(
+        Verb.SKIP,
+        "POST",
+        "/skip",
+        SkipDemand,
+        "Go on as if the step had succeeded",
+        "Where an undo has failed: go on as if the step had been undone.",
+    ),
+    _Verb(
+        Verb.PAUSE,
+        "POST",
+        "/pause",
+        Demand,
+        "Send nothing more",
+        "What workers have already goes on, and its success counts; its failure is judged at the end of the pause.",
+    ),
+    _Verb(Verb.RESUME, "POST", "/resume", Demand, "End the pause", "Sends what is due, and waits on for the rest."),
+    _Verb(
+        Verb.CANCEL,
+        "POST",
+        "/cancel",
+        Demand,
+        "Give up, and undo what was done",
+        "In reverse order; what is under way is waited for, then undone too.",
+    ),
+    _Verb(Verb.TERMINATE, "POST", "/terminate", Demand, "Give up, and undo nothing", "At once."),
+    _Verb(
+        Verb.EDIT,
+        "PATCH",
+        "",
+        EditDemand,
+        "Change the data",
+        "A merge patch, checked by the saga's model. Only while it is blocked or has failed.",
+    ),
+    _Verb(
+        Verb.SET_DEADLINE,
+        "PATCH",
+        "/deadline",
+        DeadlineDemand,
+        "Set or extend the deadline of what it waits for",
+        "That of the whole run, where there is one and it would come before, moves with it.",
+    ),
+)
+
+
+def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any], preview: type[Any]) -> tuple[Route, ...]:
+    """The calls about one instance below `path`; they answer a `model`, or a `preview` where nothing is to change."""
+    one = f"{path}/{{id}}"
+    shapes = {"anyOf": [_reference(model), _reference(preview)]}
+    done = json_of(model, "As it is from now on; with `dryRun`, as it would be.", SHOWN)
+    done["content"]["application/json"]["schema"] = shapes
+    more: dict[str, Any] = {"tag": tag, "headers": (IF_MATCH,), "answers": {200: done}}
+
+    def route(verb: _Verb) -> Route:
+        handler, problems = _asking(kind_of, verb), (*PROBLEMS, *BODY_PROBLEMS)
+        name = f"{_camel(verb.verb)}{noun}"
+        given = {"parameters": (DRY_RUN,), "body": verb.body, "problems": problems, **more}
+        return Route(verb.method, one + verb.suffix, name, handler, verb.summary, verb.about, **given)
+
+    return (
+        *(route(verb) for verb in _VERBS),
+        Route(
+            "DELETE",
+            f"{one}/deadline",
+            f"cancelDeadline{noun}",
+            _withdrawing(kind_of),
+            "Take the deadline away",
+            "What it waits for, and the whole run, may take as long as it takes.",
+            parameters=(DRY_RUN, REASON),
+            problems=(*PROBLEMS, *BODY_PROBLEMS),
+            **more,
+        ),
+        Route(
+            "GET",
+            f"{one}/why",
+            f"why{noun}",
+            _explaining(kind_of),
+            "What does it wait for, and what helps?",
+            tag=tag,
+            answers={200: json_of(WhyBody, "One sentence, and the next action.")},
+            problems=("not_found", "bad_parameter", "unavailable"),
+        ),
+    )
+
+
+def _asking(kind_of: KindOf, verb: _Verb) -> Handler:
+    async def ask(call: Call) -> Response:
+        target = _Target.of(call, kind_of)
+        demand = parsed(verb.body, await read_object(call.request))
+        return await _act(call, target, demand.ask(verb.verb, call.actor))
+
+    return ask
+
+
+def _withdrawing(kind_of: KindOf) -> Handler:
+    async def withdraw(call: Call) -> Response:
+        target = _Target.of(call, kind_of)
+        return await _act(call, target, Ask(Verb.CANCEL_DEADLINE, call.actor, await _reason(call)))
+
+    return withdraw
+
+
+class _Target(NamedTuple):
+    """Whom a verb is for, and on which conditions."""
+
+    kind: Kind
+    id: int
+    version: int | None
+    dry_run: bool
+
+    @classmethod
+    def of(cls, call: Call, kind_of: KindOf) -> _Target:
+        """What path, header and query say. Raises `Problem` 400 or 404."""
+        kind = kind_of(call)
+        return cls(kind, instance_id(call, kind), if_match(call.request), bool(call.query.flag(DRY_RUN.name)))
+
+
+async def _reason(call: Call) -> str:
+    """What the query or the body says: not every client can send a body with DELETE."""
+    asked = call.query.text(REASON.name)
+    try:
+        reason = sentence(asked) if asked is not None else None
+    except ValueError as refused:
+        raise bad_parameter(REASON.name, f"{refused}.") from None
+    if await call.request.body():
+        reason = parsed(Withdrawal, await read_object(call.request)).reason or reason
+    return reason or NO_REASON
+
+
+def _explaining(kind_of: KindOf) -> Handler:
+    async def explain(call: Call) -> Response:
+        kind = kind_of(call)
+        wanted = instance_id(call, kind)
+        with _refusals(kind, wanted):
+            found = await call.context.explainer.why(kind.saga.name, wanted)
+        body = {
+            "id": wanted,
+            "saga": kind.saga.name,
+            "blocker": found.blocker,
+            "sentence": found.sentence,
+            "nextAction": found.next_action,
+            "since": views.perhaps(found.since),
+            "nextAt": views.perhaps(found.next_at),
+        }
+        return Response(dump(body), media_type=JSON)
+
+    return explain
+
+
+async def _act(call: Call, target: _Target, ask: Ask) -> Response:
+    kind = target.kind
+    with _refusals(kind, target.id, *(["data"] if ask.verb is Verb.EDIT else [])):
+        action = Action(kind.saga.name, target.id, ask, target.version, target.dry_run)
+        acted = await call.context.control.act(action)
+    if target.dry_run:
+        return Response(dump(_preview(kind, acted)), media_type=JSON)
+    return Response(dump(kind.view(acted.instance)), headers={"ETag": views.etag(acted.instance)}, media_type=JSON)
+
+
+def _preview(kind: Kind, acted: Acted) -> dict[str, Any]:
+    return {
+        "dryRun": True,
+        kind.noun: kind.view(acted.instance),
+        "history": [views.change(change) for change in acted.history],
+        "undo": list(acted.undo),
+        "command": acted.command.type if acted.command else None,
+    }
+
+
+@contextmanager
+def _refusals(kind: Kind, wanted: int, *field: str) -> Iterator[None]:
+    """Makes a problem of each way to refuse; what the saga's model refuses came in `field`."""
+    try:
+        yield
+    except NotFound:
+        raise not_found(f"{kind.saga.name} {wanted}") from None
+    except RefusedVerb as refused:
+        allowed = [verb.value for verb in refused.allowed]
+        raise Problem("illegal_transition", _told(refused), allowed=allowed) from None
+    except VersionMismatch as other:
+        etag = {"ETag": f'"{other.current}"'}
+        raise Problem("version_mismatch", _told(other), headers=etag, current=other.current) from None
+    except BadAsk as refused:
+        raise bad_data(refused) from None
+    except BadData as refused:
+        raise bad_data(refused, *field) from None
+    except Invalid as refused:
+        raise invalid_body([{"pointer": "", "detail": str(refused).removesuffix(".")}]) from None
+
+
+def _told(error: Exception) -> str:
+    text = str(error).removesuffix(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _camel(verb: Verb) -> str:
+    first, *others = verb.value.split("-")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _reference(model: type[Any]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}

@@ -1,0 +1,69 @@
+"""Which API and which saga does a command mean, and what does it send there?"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from app.cli import places
+from app.cli.client import Api
+from app.cli.settings import load
+from app.errors import Invalid
+
+APP = "app"
+
+
+def api_of(arguments: argparse.Namespace) -> Api:
+    """The API, asked with the token of the settings. Raises `ConfigError` and `Unavailable` if nobody names one."""
+    settings = load(arguments)
+    token = settings.api.token
+    return Api(places.api(settings, Path.cwd()), token.get_secret_value() if token else None)
+
+
+def path_of(arguments: argparse.Namespace, instance: int | None = None) -> str:
+    """Where the instances of the saga are, or one of them."""
+    base = "/apps" if arguments.saga == APP else f"/sagas/{_quoted(arguments.saga)}"
+    return base if instance is None else f"{base}/{instance}"
+
+
+def words(arguments: argparse.Namespace, action: str) -> str:
+    """The command that does `action` to the same kind of saga."""
+    return f"apps {action}" if arguments.saga == APP else f"sagas {action} {arguments.saga}"
+
+
+def json_object(text: str, flag: str) -> dict[str, Any]:
+    """The JSON object that stands behind `flag`. Raises `Invalid`."""
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as wrong:
+        raise Invalid(f'{flag} is not JSON ({wrong}): write an object, as \'{{"team": "blue"}}\'') from wrong
+    if not isinstance(found, dict):
+        raise Invalid(f'{flag} must be a JSON object, as \'{{"team": "blue"}}\'')
+    return found
+
+
+def reason_of(arguments: argparse.Namespace) -> str:
+    """What the user gives as his reason; if none, that it was done by hand, and who was at the keyboard."""
+    if arguments.reason is not None:
+        return str(arguments.reason)
+    try:
+        return f"by hand ({getpass.getuser()})"
+    except (OSError, KeyError, ImportError):  # a container can run under a number that nobody has
+        return "by hand"
+
+
+def _quoted(name: str) -> str:
+    if name in ("", ".", ".."):
+        raise Invalid(f"{name!r} is no name of a saga")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as wrong:
+        raise Invalid("the saga's name is not valid text: write it in UTF-8") from wrong
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
