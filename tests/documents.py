@@ -45,7 +45,7 @@ def block(document: Path, language: str, holding: str) -> str:
 
 def saga_table(saga: Saga) -> str:
     """The saga's steps, one a line, then its immediate moves."""
-    head = "| step | state meanwhile | command | success | leads to | time | undone by (later) |"
+    head = "| step | state meanwhile | command | success | leads to | time | undone by |"
     rows = [head, "|---" * 7 + "|", *(_row(step) for step in saga.steps)]
     moves = [f"{source} → {target}" for source, target in saga.immediate.items()]
     return "\n".join([*rows, *(["", f"At once, by the orchestrator: {', '.join(moves)}."] if moves else [])])

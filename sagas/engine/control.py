@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from . import undo
 from .asks import Acted, Ask, RefusedVerb, Verb
-from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga
+from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga, milliseconds
 from .failure import Failure, fail
 from .messages import MAX_DATA, dump
 from .orders import NEVER, Moved, Tick, armed, command_for, issued, out, progressed
@@ -49,7 +49,8 @@ def _possible(saga: Saga, instance: Instance) -> set[Verb]:
     found = {Verb.TERMINATE}
     if instance.state not in (COMPENSATING, COMPENSATION_FAILED):
         found |= {Verb.CANCEL, *([Verb.SKIP] if saga.step_in(instance.state) else [])}
-    return found | _by_wait(instance)
+    found |= _by_wait(instance)
+    return found if out(saga, instance) is not None else found - {Verb.RETRY}
 
 
 def _by_wait(instance: Instance) -> set[Verb]:
@@ -98,7 +99,7 @@ def _stay(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> tuple[Instanc
 
 def _retry(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     if instance.state == FAILED:
-        return _acted(_run_again(saga, instance, ask, tick))
+        return _acted(_run_again(saga, instance, ask, tick), instance)
     if instance.blocker == UNDO_FAILED:
         return _acted(_undo_again(saga, instance, ask, tick))
     here = out(saga, instance)
@@ -110,7 +111,9 @@ def _retry(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 def _run_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
     row = _row(instance, ask, saga.initial, tick)
-    kept = Progress(attempts=instance.progress.attempts, left=instance.progress.left)
+    before = instance.progress
+    unfinished = (*before.left, *(name for name in before.todo if name not in before.left))
+    kept = Progress(attempts=undo.all_attempts(saga, instance), left=unfinished, undone=before.undone)
     deadline = tick.now + saga.timeout if saga.timeout is not None else None
     begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)
     return sending(saga, issued(saga, begun, tick), [row])
@@ -141,10 +144,10 @@ def _skip(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _edit(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    data = merged(instance.data, ask.patch or {})
-    if len(dump(data)) > MAX_DATA:
-        raise BadAsk("data", f"the data would be over {MAX_DATA} bytes")
-    data = saga.check(data)
+    patch = ask.patch or {}
+    if len(dump(patch)) > MAX_DATA:
+        raise BadAsk("data", f"must be at most {MAX_DATA} bytes")
+    data = saga.check(merged(instance.data, patch))
     if data == instance.data:
         return Acted(instance)
     same, row = _stay(saga, instance, ask, tick)
@@ -167,21 +170,37 @@ def merged(data: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pause(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     same, row = _stay(saga, instance, ask, tick)
-    rest = max(timedelta(0), (instance.wake_at or tick.now) - tick.now)
     reason = RETRY if instance.wake_reason == RETRY else DEADLINE
-    held = armed(replace(same, blocker=PAUSED), reason, min(rest, _LONGEST_REST), tick.now)
+    rest = min(_until(instance.wake_at, tick) or timedelta(0), _LONGEST_REST)
+    run = _until(instance.deadline_at, tick)
+    same = progressed(replace(same, blocker=PAUSED), run_ms=None if run is None else milliseconds(run))
+    held = armed(same, reason, rest, tick.now)
     withdrawn = instance.command_id if instance.progress.awaited is None else None
     return Acted(held, (row,), None, withdrawn, held.progress.todo)
 
 
 _LONGEST_REST: Final = timedelta(days=36500)
+"""What a pause remembers of a deadline that was cancelled: no step has that much time."""
+
+
+def _until(at: datetime | None, tick: Tick) -> timedelta | None:
+    return None if at is None else max(timedelta(0), at - tick.now)
+
+
+def _freed(instance: Instance, reason: str, tick: Tick) -> Instance:
+    """`instance` without its pause, which has cost it no time."""
+    rest, run_ms = timedelta(milliseconds=instance.wait_ms), instance.progress.run_ms
+    free = progressed(replace(instance, blocker=None), resume=None, held=None, run_ms=None)
+    if run_ms is not None:
+        free = replace(free, deadline_at=tick.now + timedelta(milliseconds=run_ms))
+    free = armed(free, RETRY if reason == RETRY else DEADLINE, rest, tick.now)
+    return free if rest < _LONGEST_REST else replace(free, wake_at=NEVER)
 
 
 def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     same, row = _stay(saga, instance, ask, tick)
     reason, held = instance.progress.resume or DEADLINE, instance.progress.held
-    free = progressed(replace(same, blocker=None), resume=None, held=None)
-    free = armed(free, RETRY if reason == RETRY else DEADLINE, timedelta(milliseconds=instance.wait_ms), tick.now)
+    free = _freed(same, reason, tick)
     if held is not None:
         judged = fail(saga, free, Failure.from_json(held), tick)
         return _acted(replace(judged, history=(row, *judged.history)))
@@ -195,21 +214,22 @@ def _cancel(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     unsure = instance.progress.unanswered
     waits = flying and instance.blocker != UNSENDABLE
     moved = undo.begin(saga, instance, reason, tick, current=unsure and not waits, awaited=waits, actor=ask.actor)
-    return _acted(moved, instance)
+    if (awaited := moved.instance.progress.awaited) is None:
+        return _acted(moved, instance)
+    coming = undo.with_undo(saga, [awaited, *moved.instance.progress.todo])
+    return replace(_acted(moved, instance), undo=coming)
 
 
 def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    left = undo.possible_effects(saga, instance, current=True)
-    awaited = saga.step(instance.progress.awaited or "")
+    names = [step.name for step in undo.possible_effects(saga, instance, current=True)]
+    left = undo.with_undo(saga, [*names, instance.progress.awaited or ""])
     reason = f"{ask.verb.value}: {ask.reason}"
-    steps = [*([awaited] if awaited is not None else []), *left]
-    moved = undo.end(saga, instance, reason, tick, actor=ask.actor, left_behind=steps)
+    moved = undo.end(saga, instance, reason, tick, actor=ask.actor, left_behind=left)
     return replace(_acted(moved, instance), undo=())
 
 
 def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    before = instance.wake_at if instance.wake_at is not None and instance.wake_at < NEVER else tick.now
-    at = ask.at if ask.at is not None else before + (ask.extend_by or timedelta(0))
+    at = ask.at if ask.at is not None else _extended(instance, ask.extend_by or timedelta(0), tick)
     if not tick.now <= at < NEVER:
         raise BadAsk("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")
     if at == instance.wake_at:
@@ -218,6 +238,14 @@ def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
     wait_ms = (at - tick.now) // timedelta(milliseconds=1)
     return Acted(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
+
+
+def _extended(instance: Instance, by: timedelta, tick: Tick) -> datetime:
+    before = instance.wake_at if instance.wake_at is not None and instance.wake_at < NEVER else tick.now
+    try:
+        return before + by
+    except OverflowError:
+        return NEVER
 
 
 def _cancel_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from . import undo
-from .definition import COMPENSATION_FAILED, STEP_FAILED, Saga
+from .definition import COMPENSATING, COMPENSATION_FAILED, STEP_FAILED, Saga
 from .messages import StepError
 from .orders import MAX_REASON, Moved, Out, Tick, armed, out, progressed
 from .state import DEADLINE, PAUSED, RETRY, UNDO_FAILED, Instance
@@ -69,10 +69,9 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
         unsure = instance.progress.unanswered or not failure.answered
         return undo.answered(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
     here = out(saga, instance)
-    assert here is not None, "only an order that is out can fail"
-    if _worth_another(here, instance, failure):
+    if here is not None and _worth_another(here, instance, failure):
         return _retry(saga, instance, here, failure, tick)
-    if here.undoes:
+    if instance.state == COMPENSATING:
         return _give_up(saga, instance, failure, tick)
     unsure = instance.progress.unanswered or not failure.answered
     instance = progressed(instance, error=failure.told)

@@ -113,14 +113,12 @@ def rested(instance: Instance) -> Instance:
 
 def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
     """`instance` to be woken after `wait`, or at the end of its run's own time; while it is paused, after the pause."""
-    wait_ms = milliseconds(wait)
     if instance.blocker == PAUSED:
         held = replace(instance.progress, resume=reason)
-        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=wait_ms)
-    at = now + wait
+        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=milliseconds(wait))
     if instance.deadline_at is not None and not instance.progress.todo:
-        at = min(at, instance.deadline_at)
-    return replace(instance, wake_at=at, wake_reason=reason, wait_ms=wait_ms, blocker=None)
+        wait = min(wait, max(timedelta(0), instance.deadline_at - now))
+    return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait), blocker=None)
 
 
 def left(instance: Instance, key: str) -> Mapping[str, int]:
@@ -135,5 +133,6 @@ def progressed(instance: Instance, **changes: Any) -> Instance:
 
 
 def cleared(instance: Instance) -> Progress:
-    """What the run still has to remember once an order has ended well: its attempts, and effects that were left."""
-    return Progress(attempts=instance.progress.attempts, left=instance.progress.left)
+    """What the run still has to remember once an order has ended well: its attempts, and what earlier runs left."""
+    before = instance.progress
+    return Progress(attempts=before.attempts, left=before.left, undone=before.undone, run_ms=before.run_ms)

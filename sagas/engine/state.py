@@ -29,7 +29,8 @@ class Progress:
     `unanswered` says that one of them ended without a word. `error` is the last failure, for people.
     While it is undone: `todo` are the steps still to undo, the present one first; `undone` those that are; `awaited` is
     the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at the end of the
-    pause, and `resume` the wake-up reason to come back to. `left` are steps of an earlier run that were not undone.
+    pause, `resume` the wake-up reason to come back to, and `run_ms` what was left of the run's own time. `left` are
+    steps of an earlier run that were not undone.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Progress:
     held: Mapping[str, Any] | None = None
     resume: str | None = None
     left: tuple[str, ...] = ()
+    run_ms: int | None = None
 
     def to_json(self) -> dict[str, Any] | None:
         """What is stored: the fields that are set; None if none is."""

@@ -15,6 +15,7 @@ from .definition import (
     STEP_FAILED,
     Saga,
     Step,
+    milliseconds,
 )
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Event, dump
@@ -46,6 +47,7 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
     """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`."""
     first = saga.steps[0]
     deadline = now + saga.timeout if saga.timeout is not None else None
+    wait = min(first.timeout, saga.timeout) if saga.timeout is not None else first.timeout
     instance = Instance(
         id=0,
         saga=saga.name,
@@ -56,9 +58,9 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         correlation_id=asked.correlation_id,
         command_id=command_id,
         attempt=1,
-        wake_at=min(now + first.timeout, deadline) if deadline else now + first.timeout,
+        wake_at=now + wait,
         wake_reason=DEADLINE,
-        wait_ms=first.timeout_ms,
+        wait_ms=milliseconds(wait),
         blocker=None,
         data=dict(asked.data),
         definition_version=saga.version,

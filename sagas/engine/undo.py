@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 from .definition import COMPENSATING, FAILED, Compensation, Saga, Step
-from .orders import Moved, Tick, issued, left, out, progressed, rested
-from .state import DEADLINE, ORCHESTRATOR, PAUSED, RETRY, Change, Instance, Progress
+from .orders import Moved, Tick, issued, out, progressed, rested
+from .state import DEADLINE, ORCHESTRATOR, PAUSED, RETRY, UNDO_FAILED, UNSENT, Change, Instance, Progress
 from .transition import Ignored, change, move, sending
 
 
@@ -30,6 +30,13 @@ def possible_effects(saga: Saga, instance: Instance, *, current: bool) -> list[S
 def _before(saga: Saga, step: Step, here: int, current: bool) -> bool:
     there = saga.position(step.state)
     return here < len(saga.path) and (there < here or (current and there == here))
+
+
+def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
+    """Which of these steps have an undo, each of them once, in the order in which they are undone."""
+    wanted = set(names)
+    steps = sorted(saga.steps, key=lambda step: saga.position(step.state), reverse=True)
+    return tuple(step.name for step in steps if step.name in wanted and isinstance(step.undo, Compensation))
 
 
 def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
@@ -63,7 +70,8 @@ def begin(
     progress = Progress(
         attempts=all_attempts(saga, instance),
         todo=todo,
-        error=instance.progress.error or reason,
+        undone=tuple(name for name in instance.progress.undone if name not in todo),
+        error=reason,
         unanswered=instance.progress.unanswered,
         sent=instance.progress.sent,
         awaited=here.name if awaited and here is not None else None,
@@ -85,7 +93,7 @@ def _waiting(instance: Instance, tick: Tick) -> Instance:
 def in_flight(instance: Instance) -> bool:
     """Whether a command may be in a worker's hands now."""
     reason = instance.progress.resume if instance.blocker == PAUSED else instance.wake_reason
-    never_sent = instance.blocker == PAUSED and reason == "unsent"
+    never_sent = instance.blocker == PAUSED and reason == UNSENT
     return instance.progress.held is None and reason != RETRY and not never_sent
 
 
@@ -97,15 +105,15 @@ def end(
     *,
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
-    left_behind: Sequence[Step] = (),
+    left_behind: tuple[str, ...] = (),
 ) -> Moved:
     """`instance` FAILED. `left_behind` are steps that are not undone: another run's undo will include them."""
     row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
     progress = Progress(
         attempts=all_attempts(saga, instance),
         error=instance.progress.error or reason,
-        undone=instance.progress.undone,
-        left=tuple(step.name for step in left_behind),
+        undone=tuple(name for name in instance.progress.undone if name not in left_behind),
+        left=left_behind,
     )
     failed = rested(replace(move(saga, instance, FAILED, row), progress=progress, deadline_at=None))
     return Moved(failed, (row,), None)
@@ -118,9 +126,8 @@ def answered(
     progress = instance.progress
     step = saga.step(progress.awaited or "")
     assert step is not None
-    include = (step.name,) if current and isinstance(step.undo, Compensation) else ()
     attempts = {**progress.attempts, step.name: instance.attempt}
-    todo = (*include, *progress.todo)
+    todo = with_undo(saga, [*progress.todo, *([step.name] if current else [])])
     instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
     if not todo:
         return end(saga, instance, reason, tick, caused_by=caused_by)
@@ -133,14 +140,13 @@ def undone(
     """The first of the steps to undo is undone, or was `skipped` for a reason by an actor."""
     progress = instance.progress
     done, *rest = progress.todo
-    here = out(saga, instance)
     reason, actor = skipped or (f"undone {done}", ORCHESTRATOR)
-    attempts = left(instance, here.key) if here is not None else progress.attempts
-    gone = progress.undone if skipped else (*progress.undone, done)
-    after = progressed(instance, todo=tuple(rest), undone=gone, attempts=attempts)
+    others = tuple(name for name in progress.undone if name != done)
+    gone = others if skipped else (*others, done)
+    after = progressed(instance, todo=tuple(rest), undone=gone, attempts=all_attempts(saga, instance))
     if instance.state == FAILED:
         row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
-        return Moved(rested(move(saga, after, FAILED, row)), (row,), None)
+        return sending(saga, _unwatched(issued(saga, move(saga, after, FAILED, row), tick)), [row])
     if rest:
         return _on(saga, after, reason, tick, caused_by=caused_by, actor=actor)
     if skipped:
@@ -153,21 +159,44 @@ def undone(
 def again(
     saga: Saga, instance: Instance, step: Step, reason: str, tick: Tick, caused_by: str | None
 ) -> Moved | Ignored:
-    """A step succeeded after its undo was sent: it is undone once more, whatever its worker has refused."""
-    progress = instance.progress
+    """A step succeeded while, or after, its saga is brought back: it is undone, perhaps once more.
+
+    Whatever its worker has refused, the effect is there now. A step that a person has left alone is not among these.
+    """
     if instance.state == FAILED:
-        if step.name not in progress.undone or progress.todo:
-            return Ignored("ended")
-        row = change(instance, FAILED, reason, tick.now, caused_by=caused_by)
-        late = move(saga, progressed(instance, todo=(step.name,)), FAILED, row)
-        return sending(saga, _unwatched(issued(saga, late, tick)), [row])
-    if step.name in progress.todo[1:]:
+        return _again_after_the_end(saga, instance, step, reason, tick, caused_by)
+    progress = instance.progress
+    sent = 0 if _undo_is_to_be_sent(instance) else 1
+    if step.name in progress.todo[sent:]:
         return Ignored("will-be-undone")
-    if step.name not in (*progress.undone, *progress.todo):
+    if not isinstance(step.undo, Compensation) or step.name not in progress.attempts:
         return Ignored("nothing-to-undo")
     row = change(instance, instance.state, reason, tick.now, caused_by=caused_by)
-    todo = (progress.todo[0], step.name, *progress.todo[1:])
+    todo = (*progress.todo[:sent], *with_undo(saga, [step.name, *progress.todo[sent:]]))
     return Moved(move(saga, progressed(instance, todo=todo), instance.state, row), (row,), None)
+
+
+def _again_after_the_end(
+    saga: Saga, instance: Instance, step: Step, reason: str, tick: Tick, caused_by: str | None
+) -> Moved | Ignored:
+    """The undo that is out, if any, is of another step, or was sent too early: there is room for one at a time."""
+    todo = instance.progress.todo
+    if step.name in todo[1:]:
+        return Ignored("will-be-undone")
+    row = change(instance, FAILED, reason, tick.now, caused_by=caused_by)
+    if todo and todo[0] != step.name:
+        return Moved(move(saga, progressed(instance, todo=(*todo, step.name)), FAILED, row), (row,), None)
+    attempts = all_attempts(saga, instance)
+    late = progressed(instance, todo=(step.name, *todo[1:]), attempts=attempts)
+    return sending(saga, _unwatched(issued(saga, move(saga, late, FAILED, row), tick)), [row])
+
+
+def _undo_is_to_be_sent(instance: Instance) -> bool:
+    """Whether the first undo leaves only after what is known now: then it undoes that too."""
+    progress, reason = instance.progress, instance.wake_reason
+    if instance.blocker == PAUSED:
+        reason = progress.resume
+    return progress.awaited is not None or instance.blocker == UNDO_FAILED or reason in (RETRY, UNSENT)
 
 
 def _unwatched(instance: Instance) -> Instance:

@@ -12,8 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from sagas import COMPLETED, Command, Event, NothingToUndo, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.messages import StepError
+from sagas.engine.orders import Moved, Tick
+from sagas.engine.reaction import advance
 from sagas.engine.state import Instance
-from sagas.engine.transition import Moved, Start, advance, numbered, start
+from sagas.engine.transition import Ignored, Start, numbered, start
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)
@@ -70,17 +72,32 @@ def success(kind: str, **more: Any) -> Event:
     return Event(type=kind, **(given | more))
 
 
+FOR_GOOD = StepError("OutOfDisk", "no space left", retryable=False)
+
+
 def failure(causation_id: str | None, error: StepError | None = None, **more: Any) -> Event:
-    """An `evt.stepFailed` for the command `causation_id`."""
+    """An `evt.stepFailed` for the command `causation_id`, worth another try unless `error` says otherwise."""
     why = error or StepError("OutOfDisk", "no space left", retryable=True)
     return success("evt.stepFailed", causation_id=causation_id, error=why, **more)
 
 
+def tick(command_id: str = SECOND, now: datetime = LATER, chance: float = 0.5) -> Tick:
+    """What rules cannot find out themselves."""
+    return Tick(now, command_id, chance)
+
+
 def moved(saga: Saga, instance: Instance, event: Event, command_id: str = SECOND, now: datetime = LATER) -> Moved:
     """What `advance` gives, which must be a move."""
-    result = advance(saga, instance, event, command_id, now)
+    result = advance(saga, instance, event, tick(command_id, now))
     assert isinstance(result, Moved), result
     return result
+
+
+def ignored(saga: Saga, instance: Instance, event: Event) -> str:
+    """Why `advance` does not take the event, which it must not."""
+    result = advance(saga, instance, event, tick("never-used"))
+    assert isinstance(result, Ignored), result
+    return result.reason
 
 
 def along(saga: Saga, steps: int, data: Mapping[str, Any] | None = None) -> Instance:

@@ -61,7 +61,16 @@ def test_owners() -> None:
     assert catalog.saga("order") is ORDER
 
 
-@pytest.mark.parametrize("name", ["evt.stepFailed", "evt.nobody", "cmd.pay", "evt.gitRepoDeleted", ""])
+def test_owners_of_undo() -> None:
+    catalog, step = Catalog([APP_PROVISIONING]), APP_PROVISIONING.steps[0]
+    owner = catalog.event("evt.gitRepoDeleted")
+    assert catalog.command("cmd.deleteGitRepo") == owner == Owner(APP_PROVISIONING, step, undoes=True)
+    assert owner is not None
+    assert owner.order is step.undo
+    assert Owner(APP_PROVISIONING, step).order is step
+
+
+@pytest.mark.parametrize("name", ["evt.stepFailed", "evt.nobody", "cmd.pay", ""])
 def test_events_without_an_owner(name: str) -> None:
     assert Catalog([APP_PROVISIONING, ORDER]).event(name) is None
 
@@ -74,8 +83,23 @@ def test_unknown_saga_and_command() -> None:
 
 def test_names_of_all_queues() -> None:
     catalog = Catalog([APP_PROVISIONING, saga("x", undo=UNDO)])
-    assert catalog.commands == ("cmd.createGitRepo", "cmd.registerApp", "cmd.x")
-    assert catalog.events == ("evt.gitRepoCreated", "evt.appRegistered", "evt.xDone", "evt.stepFailed")
+    assert catalog.commands == (
+        "cmd.createGitRepo",
+        "cmd.deleteGitRepo",
+        "cmd.registerApp",
+        "cmd.unregisterApp",
+        "cmd.x",
+        "cmd.undo",
+    )
+    assert catalog.events == (
+        "evt.gitRepoCreated",
+        "evt.gitRepoDeleted",
+        "evt.appRegistered",
+        "evt.appUnregistered",
+        "evt.xDone",
+        "evt.undone",
+        "evt.stepFailed",
+    )
 
 
 def test_an_empty_catalog_still_hears_of_failures() -> None:

@@ -66,6 +66,14 @@ WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "more than a calendar holds": (lambda: Saga("x", (step(timeout=timedelta.max),)), "to ten years"),
     "never tried": (lambda: Saga("x", (step(retry=RetryPolicy(attempts=0)),)), "it is at least 1"),
     "retry waits backwards": (lambda: Saga("x", (step(retry=RetryPolicy(base=timedelta(-1))),)), "base and cap"),
+    "cap of a century": (
+        lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(days=36500))),)),
+        "from nothing to ten years",
+    ),
+    "undo never tried": (lambda: undone(retry=RetryPolicy(attempts=0)), "step 'one', undo: attempts counts the first"),
+    "undo's cap under base": (lambda: undone(retry=RetryPolicy(cap=timedelta(0))), "step 'one', undo: a retry's base"),
+    "no time for the run": (lambda: Saga("x", (step(),), timeout=timedelta(0)), "saga 'x': the timeout must be from"),
+    "too much for the run": (lambda: Saga("x", (step(),), timeout=timedelta.max), "from 1 ms to ten years"),
     "cap under base": (lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(0))),)), "base and cap"),
     "two steps of one name": (
         lambda: two({}, {"name": "one", "command": "cmd.b", "event": "evt.b"}),
@@ -111,7 +119,7 @@ def test_smallest_saga() -> None:
     saga = Saga("x", (step(),))
     assert saga.path == ("A", COMPLETED)
     assert saga.initial == "A"
-    assert saga.moves == {(None, "A"), ("A", COMPLETED), ("A", FAILED)}
+    assert saga.moves == {(None, "A"), ("A", COMPLETED), ("A", FAILED), (FAILED, "A")}
     assert saga.data is FreeData
     assert saga.version == 1
 
@@ -137,7 +145,8 @@ def test_steps_may_be_listed_in_another_order_than_they_run() -> None:
 def test_states_of_the_app_saga() -> None:
     assert APP_PROVISIONING.path == ("APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING", COMPLETED)
     states = {edge.source for edge in APP_PROVISIONING.edges} | {edge.target for edge in APP_PROVISIONING.edges}
-    assert states == {None, "APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING", "COMPLETED", "FAILED"}
+    good = {"APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING", "COMPLETED", "FAILED"}
+    assert states == {None, *good, "COMPENSATING", "COMPENSATION_FAILED"}
 
 
 def test_moves_of_the_app_saga() -> None:
@@ -149,6 +158,14 @@ def test_moves_of_the_app_saga() -> None:
         ("APP_INITIATED", "FAILED", "evt.stepFailed"),
         ("GIT_REPO_CREATED", "FAILED", "evt.stepFailed"),
         ("REGISTERING", "FAILED", "evt.stepFailed"),
+        ("APP_INITIATED", "COMPENSATING", "evt.stepFailed"),
+        ("GIT_REPO_CREATED", "COMPENSATING", "evt.stepFailed"),
+        ("REGISTERING", "COMPENSATING", "evt.stepFailed"),
+        ("COMPENSATING", "FAILED", "undone"),
+        ("COMPENSATING", "COMPENSATION_FAILED", "undo failed"),
+        ("COMPENSATION_FAILED", "COMPENSATING", "retry or skip"),
+        ("COMPENSATION_FAILED", "FAILED", "skip or terminate"),
+        ("FAILED", "APP_INITIATED", "retry"),
     ]
 
 

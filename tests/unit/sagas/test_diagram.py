@@ -21,7 +21,7 @@ def test_diagram_has_every_edge_and_no_other(saga: Saga) -> None:
     assert head == "stateDiagram-v2"
     drawn = [match.groups() for match in map(EDGE.match, lines) if match]
     assert len(drawn) == len(lines)
-    labels = {CREATED: "start", STEP_FAILED: "a step failed"}
+    labels = {CREATED: "start", STEP_FAILED: "a step failed, or cancel"}
     moves = [(edge.source or "[*]", edge.target, labels.get(edge.cause, edge.cause)) for edge in saga.edges]
     assert drawn == [*moves, ("COMPLETED", "[*]", None), ("FAILED", "[*]", None)]
 
@@ -33,9 +33,17 @@ def test_diagram_of_the_app_saga() -> None:
         "    APP_INITIATED --> GIT_REPO_CREATED: evt.gitRepoCreated\n"
         "    GIT_REPO_CREATED --> REGISTERING: immediate\n"
         "    REGISTERING --> COMPLETED: evt.appRegistered\n"
-        "    APP_INITIATED --> FAILED: a step failed\n"
-        "    GIT_REPO_CREATED --> FAILED: a step failed\n"
-        "    REGISTERING --> FAILED: a step failed\n"
+        "    APP_INITIATED --> FAILED: a step failed, or cancel\n"
+        "    GIT_REPO_CREATED --> FAILED: a step failed, or cancel\n"
+        "    REGISTERING --> FAILED: a step failed, or cancel\n"
+        "    APP_INITIATED --> COMPENSATING: a step failed, or cancel\n"
+        "    GIT_REPO_CREATED --> COMPENSATING: a step failed, or cancel\n"
+        "    REGISTERING --> COMPENSATING: a step failed, or cancel\n"
+        "    COMPENSATING --> FAILED: undone\n"
+        "    COMPENSATING --> COMPENSATION_FAILED: undo failed\n"
+        "    COMPENSATION_FAILED --> COMPENSATING: retry or skip\n"
+        "    COMPENSATION_FAILED --> FAILED: skip or terminate\n"
+        "    FAILED --> APP_INITIATED: retry\n"
         "    COMPLETED --> [*]\n"
         "    FAILED --> [*]\n"
     )

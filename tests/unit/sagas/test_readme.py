@@ -83,7 +83,7 @@ def test_settings_table_is_complete_and_right() -> None:
         value: object = Settings()
         for part in name.split("."):
             value = getattr(value, part)
-        expected[PREFIX + name.upper().replace(".", "__")] = "" if value in (None, ()) else str(value)
+        expected[PREFIX + name.upper().replace(".", "__")] = "" if value in (None, (), {}) else str(value)
     assert settings_rows() == expected
 
 

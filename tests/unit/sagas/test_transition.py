@@ -14,24 +14,14 @@ from sagas import COMPLETED, FAILED, Event, IllegalTransition, Saga
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from sagas.engine.messages import MAX_DATA, StepError, dump
-from sagas.engine.state import Change, Instance
-from sagas.engine.transition import (
-    MAX_REASON,
-    Ignored,
-    Moved,
-    Start,
-    advance,
-    block,
-    command_for,
-    later,
-    move,
-    numbered,
-    owner_of,
-    start,
-)
+from sagas.engine.orders import MAX_REASON, Moved, command_for
+from sagas.engine.reaction import advance
+from sagas.engine.state import Change, Instance, Progress
+from sagas.engine.transition import Ignored, Start, block, move, numbered, owner_of, start
 from tests.unit.sagas.builders import (
     CORRELATION,
     FIRST,
+    FOR_GOOD,
     LATER,
     NOW,
     ORDER,
@@ -44,6 +34,7 @@ from tests.unit.sagas.builders import (
     sent,
     step,
     success,
+    tick,
 )
 
 MINUTE = timedelta(minutes=1)
@@ -55,7 +46,12 @@ def ended(state: str) -> Instance:
     """An app that ended in `state`."""
     if state == COMPLETED:
         return along(APP_PROVISIONING, 2)
-    return moved(APP_PROVISIONING, began().instance, failure(FIRST)).instance
+    return moved(APP_PROVISIONING, began().instance, failure(FIRST, FOR_GOOD)).instance
+
+
+def undoing() -> Instance:
+    """An app whose second step has failed for good; the undo of its first is out, as `command-3`."""
+    return moved(APP_PROVISIONING, along(APP_PROVISIONING, 1), failure(SECOND, FOR_GOOD), THIRD).instance
 
 
 def app_in(state: str) -> Instance:
@@ -64,6 +60,10 @@ def app_in(state: str) -> Instance:
         return ended(state)
     if state == "GIT_REPO_CREATED":
         return dataclasses.replace(began().instance, state=state, version=2)
+    if state == "COMPENSATING":
+        return undoing()
+    if state == "COMPENSATION_FAILED":
+        return moved(APP_PROVISIONING, undoing(), failure(THIRD, FOR_GOOD)).instance
     return along(APP_PROVISIONING, {"APP_INITIATED": 0, "REGISTERING": 1}[state])
 
 
@@ -185,23 +185,31 @@ def test_version_of_a_good_run() -> None:
 
 # Every kind of event in every state.
 
-STATES = ("APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING", COMPLETED, FAILED)
-NO_CAUSE, ANOTHER = "failure-without-causation", "failure-of-another-attempt"
+GOOD = ("APP_INITIATED", "GIT_REPO_CREATED", "REGISTERING")
+STATES = (*GOOD, COMPLETED, FAILED, "COMPENSATING", "COMPENSATION_FAILED")
+NO_CAUSE, ANOTHER, BACK, LOST = (
+    "failure-without-causation",
+    "failure-of-another-attempt",
+    "COMPENSATING",
+    "COMPENSATION_FAILED",
+)
 # What the event comes to in each of these states: Moved to a state, else the reason of Ignored.
 TABLE: dict[str, tuple[str, ...]] = {
-    "created, no causation": ("REGISTERING", "repeated", "repeated", "repeated", "ended"),
-    "created, its causation": ("REGISTERING", "repeated", "repeated", "repeated", "ended"),
-    "created, other causation": ("unknown-causation", "repeated", "repeated", "repeated", "ended"),
-    "registered, no causation": ("future", "future", COMPLETED, "repeated", "ended"),
-    "registered, its causation": ("future", "future", COMPLETED, "repeated", "ended"),
-    "registered, other causation": ("future", "future", "unknown-causation", "repeated", "ended"),
-    "failed, no causation": (NO_CAUSE, NO_CAUSE, NO_CAUSE, "ended", "ended"),
-    "failed, its causation": (FAILED, FAILED, FAILED, "ended", "ended"),
-    "failed, other causation": (ANOTHER, ANOTHER, ANOTHER, "ended", "ended"),
-    "unknown": ("unknown-event",) * 5,
-    "undone": ("unknown-event",) * 5,
-    "wrong correlation": ("wrong-correlation",) * 5,
-    "wrong correlation, failed": ("wrong-correlation",) * 5,
+    "created, no causation": ("REGISTERING", "repeated", "repeated", "repeated", "ended", BACK, "will-be-undone"),
+    "created, its causation": ("REGISTERING", "repeated", "repeated", "repeated", "ended", BACK, "will-be-undone"),
+    "created, other causation": ("unknown-causation", *("repeated",) * 3, "ended", BACK, "will-be-undone"),
+    "registered, no causation": ("future", "future", COMPLETED, "repeated", "ended", BACK, LOST),
+    "registered, its causation": ("future", "future", COMPLETED, "repeated", "ended", BACK, LOST),
+    "registered, other causation": ("future", "future", "unknown-causation", "repeated", "ended", BACK, LOST),
+    "failed, no causation": (NO_CAUSE, NO_CAUSE, NO_CAUSE, "ended", "ended", NO_CAUSE, NO_CAUSE),
+    "failed, its causation": (FAILED, BACK, BACK, "ended", "ended", LOST, ANOTHER),
+    "failed, other causation": (ANOTHER, ANOTHER, ANOTHER, "ended", "ended", ANOTHER, ANOTHER),
+    "unknown": ("unknown-event",) * 7,
+    "undone, no causation": ("not-undoing", "not-undoing", "not-undoing", "repeated", "repeated", FAILED, FAILED),
+    "undone, its causation": ("not-undoing", "not-undoing", "not-undoing", "repeated", "repeated", FAILED, FAILED),
+    "undone, other causation": (*("not-undoing",) * 3, *("repeated",) * 2, *("unknown-causation",) * 2),
+    "wrong correlation": ("wrong-correlation",) * 7,
+    "wrong correlation, failed": ("wrong-correlation",) * 7,
 }
 
 
@@ -210,7 +218,7 @@ def event_for(kind: str, instance: Instance) -> Event:
     what, _, cause = kind.partition(", ")
     causation = {"its causation": instance.command_id or FIRST, "other causation": "of-nobody"}.get(cause)
     if what == "failed":
-        return failure(causation)
+        return failure(causation, FOR_GOOD)
     if what == "wrong correlation":
         return failure(FIRST, correlation_id="corr-2") if cause else success(CREATED, correlation_id="corr-2")
     kinds = {"created": CREATED, "registered": REGISTERED, "unknown": "evt.nobody", "undone": "evt.gitRepoDeleted"}
@@ -225,9 +233,9 @@ CASES = [(kind, state, comes_to) for kind, row in TABLE.items() for state, comes
 def test_event_in_state(kind: str, state: str, comes_to: str) -> None:
     instance = app_in(state)
     before = copy.deepcopy(instance)
-    result = advance(APP_PROVISIONING, instance, event_for(kind, instance), SECOND, LATER)
+    result = advance(APP_PROVISIONING, instance, event_for(kind, instance), tick())
     assert instance == before
-    if comes_to in APP_PROVISIONING.path or comes_to == FAILED:
+    if comes_to in STATES:
         assert isinstance(result, Moved)
         assert result.instance.state == comes_to
         assert result.history[-1].to_state == comes_to
@@ -235,29 +243,31 @@ def test_event_in_state(kind: str, state: str, comes_to: str) -> None:
         assert result == Ignored(comes_to, dead_letter=comes_to == "unknown-event")
 
 
-@pytest.mark.parametrize("state", [COMPLETED, FAILED])
-def test_nothing_leaves_a_final_state(state: str) -> None:
-    assert not [edge for edge in APP_PROVISIONING.edges if edge.source == state]
-    for target in (*APP_PROVISIONING.path, FAILED):
+@pytest.mark.parametrize(("state", "exits"), [(COMPLETED, []), (FAILED, ["APP_INITIATED"])])
+def test_only_a_person_leads_on_from_an_end_and_only_from_failure(state: str, exits: list[str]) -> None:
+    assert [(edge.target, edge.cause) for edge in APP_PROVISIONING.edges if edge.source == state] == [
+        (target, "retry") for target in exits
+    ]
+    for target in {*STATES} - {state, *exits}:
         with pytest.raises(IllegalTransition):
             move(APP_PROVISIONING, ended(state), target, change_to(ended(state), target))
 
 
 def test_an_event_of_a_former_step_is_repeated_and_one_of_a_later_step_is_early() -> None:
     paying = along(ORDER, 1)
-    assert advance(ORDER, paying, success("evt.reserveDone"), THIRD, LATER) == Ignored("repeated")
-    assert advance(ORDER, paying, success("evt.shipDone"), THIRD, LATER) == Ignored("future")
+    assert advance(ORDER, paying, success("evt.reserveDone"), tick(THIRD)) == Ignored("repeated")
+    assert advance(ORDER, paying, success("evt.shipDone"), tick(THIRD)) == Ignored("future")
 
 
 def test_the_same_event_twice_moves_once() -> None:
     event = success(CREATED, causation_id=FIRST)
     after = moved(APP_PROVISIONING, began().instance, event).instance
-    assert advance(APP_PROVISIONING, after, event, THIRD, LATER) == Ignored("repeated")
+    assert advance(APP_PROVISIONING, after, event, tick(THIRD)) == Ignored("repeated")
 
 
 def second_attempt() -> Instance:
-    """An app whose first step has been sent a second time, as another attempt."""
-    return dataclasses.replace(began().instance, attempt=2, command_id=SECOND)
+    """An app whose first step is tried a second time in this run."""
+    return moved(APP_PROVISIONING, began().instance, failure(FIRST)).instance
 
 
 def test_success_of_any_attempt_of_the_awaited_step_counts() -> None:
@@ -268,49 +278,48 @@ def test_success_of_any_attempt_of_the_awaited_step_counts() -> None:
 
 
 def test_success_that_names_no_command_is_ambiguous_after_a_second_attempt() -> None:
-    result = advance(APP_PROVISIONING, second_attempt(), success(CREATED), THIRD, LATER)
+    result = advance(APP_PROVISIONING, second_attempt(), success(CREATED), tick(THIRD))
     assert result == Ignored("ambiguous")
 
 
 def test_failure_counts_for_the_current_attempt_alone() -> None:
-    former = advance(APP_PROVISIONING, second_attempt(), failure(FIRST), THIRD, LATER)
+    former = advance(APP_PROVISIONING, second_attempt(), failure(FIRST), tick(THIRD))
     assert former == Ignored("failure-of-another-attempt")
-    current = moved(APP_PROVISIONING, second_attempt(), failure(SECOND), THIRD)
+    current = moved(APP_PROVISIONING, second_attempt(), failure(SECOND, FOR_GOOD), THIRD)
     assert current.instance.state == FAILED
 
 
 def test_state_of_another_definition_is_behind_all() -> None:
     stranger = dataclasses.replace(began().instance, state="OLD_STATE")
-    assert advance(APP_PROVISIONING, stranger, success(CREATED), SECOND, LATER) == Ignored("repeated")
+    assert advance(APP_PROVISIONING, stranger, success(CREATED), tick()) == Ignored("repeated")
     with pytest.raises(IllegalTransition, match="no move from OLD_STATE to FAILED"):
-        advance(APP_PROVISIONING, stranger, failure(FIRST), SECOND, LATER)
+        advance(APP_PROVISIONING, stranger, failure(FIRST), tick())
 
 
 # Failure.
 
 
-@pytest.mark.parametrize("retryable", [True, False])
-def test_failure_ends_the_saga_with_its_reason(retryable: bool) -> None:
-    error = StepError("OutOfDisk", "no space left", retryable, retry_after_ms=500)
-    before = along(APP_PROVISIONING, 1)
-    result = moved(APP_PROVISIONING, before, failure(SECOND, error), THIRD)
-    row = Change(4, "REGISTERING", FAILED, FAILURE, "orchestrator", CORRELATION, "event-1", SECOND, LATER)
+def test_failure_for_good_ends_a_saga_that_has_done_nothing() -> None:
+    before = began().instance
+    result = moved(APP_PROVISIONING, before, failure(FIRST, FOR_GOOD))
+    row = Change(2, "APP_INITIATED", FAILED, FAILURE, "orchestrator", CORRELATION, "event-1", FIRST, LATER)
     assert result.history == (row,)
     assert result.command is None
     assert result.instance == dataclasses.replace(
         before,
         state=FAILED,
-        version=4,
+        version=2,
         command_id=None,
         wake_at=None,
         wake_reason=None,
         wait_ms=0,
         updated_at=LATER,
+        progress=Progress(attempts={"createGitRepo": 1}, error=FAILURE),
     )
 
 
 def test_long_reasons_are_cut_for_history() -> None:
-    result = moved(APP_PROVISIONING, began().instance, failure(FIRST, StepError("E", "é" * 9000, True)))
+    result = moved(APP_PROVISIONING, began().instance, failure(FIRST, StepError("E", "é" * 9000, False)))
     reason = result.history[-1].reason
     assert len(reason) == MAX_REASON == 500
     assert reason.startswith("evt.stepFailed: E: éé")
@@ -377,7 +386,7 @@ def test_data_of_a_failure_is_not_merged() -> None:
 )
 def test_output_that_the_model_refuses_is_kept_for_a_person(output: dict[str, Any], says: str) -> None:
     instance = began(ORDER, {"amount": 1}).instance
-    result = advance(ORDER, instance, success("evt.reserveDone", data=output), SECOND, LATER)
+    result = advance(ORDER, instance, success("evt.reserveDone", data=output), tick())
     assert isinstance(result, Ignored)
     assert result.dead_letter
     assert result.reason.startswith(says)
@@ -394,7 +403,7 @@ def sized(size: int) -> dict[str, Any]:
 def test_64_kib_of_output_are_the_limit() -> None:
     assert len(dump(sized(MAX_DATA))) == MAX_DATA == 65_536
     assert merged({}, sized(MAX_DATA)) == sized(MAX_DATA)
-    result = advance(ORDER, began(ORDER).instance, success("evt.reserveDone", data=sized(MAX_DATA + 1)), SECOND, LATER)
+    result = advance(ORDER, began(ORDER).instance, success("evt.reserveDone", data=sized(MAX_DATA + 1)), tick())
     assert result == Ignored("bad-output: data is over 65536 bytes", dead_letter=True)
 
 
@@ -404,7 +413,7 @@ def test_refused_output_tells_of_many_mistakes_within_bounds() -> None:
 
     saga = dataclasses.replace(ORDER, data=Strict)
     output = {f"field{number}": 1 for number in range(200)}
-    result = advance(saga, began(saga).instance, success("evt.reserveDone", data=output), SECOND, LATER)
+    result = advance(saga, began(saga).instance, success("evt.reserveDone", data=output), tick())
     assert isinstance(result, Ignored)
     assert len(result.reason) == MAX_REASON
 
@@ -420,11 +429,11 @@ def change_to(instance: Instance, target: str) -> Change:
 
 
 def test_move_takes_exactly_the_legal_edges() -> None:
-    everything = (*APP_PROVISIONING.path, FAILED, "COMPENSATING", "NOWHERE")
+    everything = (*STATES, "NOWHERE")
     for source in everything:
         instance = dataclasses.replace(began().instance, state=source)
         for target in everything:
-            if (source, target) in APP_PROVISIONING.moves:
+            if source == target or (source, target) in APP_PROVISIONING.moves:
                 after = move(APP_PROVISIONING, instance, target, change_to(instance, target))
                 assert after == dataclasses.replace(instance, state=target, version=2, updated_at=LATER)
             else:
@@ -505,16 +514,6 @@ CATALOG = Catalog([APP_PROVISIONING, ORDER])
 )
 def test_owner_of_an_event(event: Event, owner: Saga | Ignored | None) -> None:
     assert owner_of(CATALOG, event) == owner
-
-
-# Waits.
-
-
-@pytest.mark.parametrize(
-    ("wait", "cap", "next_wait"), [(60, 600, 120), (400, 600, 600), (600, 600, 600), (3600, 600, 3600), (0, 600, 0)]
-)
-def test_waits_double_up_to_the_cap_and_never_shrink(wait: int, cap: int, next_wait: int) -> None:
-    assert later(timedelta(seconds=wait), timedelta(seconds=cap)) == timedelta(seconds=next_wait)
 
 
 def test_a_saga_of_one_step_needs_no_immediate_move() -> None:
