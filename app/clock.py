@@ -5,6 +5,7 @@ Tests and the simulation replace the source with `use(...)`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import time
@@ -96,3 +97,10 @@ def uuid7() -> str:
             _last_ms, _sequence = _last_ms + 1, 0
     value = (_last_ms & 0xFFFFFFFFFFFF) << 80 | 0x7 << 76 | _sequence << 64 | 0x2 << 62 | (noise & 0x3FFFFFFFFFFFFFFF)
     return str(UUID(int=value))
+
+
+def named_uuid(*parts: bytes) -> str:
+    """A UUIDv8 (RFC 9562, 5.8) made of a hash: the same for the same parts, on every machine and at any time."""
+    digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+    value = int.from_bytes(digest[:16], "big") & ~(0xF << 76 | 0x3 << 62)
+    return str(UUID(int=value | 0x8 << 76 | 0x2 << 62))

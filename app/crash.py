@@ -30,13 +30,17 @@ POINTS: Final[Mapping[str, str]] = {
     "events.before_commit": "Everything is rolled back; the broker gives the events out again.",
     "events.after_commit": "The sagas have moved; the events come again, the next commands wait for another scan.",
     "events.before_ack": "The same, but the next commands may be out already.",
-    "events.after_burial": "The dead letter is kept, and its message comes again: there can be two of it.",
+    "events.after_burial": "The dead letter is out, and its message comes again: it is sent twice and kept once.",
     "wakeups.before_commit": "What is due is due still, and written by whoever looks next.",
     "wakeups.after_commit": "What the sagas owe is in the outbox and waits for whoever scans it next.",
     "control.before_commit": "Nothing is written, the person was not answered: asking again does it.",
     "control.after_commit": "It is done and the person was not answered: asking again changes nothing.",
     "redispatch.after_claim": "The new life of the broker has a name and no queue: the next node begins again.",
     "redispatch.before_declare": "The same; the commands that were sent meanwhile go out once more.",
+    "deadletters.before_commit": "Nothing is written; the broker gives the dead letters out again.",
+    "deadletters.after_commit": "They are kept, and come again: each is known by what it is, and kept once.",
+    "redrive.before_commit": "Nothing is written, the person was not answered: asking again does it.",
+    "redrive.after_commit": "It will be sent and the person was not answered: asking again sends nothing more.",
     "worker.after_receive": "Nothing is done; the broker gives the commands out again.",
     "worker.after_guard": "The same.",
     "worker.in_work": "The work is half done, where nobody sees it: it is begun anew under another name.",
@@ -44,7 +48,7 @@ POINTS: Final[Mapping[str, str]] = {
     "worker.after_effect": "The work is done and nobody knows: it is found done when the command comes again.",
     "worker.after_publish": "The event is out and the command comes again: it is dropped, or its event is repeated.",
     "worker.after_confirm": "The same, although the broker had said that it has the event.",
-    "worker.after_burial": "The dead letter is kept, and its message comes again: there can be two of it.",
+    "worker.after_burial": "The dead letter is out, and its message comes again: it is sent twice and kept once.",
 }
 
 

@@ -59,6 +59,7 @@ def create_app(node: Node) -> FastAPI:
             control=node.control,
             explainer=node.explainer,
             redispatcher=node.redispatch,
+            letters=node.letters,
             health=node.health,
             version=version("orchestrix"),
             tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
+from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.requests import StartRequest, StartResult
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
@@ -77,6 +78,7 @@ class ApiContext:
     control: Control
     explainer: Explainer
     redispatcher: Redispatcher
+    letters: DeadLetters
     health: Health
     version: str
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)

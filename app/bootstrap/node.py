@@ -11,9 +11,11 @@ from app.broker.topology import saga_topology
 from app.config import Settings
 from app.lifecycle import Health, Service, Services
 from app.orchestration.control import Control
+from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.events import EventListener
 from app.orchestration.housekeeping import Housekeeping
 from app.orchestration.incarnation import PATIENCE, Incarnation
+from app.orchestration.mover import DeadLetterMover
 from app.orchestration.redispatch import Redispatch
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
@@ -78,6 +80,7 @@ class Node:
     control: Control = field(init=False)
     explainer: Explainer = field(init=False)
     redispatch: Redispatch = field(init=False)
+    letters: DeadLetters = field(init=False)
     alarm: Alarm = field(default_factory=Alarm)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,7 @@ class Node:
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring)
         self.explainer = Explainer(self.database, self.broker, self.catalog)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog)
+        self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
         self.duties = Services(self._duties())
 
     async def start(self) -> None:
@@ -143,7 +147,8 @@ class Node:
             pace=tuned.pace,
             alarm=self.alarm.ring,
         )
-        return [self.incarnation, listener, wakeups]
+        mover = DeadLetterMover(self.database, self.broker, self.catalog, self.relay.poke)
+        return [self.incarnation, listener, wakeups, mover]
 
 
 def build_node(

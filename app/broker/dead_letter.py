@@ -16,7 +16,10 @@ from sagas.engine.messages import dump
 
 log = logging.getLogger("orchestrix.dead_letters")
 
-_CONTEXT: Final = ("traceparent", "tracestate")
+REDRIVEN: Final = "x-redriven"
+"""The header that says how often a dead letter had been sent again when this copy of it left."""
+DELIVERIES: Final = "x-deliveries"
+_CONTEXT: Final = ("traceparent", "tracestate", REDRIVEN)
 
 
 def dead_letter(delivery: Delivery, reason: str) -> Outgoing:
@@ -31,7 +34,12 @@ def dead_letter(delivery: Delivery, reason: str) -> Outgoing:
         correlation_id=delivery.correlation_id,
         type=delivery.type,
         timestamp=clock.now(),
-        headers={**context, "x-reason": reason[:500], "x-routing-key": delivery.routing_key},
+        headers={
+            **context,
+            "x-reason": reason[:500],
+            "x-routing-key": delivery.routing_key,
+            DELIVERIES: delivery.delivery_count + 1,
+        },
     )
 
 

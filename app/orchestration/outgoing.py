@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from app.broker import dead_letter
 from app.broker.port import Outgoing
 from app.broker.topology import COMMANDS
 from app.persistence.outbox import OutboxRow
@@ -11,6 +13,12 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Command
 from sagas.engine.orders import Moved, command_for
 from sagas.engine.state import RETRY, Instance
+
+REDRIVEN: Final = "(dead letters)"
+"""What stands for the saga of rows that no saga owes. No saga has such a name, so they block none and wait for none.
+
+Their `n` says how often the letter has been sent again.
+"""
 
 
 def row_for(instance: Instance, command: Command) -> OutboxRow:
@@ -51,7 +59,8 @@ def rows_of(moved: list[Moved]) -> list[OutboxRow]:
 
 def message_of(row: OutboxRow) -> Outgoing:
     """The message of an outbox row; the trace context that was stored with it travels in its headers."""
-    context = {"traceparent": row.traceparent, "tracestate": row.tracestate}
+    again = str(row.n) if row.saga == REDRIVEN and row.n else None
+    context = {"traceparent": row.traceparent, "tracestate": row.tracestate, dead_letter.REDRIVEN: again}
     return Outgoing(
         exchange=row.exchange,
         routing_key=row.routing_key,

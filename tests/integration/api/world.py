@@ -19,6 +19,7 @@ from app.api.context import ApiContext
 from app.errors import Conflict, NotFound
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
+from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.requests import KeyReused, Replayed, Started, StartRequest, StartResult, Taken
 from app.persistence import history, instances
 from app.persistence.engine import Database
@@ -178,6 +179,8 @@ class World:
     control: FakeControl = field(default_factory=FakeControl)
     explainer: FakeExplainer = field(default_factory=FakeExplainer)
     redispatcher: FakeRedispatcher = field(default_factory=FakeRedispatcher)
+    pokes: list[None] = field(default_factory=list)
+    """One for each time that the relay was told to look into the outbox."""
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
     client: httpx.AsyncClient = field(init=False)
@@ -199,6 +202,7 @@ class World:
                 control=self.control,
                 explainer=self.explainer,
                 redispatcher=self.redispatcher,
+                letters=DeadLetters(self.database, CATALOG, lambda: self.pokes.append(None)),
                 health=self.health,
                 version="1.2.3",
                 tokens=tokens,

@@ -1,0 +1,180 @@
+"""What can a person do with dead letters: send them again, correct them, forget them?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from app import crash
+from app.errors import Conflict, NotFound
+from app.orchestration.mover import REDRIVE
+from app.orchestration.redrive import NotSendable, owe, row_of, taken_ids
+from app.persistence import audit, dead_letters
+from app.persistence.audit import AuditRow
+from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from app.persistence.engine import Database, Transaction
+from app.persistence.outbox import OutboxRow
+from sagas.engine.catalog import Catalog
+
+__all__ = ["By", "DeadLetter", "DeadLetterFilter", "DeadLetters", "NotSendable", "Redriven"]
+
+T = TypeVar("T")
+CHUNK: Final = 100
+EDIT, DROP = "edit-dead-letter", "drop-dead-letter"
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What has become of many letters: how many fitted, how many are sent again, and why which are not."""
+
+    matched: int = 0
+    redriven: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The letters that are there, as they are now; how many of them are sent; which cannot be, and why."""
+
+    letters: list[DeadLetter]
+    sent: int
+    refused: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who asks, and why."""
+
+    actor: str
+    reason: str
+
+
+class DeadLetters:
+    """Each change is one transaction with its audit row. What is sent again goes by the outbox, like all messages.
+
+    `poke` tells the relay that there is something to send. A caller that goes away does not undo what it has asked for.
+    """
+
+    def __init__(self, database: Database, catalog: Catalog, poke: Callable[[], None]) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._poke = poke
+
+    async def redrive(self, id: str, by: By) -> DeadLetter:
+        """Sends one letter again, to where it came from. One that was sent again already stays as it is.
+
+        Raises `NotFound`, `NotSendable`, `Unavailable` (nothing was written) and `OutcomeUnknown`.
+        """
+        done = await _to_the_end(self._commit([id], by))
+        if not done.letters:
+            raise _absent(id)
+        for _, why in done.refused:
+            raise NotSendable(why)
+        return done.letters[0]
+
+    async def redrive_all(self, wanted: DeadLetterFilter, by: By, *, dry_run: bool = False) -> Redriven:
+        """Sends again all open letters that fit, a hundred in each transaction; a dry run only counts them."""
+        return await _to_the_end(self._redrive_all(wanted, by, dry_run))
+
+    async def edit(self, id: str, body: bytes, by: By) -> DeadLetter:
+        """Puts `body` in the place of the letter's. Raises `NotFound`, `Invalid` if it is too long, and `Conflict` if
+        the letter was sent again already."""
+        return await _to_the_end(self._database.run(lambda tx: self._edit(tx, id, body, by)))
+
+    async def drop(self, id: str, by: By) -> DeadLetter:
+        """Forgets a letter; as it was. Raises `NotFound`."""
+        return await _to_the_end(self._database.run(lambda tx: self._drop(tx, id, by)))
+
+    async def _redrive_all(self, wanted: DeadLetterFilter, by: By, dry_run: bool) -> Redriven:
+        result, after = Redriven(), None
+        wanted = replace(wanted, open_only=True)
+        while True:
+            async with self._database.read() as connection:
+                found = await dead_letters.page(connection, wanted, CHUNK, after)
+            if not found:
+                return result
+            after = found[-1].died_at, found[-1].id
+            result.matched += len(found)
+            if not dry_run:
+                done = await self._commit([letter.id for letter in found], by)
+                result.redriven += done.sent
+                result.refused += done.refused
+
+    async def _commit(self, ids: Sequence[str], by: By) -> _Done:
+        done = await self._database.run(lambda tx: self._redrive(tx, ids, by))
+        if done.sent:
+            crash.point("redrive.after_commit")
+            self._poke()
+        return done
+
+    async def _redrive(self, tx: Transaction, ids: Sequence[str], by: By) -> _Done:
+        letters = await dead_letters.lock(tx, ids)
+        rows, refused = await self._rows(tx, [one for one in letters if one.redriven_at is None])
+        if rows:
+            sent = [letter for letter in letters if letter.id in rows]
+            await owe(tx, rows.values())
+            await dead_letters.redriven(tx, list(rows), self._database.now())
+            await audit.insert(tx, [self._audited(REDRIVE, letter, by) for letter in sent])
+            letters = await dead_letters.lock(tx, ids)
+            crash.point("redrive.before_commit")
+        return _Done(letters, len(rows), refused)
+
+    async def _rows(
+        self, tx: Transaction, letters: Sequence[DeadLetter]
+    ) -> tuple[dict[str, OutboxRow], list[tuple[str, str]]]:
+        """The rows by the ids of their letters, and why the others have none."""
+        rows: dict[str, OutboxRow] = {}
+        refused = []
+        taken = await taken_ids(tx, letters)
+        for letter in letters:
+            try:
+                rows[letter.id] = row_of(letter, self._catalog, self._database.now(), taken=taken)
+            except NotSendable as why:
+                refused.append((letter.id, str(why)))
+        return rows, refused
+
+    async def _edit(self, tx: Transaction, id: str, body: bytes, by: By) -> DeadLetter:
+        letter = await self._lock(tx, id)
+        if letter.redriven_at is not None:
+            raise Conflict("it was sent again already: only a letter that is here can be edited")
+        if letter.body == body:
+            return letter
+        await dead_letters.edit(tx, id, body, self._database.now())
+        before = {"sizeBefore": letter.body_size, "sha256Before": letter.body_sha256}
+        await audit.insert(tx, [self._audited(EDIT, letter, by, before)])
+        return await self._lock(tx, id)
+
+    async def _drop(self, tx: Transaction, id: str, by: By) -> DeadLetter:
+        letter = await self._lock(tx, id)
+        await dead_letters.drop(tx, [id])
+        await audit.insert(tx, [self._audited(DROP, letter, by, {"reason": letter.reason})])
+        return letter
+
+    @staticmethod
+    async def _lock(tx: Transaction, id: str) -> DeadLetter:
+        letter = await dead_letters.lock_one(tx, id)
+        if letter is None:
+            raise _absent(id)
+        return letter
+
+    def _audited(self, verb: str, letter: DeadLetter, by: By, more: Mapping[str, Any] | None = None) -> AuditRow:
+        return AuditRow(
+            at=self._database.now(),
+            actor=by.actor,
+            verb=verb,
+            reason=by.reason,
+            saga=letter.saga,
+            instance_id=letter.instance_id,
+            detail={"deadLetter": letter.id, "queue": letter.queue, **(more or {})},
+        )
+
+
+def _absent(id: str) -> NotFound:
+    return NotFound(f"there is no dead letter {id}")
+
+
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns; it goes on if the caller goes away."""
+    return await asyncio.shield(asyncio.ensure_future(work))

@@ -1,0 +1,226 @@
+"""How do dead letters come out of their queues into the database, each once?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from app import clock, crash
+from app.broker.port import Broker, Consumer, Delivery
+from app.broker.topology import EVENTS, UNROUTED, dead_letters_of
+from app.errors import RetryLater, SchemaMismatch
+from app.lifecycle import Loop, backoff
+from app.orchestration.autopsy import DELIVERY_LIMIT, Corpse, examine
+from app.orchestration.outgoing import REDRIVEN
+from app.orchestration.redrive import owe, row_of, taken_ids
+from app.persistence import audit, dead_letters
+from app.persistence.audit import AuditRow
+from app.persistence.dead_letters import DeadLetter
+from app.persistence.engine import Database, Transaction
+from app.persistence.outbox import OutboxRow
+from sagas.engine.catalog import Catalog
+from sagas.engine.definition import STEP_FAILED
+from sagas.engine.messages import MAX_BODY, Command, Unreadable, dump
+from sagas.engine.messages import command as read_command
+from sagas.engine.state import ORCHESTRATOR
+
+log = logging.getLogger("orchestrix.dead_letters")
+
+BATCH: Final = 100
+PREFETCH: Final = 16
+"""Per queue: a dead letter can be as long as the broker lets anybody send."""
+OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
+REDRIVE: Final = "redrive-dead-letter"
+"""The verb under which the audit has what was sent again."""
+_ONCE_MORE: Final = "the delivery limit is no verdict on an event: it is sent once more"
+_GAVE_UP: Final = "no worker that took the command has lived to answer it, and the broker has given it up"
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What follows by itself from some deaths: rows to send, and the letters that are sent again by them."""
+
+    rows: Sequence[OutboxRow] = ()
+    again: Sequence[DeadLetter] = ()
+
+
+class DeadLetterMover:
+    """Takes what is in the dead-letter queues, writes a batch in one transaction, then acknowledges.
+
+    Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is
+    no verdict: an event is sent once more, and of a command its step is told that this try has failed. While the
+    database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
+    what comes back too often.
+    """
+
+    def __init__(self, database: Database, broker: Broker, catalog: Catalog, poke: Callable[[], None]) -> None:
+        self._database = database
+        self._broker = broker
+        self._catalog = catalog
+        self._poke = poke
+        self._consumer: Consumer | None = None
+        self._loop = Loop("dead letters", self._round)
+
+    async def start(self) -> None:
+        """Begins to take dead letters."""
+        names = (*self._catalog.commands, *self._catalog.events)
+        queues = [*(dead_letters_of(name) for name in names), UNROUTED]
+        self._consumer = await self._broker.consume(queues, prefetch=PREFETCH)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what is not acknowledged goes back to its queue."""
+        await self._loop.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def _round(self) -> None:
+        consumer = self._consumer
+        assert consumer is not None
+        deliveries = await consumer.receive(BATCH)
+        await self._move(consumer, [one for one in deliveries if not one.redelivered])
+        for one in deliveries:
+            if one.redelivered:
+                await self._move(consumer, [one])
+
+    async def _move(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        """Keeps the letters, however long the database is away."""
+        failures = 0
+        while batch := [one for one in deliveries if consumer.alive(one)]:
+            try:
+                owed = await self._database.run(partial(self._write, batch))
+            except OWN_TROUBLE as away:
+                failures += 1
+                if failures == 1:
+                    log.warning("dead letters wait: %s", away)
+                await asyncio.sleep(backoff(failures))
+            except Exception as error:
+                await self._move_apart(consumer, batch, error)
+                return
+            else:
+                crash.point("deadletters.after_commit")
+                if owed.rows:
+                    self._poke()
+                await consumer.acknowledge(batch)
+                return
+
+    async def _move_apart(self, consumer: Consumer, batch: Sequence[Delivery], error: Exception) -> None:
+        """One of them cannot be kept: halves, until it is alone. It stays unacknowledged, so that nothing is lost."""
+        middle = len(batch) // 2
+        if middle:
+            await self._move(consumer, batch[:middle])
+            await self._move(consumer, batch[middle:])
+        else:
+            log.error("a dead letter of %s cannot be kept and stays there", batch[0].queue, exc_info=error)
+
+    async def _write(self, batch: Sequence[Delivery], tx: Transaction) -> Owed:
+        now = self._database.now()
+        corpses = [examine(one, self._catalog, now) for one in batch]
+        known = await self._known(tx, corpses)
+        dead = {one.letter.id: one for one in (_recognised(corpse, known) for corpse in corpses)}
+        dead = {id: one for id, one in dead.items() if _is_news(one, known.get(id))}
+        await dead_letters.record(tx, [one.letter for one in dead.values()])
+        owed = await self._judge(tx, dead)
+        await owe(tx, owed.rows)
+        await dead_letters.redriven(tx, [letter.id for letter in owed.again], now)
+        await audit.insert(tx, [self._audited(letter) for letter in owed.again])
+        crash.point("deadletters.before_commit")
+        return owed
+
+    @staticmethod
+    async def _known(tx: Transaction, corpses: Iterable[Corpse]) -> dict[str, DeadLetter]:
+        ids = {id for one in corpses for id in (one.letter.id, one.earlier) if id is not None}
+        return {letter.id: letter for letter in await dead_letters.lock(tx, list(ids))}
+
+    async def _judge(self, tx: Transaction, dead: dict[str, Corpse]) -> Owed:
+        """What follows for those that died by the delivery limit, and that this transaction has written itself."""
+        limited = [id for id, one in dead.items() if one.letter.reason == DELIVERY_LIMIT]
+        letters = [one for one in await dead_letters.lock(tx, limited) if _is_ours(one, dead[one.id])]
+        again = [one for one in letters if self._deserves_another(one)]
+        taken = await taken_ids(tx, again) if again else set()
+        now = self._database.now()
+        rows = [
+            row_of(one, self._catalog, now, taken=taken, body=dead[one.id].delivery.body)  # also one too long to keep
+            for one in again
+        ]
+        return Owed([*rows, *(row for one in letters if (row := self._failure_of(dead[one.id])) is not None)], again)
+
+    def _deserves_another(self, letter: DeadLetter) -> bool:
+        return letter.queue in self._catalog.events and not letter.redriven and letter.body_size <= MAX_BODY
+
+    def _failure_of(self, corpse: Corpse) -> OutboxRow | None:
+        """The event that tells the step of a dead command that this try has failed; None if it is no such command."""
+        if corpse.letter.queue not in self._catalog.commands:
+            return None
+        try:
+            command = read_command(corpse.delivery.body)
+        except Unreadable:
+            return None
+        letter = corpse.letter
+        id = clock.named_uuid(letter.id.encode(), letter.recorded_at.isoformat().encode())
+        return OutboxRow(
+            id=id,
+            saga=REDRIVEN,
+            instance_id=int(id.replace("-", ""), 16) >> 65,
+            version=0,
+            n=0,
+            exchange=EVENTS,
+            routing_key=STEP_FAILED,
+            type=STEP_FAILED,
+            correlation_id=command.correlation_id[:128],
+            body=dump(_failure(id, command)),
+            timeout_ms=0,
+            created_at=letter.recorded_at,
+        )
+
+    def _audited(self, letter: DeadLetter) -> AuditRow:
+        return AuditRow(
+            at=self._database.now(),
+            actor=ORCHESTRATOR,
+            verb=REDRIVE,
+            reason=_ONCE_MORE,
+            saga=letter.saga,
+            instance_id=letter.instance_id,
+            detail={"deadLetter": letter.id, "queue": letter.queue},
+        )
+
+
+def _recognised(corpse: Corpse, known: dict[str, DeadLetter]) -> Corpse:
+    """The corpse under the letter that it was sent again from, if it bears its id."""
+    earlier = known.get(corpse.earlier) if corpse.earlier is not None and corpse.times else None
+    if earlier is None or earlier.queue != corpse.letter.queue:
+        return corpse
+    return replace(corpse, letter=replace(corpse.letter, id=earlier.id))
+
+
+def _is_news(corpse: Corpse, before: DeadLetter | None) -> bool:
+    """Whether it is to be written: nobody knows it, or it was sent again since and has died again.
+
+    What comes for a second time and does not know that it was sent again is an old death that is told again.
+    """
+    if before is None:
+        return True
+    if before.redriven_at is None:
+        return False
+    another = corpse.timed and corpse.letter.died_at != before.died_at
+    return another or corpse.times >= before.redriven or not corpse.delivery.redelivered
+
+
+def _is_ours(stored: DeadLetter, corpse: Corpse) -> bool:
+    return stored.redriven_at is None and stored.recorded_at == corpse.letter.recorded_at
+
+
+def _failure(id: str, command: Command) -> dict[str, object]:
+    return {
+        "id": id,
+        "type": STEP_FAILED,
+        "saga": command.saga,
+        "appId": command.app_id,
+        "correlationId": command.correlation_id,
+        "causationId": command.id,
+        "error": {"type": "DeliveryLimit", "message": _GAVE_UP, "retryable": True},
+    }

@@ -1,0 +1,91 @@
+"""How does a dead letter become a row of the outbox once more?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from app.broker.topology import COMMANDS, DEAD, EVENTS, UNROUTED
+from app.errors import Conflict
+from app.orchestration.outgoing import REDRIVEN
+from app.persistence import outbox
+from app.persistence.dead_letters import DeadLetter
+from app.persistence.engine import Transaction
+from app.persistence.outbox import OutboxRow
+from sagas.engine.catalog import Catalog
+
+LONGEST_ID: Final = 36
+_LONGEST_NAME: Final = 255
+_LONGEST_TYPE: Final = 110
+_LONGEST_CORRELATION: Final = 128
+_LONGEST_PARENT: Final = 64
+_LONGEST_STATE: Final = 512
+
+
+class NotSendable(Conflict):
+    """The letter cannot be sent again as it is. The message says what helps."""
+
+
+def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
+    """(exchange, routing key) that lead back to where the letter came from. Raises `NotSendable`."""
+    if letter.queue in catalog.commands:
+        return COMMANDS, letter.queue
+    if letter.queue in catalog.events:
+        return EVENTS, letter.queue
+    if letter.queue != UNROUTED:
+        raise NotSendable(f"no saga that is known here has a queue {letter.queue[:100]!r}: see ORCHESTRIX_SAGAS")
+    if letter.exchange in ("", DEAD) or not 0 < len(letter.routing_key.encode()) <= _LONGEST_NAME:
+        raise NotSendable("it does not say for whom it was: drop it")
+    return letter.exchange, letter.routing_key
+
+
+def row_of(
+    letter: DeadLetter, catalog: Catalog, now: datetime, *, taken: Collection[str], body: bytes | None = None
+) -> OutboxRow:
+    """The row that sends the letter again, with `body` in place of its own if given. Raises `NotSendable`.
+
+    Its message keeps its own id unless that does not fit or is `taken`; then it has the letter's. The row stands
+    outside of its saga's order: it neither waits for what the saga owes nor holds it up.
+    """
+    exchange, key = target_of(letter, catalog)
+    body = letter.body if body is None else body
+    if body is None:
+        raise NotSendable(f"its body of {letter.body_size} bytes was too long to be kept: edit it, then send it again")
+    own = letter.message_id
+    return OutboxRow(
+        id=own if own and len(own.encode()) <= LONGEST_ID and own not in taken else letter.id,
+        saga=REDRIVEN,
+        instance_id=UUID(letter.id).int >> 65,
+        version=0,
+        n=letter.redriven + 1,
+        exchange=exchange,
+        routing_key=key,
+        type=key[:_LONGEST_TYPE],
+        correlation_id=_fitting(letter.correlation_id, _LONGEST_CORRELATION) or "",
+        body=body,
+        timeout_ms=0,
+        created_at=now,
+        traceparent=_fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
+        tracestate=_fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
+    )
+
+
+async def taken_ids(tx: Transaction, letters: Collection[DeadLetter]) -> set[str]:
+    """Which of the letters' message ids cannot be used: a row of that id is in the outbox, or two letters have it."""
+    ids = [letter.message_id for letter in letters if letter.message_id]
+    twice = {id for id in ids if ids.count(id) > 1} if len(set(ids)) < len(ids) else set()
+    return twice | await outbox.present(tx, ids)
+
+
+async def owe(tx: Transaction, rows: Collection[OutboxRow]) -> None:
+    """Inserts rows that anybody may send at once.
+
+    They count as having been in somebody's hands: whoever withdraws a command must not take it for one that never left.
+    """
+    await outbox.insert(tx, list(rows), claimed_by=REDRIVEN, lease_s=-1.0)
+
+
+def _fitting(value: Any, longest: int) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= longest else None
