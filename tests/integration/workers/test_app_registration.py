@@ -1,61 +1,281 @@
-"""Is an app's executor group made once, and another's left alone?"""
+"""Is an app's executor group made once and taken away once, and another's left alone?"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app import clock
 from app.config import RegistrationSettings
-from app.persistence import groups
-from app.persistence.engine import Database
+from app.persistence import groups, instances, schema
+from app.persistence.engine import Database, Transaction
+from app.persistence.groups import Group
+from app.persistence.pairs import APPS
+from app.persistence.tables import metadata
 from sagas import Command
+from sagas.engine.state import Instance, Progress
+from tests.servers import shared
+from tests.servers.names import Pool
+from tests.servers.shared import Database as Server
+from tests.servers.sql import run_sql
+from tests.support import eventually
 from workers import Context, Permanent, app_registration
 
-KEY = "app:7:registerApp:do"
-ORDER = Command("m", app_registration.REGISTER, "app", 7, "x", "c", "REGISTERING", "registerApp", 1, 60_000, KEY, {})
+from .world import World, order, stored
+
+SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mariadb")]
+TABLES = [table.name for table in reversed(metadata.sorted_tables)]
+BACK: dict[str, Any] = {"state": "COMPENSATING", "progress": Progress(todo=("registerApp",), error="no luck")}
 
 
-def context(app_name: str, key: str = KEY) -> Context:
-    return Context(7, app_name, "app", "registerApp", "c-7", 1, key)
+def upgraded(url: str) -> str:
+    """The address of the database, which has the schema now."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, schema.upgrade(url)).result()
+    return url
 
 
-async def register(database: Database, for_: Context) -> Any:
-    handler = app_registration.handlers(RegistrationSettings(), database)[app_registration.REGISTER]
-    return await handler(for_, ORDER)  # type: ignore[misc]
+@pytest.fixture(scope="module")
+def postgresql(postgres_server: Server, _postgres_databases: Pool) -> Iterator[str]:
+    """A database with the schema, for all tests here."""
+    with shared.lent(_postgres_databases) as name:
+        yield upgraded(postgres_server.url(name))
+
+
+@pytest.fixture(scope="module")
+def mariadb(mariadb_server: Server, _mariadb_databases: Pool) -> Iterator[str]:
+    """The same on MariaDB."""
+    with shared.lent(_mariadb_databases) as name:
+        yield upgraded(mariadb_server.url(name))
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same in a file."""
+    return upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
+def url(request: pytest.FixtureRequest) -> str:
+    """A database with empty tables."""
+    url: str = request.getfixturevalue(request.param)
+    run_sql(url, *(f"DELETE FROM {name}" for name in TABLES))
+    return url
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    """It as the worker sees it."""
+    database = Database(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def node(url: str) -> AsyncIterator[Database]:
+    """It as the orchestrator sees it."""
+    database = Database(url)
+    yield database
+    await database.close()
+
+
+async def registering(database: Database, name: str = "shop") -> tuple[Instance, Command]:
+    return await stored(database, name, state="REGISTERING")
+
+
+async def run(database: Database, command: Command) -> Any:
+    handler = app_registration.handlers(RegistrationSettings(), database)[command.type]
+    return await handler(Context.of(command, float("inf")), command)  # type: ignore[misc]
+
+
+async def refused(database: Database, command: Command) -> str:
+    with pytest.raises(Permanent) as error:
+        await run(database, command)
+    return error.value.type
+
+
+async def moved(database: Database, row: Instance, **changes: Any) -> tuple[Instance, Command]:
+    """The row after a move of the orchestrator, which gives out another command."""
+
+    async def work(tx: Transaction) -> tuple[Instance, Command]:
+        now = await instances.lock_one(tx, APPS, row.id)
+        assert now is not None
+        after = replace(now, version=now.version + 1, command_id=clock.uuid7(), **changes)
+        assert await instances.update(tx, APPS, [(now.version, after)]) == {row.id}
+        return after, order(after)
+
+    return await database.run(work)
+
+
+async def group(database: Database, name: str = "shop") -> Group | None:
+    async with database.read() as connection:
+        return await groups.get(connection, name)
 
 
 @pytest.mark.parametrize("name", ["shop", "🚀", "'; DROP TABLE apps; --", "Shop", "x" * 200])
 async def test_the_group_has_the_apps_name_and_the_mark_of_the_step(database: Database, name: str) -> None:
-    assert await register(database, context(name)) == {"executorGroup": name}
-    async with database.read() as connection:
-        group = await groups.get(connection, name)
-    assert group is not None
-    assert (group.app_name, group.marker, group.address_type, group.address_list) == (name, KEY, groups.AUTO, "")
+    row, command = await registering(database, name)
+    assert await run(database, command) == {"executorGroup": name}
+    made = await group(database, name)
+    assert made is not None
+    key = f"app:{row.id}:registerApp:do"
+    assert (made.app_name, made.marker, made.address_type, made.address_list) == (name, key, groups.AUTO, "")
 
 
 @pytest.mark.req("S3-54")
 async def test_the_same_step_again_and_ten_at_once_succeed(database: Database) -> None:
-    answers = await asyncio.gather(*(register(database, context("shop")) for _ in range(10)))
+    _, command = await registering(database)
+    answers = await asyncio.gather(*(run(database, command) for _ in range(10)))
     assert answers == [{"executorGroup": "shop"}] * 10
-    assert await register(database, context("shop")) == {"executorGroup": "shop"}
+    assert await run(database, command) == {"executorGroup": "shop"}
 
 
 async def test_a_group_that_another_step_made_is_left_alone(database: Database) -> None:
     async with database.begin() as tx:
         await groups.insert_if_absent(tx, "shop", "app:9:registerApp:do", clock.now())
+    row, command = await registering(database)
     with pytest.raises(Permanent, match=r"an executor group named 'shop' is there already"):
-        await register(database, context("shop"))
-    async with database.read() as connection:
-        group = await groups.get(connection, "shop")
-    assert group is not None
-    assert group.marker == "app:9:registerApp:do"
+        await run(database, command)
+    _, undo = await moved(database, row, **BACK)
+    assert await run(database, undo) is None
+    made = await group(database)
+    assert made is not None
+    assert made.marker == "app:9:registerApp:do"
 
 
-async def test_the_provider_none_makes_nothing(database: Database) -> None:
-    handler = app_registration.handlers(RegistrationSettings(provider="none"), database)[app_registration.REGISTER]
-    assert await handler(context("shop"), ORDER) is None  # type: ignore[misc]
-    async with database.read() as connection:
-        assert await groups.get(connection, "shop") is None
+@pytest.mark.req("S3-43")
+async def test_an_undone_registration_leaves_no_group(database: Database) -> None:
+    row, command = await registering(database)
+    await run(database, command)
+    _, other = await registering(database, "bank")
+    await run(database, other)
+    _, undo = await moved(database, row, **BACK)
+    assert await run(database, undo) is None
+    assert await group(database) is None
+    assert await group(database, "bank") is not None
+
+
+@pytest.mark.req("S3-54")
+async def test_the_same_undo_again_ten_at_once_and_of_nothing_succeed(database: Database) -> None:
+    row, command = await registering(database)
+    await run(database, command)
+    _, undo = await moved(database, row, **BACK)
+    assert await asyncio.gather(*(run(database, undo) for _ in range(10))) == [None] * 10
+    assert await run(database, undo) is None
+
+
+async def test_a_registration_after_its_undo_leaves_no_group(database: Database) -> None:
+    row, command = await registering(database)
+    _, undo = await moved(database, row, **BACK)
+    assert await refused(database, command) == "Undone"
+    await run(database, undo)
+    assert await refused(database, command) == "Undone"
+    assert await group(database) is None
+
+
+async def test_the_saga_cannot_turn_back_while_its_group_is_made(
+    database: Database, node: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, free = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> Group:
+        inside.set()
+        await free.wait()
+        return await groups.insert_if_absent(*arguments)
+
+    row, command = await registering(database)
+    monkeypatch.setattr(app_registration, "insert_if_absent", slow)
+    doing = asyncio.create_task(run(database, command))
+    await inside.wait()
+    turning = asyncio.create_task(moved(node, row, **BACK))
+    assert not (await asyncio.wait([turning], timeout=0.3))[0], "it waits for the group"
+    free.set()
+    assert await doing == {"executorGroup": "shop"}
+    _, undo = await turning
+    await run(database, undo)
+    assert await group(database) is None
+
+
+async def test_a_registration_waits_for_a_saga_that_is_turning_back(database: Database, node: Database) -> None:
+    row, command = await registering(database)
+    async with node.begin() as tx:
+        assert await instances.lock_one(tx, APPS, row.id)
+        after = replace(row, version=row.version + 1, command_id=clock.uuid7(), **BACK)
+        await instances.update(tx, APPS, [(row.version, after)])
+        doing = asyncio.create_task(refused(database, command))
+        assert not (await asyncio.wait([doing], timeout=0.3))[0]
+    assert await doing == "Undone"
+    assert await group(database) is None
+
+
+async def test_twenty_registrations_and_their_undos_at_once_leave_no_group(database: Database, node: Database) -> None:
+    rows = [await registering(database, f"app {n}") for n in range(20)]
+
+    async def do(command: Command) -> str:
+        try:
+            await run(database, command)
+        except Permanent as error:
+            return error.type
+        return "done"
+
+    async def undo(row: Instance) -> None:
+        _, command = await moved(node, row, **BACK)
+        await run(node, command)
+
+    works = [work for row, command in rows for work in (do(command), undo(row))]
+    answers = await asyncio.gather(*works)
+    assert set(answers[0::2]) <= {"done", "Undone"}
+    assert [await group(database, row.key) for row, _ in rows] == [None] * 20
+
+
+@pytest.mark.req("S3-54")
+async def test_a_person_can_let_it_be_registered_again_and_a_late_undo_changes_nothing(database: Database) -> None:
+    row, command = await registering(database)
+    await run(database, command)
+    row, undo = await moved(database, row, **BACK)
+    await run(database, undo)
+    row, second = await moved(database, row, state="REGISTERING", attempt=2, progress=Progress())
+    assert await run(database, second) == {"executorGroup": "shop"}
+    assert await refused(database, undo) == "Undone"
+    assert await refused(database, command) == "Undone"
+    assert await group(database) is not None
+    _, undo = await moved(database, row, **BACK)
+    await run(database, undo)
+    assert await group(database) is None
+
+
+async def test_a_registration_of_a_saga_that_is_not_there_is_refused(database: Database) -> None:
+    _, command = await registering(database)
+    assert await refused(database, replace(command, app_id=command.app_id + 1)) == "Undone"
+    assert await group(database) is None
+
+
+@pytest.mark.parametrize("provider", ["none", "simulated"])
+async def test_without_registration_nothing_is_made_or_undone(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, provider: str
+) -> None:
+    monkeypatch.setattr("workers.simulated.SECONDS", 0.0)
+    nowhere = Database(sqlite_url)
+    handlers = app_registration.handlers(RegistrationSettings.model_validate({"provider": provider}), nowhere)
+    for name in app_registration.COMMANDS:
+        context = Context(7, "shop", "app", "registerApp", "c-7", 1, "key")
+        command = Command("m", name, "app", 7, "shop", "c", "REGISTERING", "registerApp", 1, 60_000, "key", {})
+        assert await handlers[name](context, command) is None  # type: ignore[misc]
+
+
+async def test_an_undo_command_is_answered_while_the_app_is_undone(world: World) -> None:
+    worker = await world.worker(app_registration.handlers(RegistrationSettings(), world.database))
+    row, command = await world.undone("shop", "registerApp")
+    async with world.database.begin() as tx:
+        await groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
+    await world.send(command)
+    (event,) = await world.events(1)
+    assert (event["type"], event["appId"], event["causationId"]) == ("evt.appUnregistered", row.id, command.id)
+    assert "data" not in event
+    assert await group(world.database) is None
+    await eventually(lambda: worker.counts.done == 1, deadline=5.0)

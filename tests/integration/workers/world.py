@@ -26,6 +26,24 @@ from workers import HandlerTable, Worker
 CATALOG = Catalog([APP_PROVISIONING])
 
 
+async def stored(database: Database, name: str = "shop", **changes: Any) -> tuple[Instance, Command]:
+    """A new row, and the command that is out for it. `changes` are fields of the row."""
+    moved = start(APP_PROVISIONING, Start(name, "ann", f"c-{name[:100]}", {}), clock.uuid7(), clock.now())
+    row = replace(moved.instance, **changes)
+    async with database.begin() as tx:
+        (number,) = await instances.insert(tx, APPS, [replace(moved, instance=row)])
+    assert number is not None
+    row = replace(row, id=number)
+    return row, order(row)
+
+
+def order(row: Instance) -> Command:
+    """The command that is out for the row."""
+    command = command_for(APP_PROVISIONING, row)
+    assert command is not None
+    return command
+
+
 class World:
     """The database, the broker and the workers on it."""
 
@@ -38,16 +56,8 @@ class World:
         self._events: Consumer | None = None
 
     async def app(self, name: str = "shop", **changes: Any) -> tuple[Instance, Command]:
-        """A new row, and the command that is out for it. `changes` are fields of the row."""
-        moved = start(APP_PROVISIONING, Start(name, "ann", f"c-{name}", {}), clock.uuid7(), clock.now())
-        row = replace(moved.instance, **changes)
-        async with self.database.begin() as tx:
-            (number,) = await instances.insert(tx, APPS, [replace(moved, instance=row)])
-        assert number is not None
-        row = replace(row, id=number)
-        command = command_for(APP_PROVISIONING, row)
-        assert command is not None
-        return row, command
+        """`stored` in the world's database."""
+        return await stored(self.database, name, **changes)
 
     async def undone(self, name: str, step: str) -> tuple[Instance, Command]:
         """A new row that is being brought back, and the command that undoes `step`."""
