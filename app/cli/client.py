@@ -54,6 +54,10 @@ class Api:
         """
         return self._call("GET", path + _query(query), None, {}, patience, also)
 
+    def document(self, path: str) -> dict[str, Any]:
+        """The JSON object of a page."""
+        return self._object(self.get(path))
+
     def page(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
         """One page of a list: `items` and `nextCursor`."""
         found = self.get(path, query)
@@ -94,10 +98,7 @@ class Api:
         except (ValueError, RecursionError) as wrong:
             raise Invalid(f"the request cannot be written as JSON: {wrong}") from wrong
         sent = {"Content-Type": "application/json", **(headers or {})}
-        found = self._call(method, path + _query(query), text, sent)
-        if not isinstance(found, dict):
-            raise self._stranger()
-        return found
+        return self._object(self._call(method, path + _query(query), text, sent))
 
     def instance_of(self, found: Any) -> dict[str, Any]:
         """`found`, which is to be a saga instance."""
@@ -187,6 +188,11 @@ class Api:
             return json.loads(content)
         except (ValueError, RecursionError) as wrong:
             raise self._stranger() from wrong
+
+    def _object(self, found: Any) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise self._stranger()
+        return found
 
     def _stranger(self) -> ConfigError:
         return ConfigError(f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL")

@@ -17,7 +17,7 @@ _WAKE_UPS = ("saga", "id", "key", "state", "step", "attempt", "wakeReason", "wak
 
 def why(arguments: argparse.Namespace) -> int:
     """`why`: one sentence, and what helps."""
-    found = api_of(arguments).get(path_of(arguments, arguments.id) + "/why")
+    found = api_of(arguments).document(path_of(arguments, arguments.id) + "/why")
     if arguments.output == "json":
         output.print_json(found)
     else:

@@ -48,9 +48,59 @@ def test_what_is_not_near_gets_no_guess(name: str) -> None:
     assert idle_variables({name: "x"}) == [f"{name} is no setting"]
 
 
-def test_a_setting_of_later_versions_is_not_called_unknown() -> None:
-    (said,) = idle_variables({"ORCHESTRIX_API__TOKENS": "a:b", "ORCHESTRIX_API__AUTH": "none"})
-    assert said.startswith("ORCHESTRIX_API__TOKENS has no effect yet")
+def test_tokens_are_read_and_no_secret_is_shown_by_chance() -> None:
+    settings = load({"ORCHESTRIX_API__TOKENS": "ada:geheim, bob@x.org:two:2=", "ORCHESTRIX_API__TOKEN": "geheim"})
+    secrets = {name: secret.get_secret_value() for name, secret in settings.api.tokens.items()}
+    assert secrets == {"ada": "geheim", "bob@x.org": "two:2="}
+    assert settings.api.token is not None
+    assert settings.api.token.get_secret_value() == "geheim"
+    assert "geheim" not in repr(settings) + str(settings)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_no_tokens_are_no_tokens(text: str) -> None:
+    settings = load({"ORCHESTRIX_API__TOKENS": text, "ORCHESTRIX_API__TOKEN": text.strip()})
+    assert (dict(settings.api.tokens), settings.api.token) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("geheim", "token 1 is not name:secret"),
+        ("ada:", "token 1 is not name:secret"),
+        (":geheim", "token 1 is not name:secret"),
+        ("ada:geheim,", "token 2 is not name:secret"),
+        (",", "token 1 is not name:secret"),
+        ("ada:geheim,bob:ge heim", "token 2 is not name:secret"),
+        ("ada:gehéim", "token 1 is not name:secret"),
+        ("a b:geheim", "token 1 is not name:secret"),
+        (f"{'x' * 101}:geheim", "token 1 is not name:secret"),
+        ("orchestrator:geheim", "token 1 is named orchestrator"),
+        ("anonymous:geheim", "token 1 is named anonymous"),
+        ("ada:geheim,ada:geheim2", "token 2 has a name or a secret that stands before already"),
+        ("ada:geheim,bob:geheim", "token 2 has a name or a secret that stands before already"),
+    ],
+)
+def test_bad_tokens_are_refused_by_their_place(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"ORCHESTRIX_API__TOKENS": text})
+    assert str(refused.value).startswith(f"ORCHESTRIX_API__TOKENS: {said}")
+    assert "geh" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["ge heim", "gehéim", "ge,heim"])
+def test_a_token_that_no_api_can_have_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"ORCHESTRIX_API__TOKEN": value})
+    assert str(refused.value) == "ORCHESTRIX_API__TOKEN: a secret is visible ASCII characters without a comma"
+
+
+def test_tokens_and_nobody_asked_contradict() -> None:
+    with pytest.raises(ConfigError, match=r"api\.tokens .* api\.auth is none"):
+        load({"ORCHESTRIX_API__TOKENS": "ada:geheim", "ORCHESTRIX_API__AUTH": "none"})
+    assert load({"ORCHESTRIX_API__AUTH": "none"}).api.auth == "none"
+    with pytest.raises(ConfigError, match="ORCHESTRIX_API__AUTH"):
+        load({"ORCHESTRIX_API__AUTH": "basic"})
 
 
 def test_a_crash_point_without_its_switch_is_told() -> None:

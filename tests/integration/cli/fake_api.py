@@ -120,6 +120,12 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             self._answer()
 
+        def do_PATCH(self) -> None:
+            self._answer()
+
+        def do_DELETE(self) -> None:
+            self._answer()
+
         def log_message(self, format: str, *args: Any) -> None:
             return
 

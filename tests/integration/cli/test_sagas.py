@@ -113,6 +113,13 @@ def test_list_asks_by_the_names_of_http(api: FakeApi, shell: Shell) -> None:
     assert "--cursor c2" in answer.err, "the hint must not get into a pipe"
 
 
+def test_list_of_what_is_stuck(api: FakeApi, shell: Shell) -> None:
+    for saga in ("apps", "sagas/order"):
+        api.on("GET", f"/{saga}", page())
+        assert shell(*saga.split("/")[:1], "list", *saga.split("/")[1:], "--stuck").code == 0
+        assert api.requests[-1].query == {"stuck": ["true"]}
+
+
 def test_list_in_json_is_the_page_as_it_came(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/sagas/order", page({"id": 1, "unknown": ["x"]}, cursor="c2"))
     assert shell("sagas", "list", "order", "-o", "json").json == {

@@ -6,17 +6,18 @@ import pytest
 
 from tests.unit.cli.shell import Shell
 
+VERBS = {"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate"}
 COMMANDS = {
-    (): {"dev", "serve", "worker", "db", "apps", "sagas", "doctor", "config", "openapi"},
+    (): {"dev", "serve", "worker", "db", "apps", "sagas", "deadlines", "redispatch", "doctor", "config", "openapi"},
     ("db",): {"upgrade", "current", "check"},
-    ("apps",): {"create", "list", "show", "history", "messages", "watch"},
-    ("sagas",): {"create", "list", "show", "history", "messages", "watch"},
+    ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
+    ("sagas",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
+    ("deadlines",): {"list", "extend", "cancel"},
     ("config",): {"show"},
 }
 LATER = {
-    *{"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate", "deadlines", "dlq", "redispatch"},
     *{"jobs", "schedules", "cluster", "drain", "registry", "shards", "coordinator", "job-queue"},
-    *{"diagram", "trace", "worker-check", "asyncapi", "stuck"},
+    *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
 }
 
 
@@ -42,7 +43,13 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         [],
         ["apps"],
         ["nonsense"],
-        ["apps", "retry", "1"],
+        ["apps", "retry"],
+        ["apps", "edit", "1"],
+        ["apps", "retry", "1", "--output", "{}"],
+        ["apps", "retry", "1", "--if-version", "0"],
+        ["deadlines", "extend", "1"],
+        ["deadlines", "extend", "1", "--by", "5m", "--at", "2026-01-31T12:00:00Z"],
+        ["redispatch", "x"],
         ["jobs", "list"],
         ["sagas", "check"],
         ["--nonsense"],

@@ -195,9 +195,47 @@ def test_bad_roles_are_refused(served: Shell, runtime: Runtime, roles: str) -> N
     assert "orchestrator" in answer.err
 
 
-def test_an_open_door_is_told(served: Shell, runtime: Runtime) -> None:
-    assert "everyone who can reach" in served("serve", "--host", "0.0.0.0").out
-    assert "everyone who can reach" not in served("serve", "--host", "0.0.0.0", "--roles", "orchestrator").out
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "api.example.org", "127.0.0.1.example.org", ""])
+def test_an_open_door_is_refused(served: Shell, runtime: Runtime, host: str) -> None:
+    answer = served("serve", "--host", host)
+    assert (answer.code, answer.out, runtime.calls) == (2, "", [])
+    assert "ORCHESTRIX_API__TOKENS=name:secret" in answer.err
+    assert "ORCHESTRIX_API__AUTH=none" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_this_machine_alone_is_no_open_door(served: Shell, runtime: Runtime, host: str) -> None:
+    answer = served("serve", "--host", host)
+    assert (answer.code, len(runtime.calls)) == (0, 1)
+    assert "everyone who can reach" not in answer.out
+
+
+def test_tokens_close_the_door(served: Shell, runtime: Runtime) -> None:
+    served.set(ORCHESTRIX_API__TOKENS="ada:geheim")
+    answer = served("serve", "--host", "0.0.0.0")
+    assert (answer.code, len(runtime.calls)) == (0, 1)
+    assert "everyone who can reach" not in answer.out
+    assert "geheim" not in answer.out + answer.err
+
+
+def test_a_door_that_is_to_be_open_is_told(served: Shell, runtime: Runtime) -> None:
+    served.set(ORCHESTRIX_API__AUTH="none")
+    answer = served("serve", "--host", "0.0.0.0")
+    assert (answer.code, len(runtime.calls)) == (0, 1)
+    assert "everyone who can reach 0.0.0.0:8080" in answer.out
+
+
+def test_a_node_without_api_has_no_door(served: Shell, runtime: Runtime) -> None:
+    answer = served("serve", "--host", "0.0.0.0", "--roles", "orchestrator")
+    assert (answer.code, len(runtime.calls)) == (0, 1)
+    assert "everyone who can reach" not in answer.out
+
+
+def test_dev_tells_that_its_door_is_open(shell: Shell, runtime: Runtime) -> None:
+    assert "everyone who can reach" not in shell("dev", "--port", "0").err
+    shell.set(ORCHESTRIX_HTTP__HOST="0.0.0.0")
+    assert "everyone who can reach 0.0.0.0" in shell("dev", "--port", "0").err
 
 
 def test_a_worker_serves_what_it_is_told(served: Shell, runtime: Runtime) -> None:

@@ -98,10 +98,20 @@ def test_no_password_is_shown(shell: Shell, output: str) -> None:
         ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d",
         ORCHESTRIX_BROKER_URL="amqp://u:geheim@[bad/",
         ORCHESTRIX_API_URL="http://u:geheim@h",
+        ORCHESTRIX_API__TOKENS="ada:geheim,bob:geheimer",
+        ORCHESTRIX_API__TOKEN="geheim",
     )
     answer = shell("config", "show", "-o", output)
     assert answer.code == 0
     assert "geheim" not in answer.out + answer.err
+
+
+def test_whose_tokens_there_are_is_shown(shell: Shell) -> None:
+    assert (shown(shell)["api.tokens"], shown(shell)["api.token"]) == (([], "default"), (None, "default"))
+    shell.set(ORCHESTRIX_API__TOKENS="ada:geheim,bob:geheimer")
+    found = shown(shell, "--token", "geheim")
+    assert found["api.tokens"] == (["ada:***", "bob:***"], "env ORCHESTRIX_API__TOKENS")
+    assert found["api.token"] == ("***", "flag")
 
 
 def test_what_cannot_be_read_is_hidden_as_a_whole() -> None:
