@@ -38,7 +38,7 @@ def upgrade() -> None:
     _dead_letters()
     _throttles()
     if op.get_bind().dialect.name != "mysql":
-        few = {"postgresql_where": sa.text(STUCK), "sqlite_where": sa.text(STUCK)}
+        few: dict[str, Any] = {"postgresql_where": sa.text(STUCK), "sqlite_where": sa.text(STUCK)}
         op.create_index("ix_apps_stuck", "apps", ["created_at", "id"], **few)
         op.create_index("ix_saga_instances_stuck", "saga_instances", ["saga", "created_at", "id"], **few)
 
