@@ -63,7 +63,7 @@ def test_check_names_what_differs(shell: Shell, database: Path) -> None:
     answer = shell("db", "check")
     assert answer.code == 1
     first, *rest = answer.out.splitlines()
-    assert first.startswith("the schema says 0001, but is not as this version made it")
+    assert first.startswith(f"the schema says {HEAD}, but is not as this version made it")
     assert sorted(line.strip() for line in rest) == [
         "column apps.foo is in the database and not in this version",
         "table broker_incarnation is in this version and not in the database",

@@ -16,7 +16,7 @@ _GRAPH = [
     re.compile(r"end"),
     re.compile(rf"{_NODES}(?: {_ARROW} {_NODES})*"),
 ]
-_STATES = [re.compile(r"(?:\[\*\]|[A-Z][A-Z0-9_]*) --> (?:\[\*\]|[A-Z][A-Z0-9_]*)(?:: [\w. ]+)?")]
+_STATES = [re.compile(r"(?:\[\*\]|[A-Z][A-Z0-9_]*) --> (?:\[\*\]|[A-Z][A-Z0-9_]*)(?:: [\w., ]+)?")]
 _SEQUENCE = [
     re.compile(r"(?:actor|participant) \w+(?: as [\w.]+)?"),
     re.compile(r"Note over \w+(?:,\w+)?: [^;#]+"),
