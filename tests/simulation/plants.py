@@ -22,7 +22,7 @@ from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import Pair
 from app.testing.memory_client import MemoryBroker, MemoryConsumer
 from app.testing.virtual_time import Process, current_process
-from sagas.engine import transition
+from sagas.engine import reaction
 from workers.sdk import guard
 from workers.sdk.guard import Verdict
 
@@ -94,7 +94,7 @@ def claims_without_order(patch: pytest.MonkeyPatch) -> None:
 
 def late_events_are_taken(patch: pytest.MonkeyPatch) -> None:
     """An event moves its saga, whatever step that is at."""
-    patch.setattr(transition, "_untimely", lambda saga, instance, step, event: None)
+    patch.setattr(reaction, "untimely", lambda saga, instance, step, event: None)
 
 
 def rows_of_the_dead_are_left(patch: pytest.MonkeyPatch) -> None:

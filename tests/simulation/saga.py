@@ -25,7 +25,7 @@ from app.persistence import schema
 from app.testing.virtual_time import Stalled, VirtualLoop, VirtualSource, elapse
 from sagas.engine.definition import Saga
 from tests.simulation.nemesis import DURATION, Nemesis
-from tests.simulation.system import Client, Ears, NodeMember, WorkerMember, World
+from tests.simulation.system import Client, Ears, NodeMember, Operator, WorkerMember, World
 from tests.simulation.witness import TRIGGER
 
 PATIENCE = 900.0
@@ -100,9 +100,13 @@ async def _days(world: World) -> list[str]:
     for member in world.members:
         world.loop.call_later(dice.uniform(0.0, 1.0), member.boot)
     clients = [asyncio.ensure_future(_client(world, dice, n)) for n in range(dice.randrange(2, 6))]
+    operator = Operator(world)
+    meddling = asyncio.ensure_future(operator.meddle(DURATION * 1.5)) if dice.random() < 0.6 else None
     await nemesis.run()
     nemesis.heal()
-    await _settle(world, clients)
+    if meddling is not None:
+        await meddling
+    await _settle(world, clients, operator)
     world.witness.judge(world.sagas)
     return [str(fault) for fault in nemesis.plan]
 
@@ -115,13 +119,14 @@ async def _client(world: World, dice: Random, place: int) -> None:
     await Client(world, saga, name, keyed=keyed).run()
 
 
-async def _settle(world: World, clients: Sequence[asyncio.Future[None]]) -> None:
+async def _settle(world: World, clients: Sequence[asyncio.Future[None]], operator: Operator) -> None:
     """Waits until all has ended, then stops everybody in good order."""
     ends = world.loop.time() + PATIENCE
     while not (all(client.done() for client in clients) and _is_quiet(world)):
         if world.loop.time() > ends:
             world.witness.complain(f"I2: not quiet {PATIENCE:g} s after the last fault")
             return
+        await operator.tidy()
         await elapse(LOOK)
     for client in clients:
         client.result()

@@ -15,8 +15,9 @@ from app.bootstrap.node import Node
 from app.bootstrap.parts import DatabaseWatch
 from app.broker.topology import saga_topology
 from app.config import Settings
-from app.errors import RetryLater
+from app.errors import Conflict, RetryLater
 from app.lifecycle import Health
+from app.orchestration.actions import Action
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
 from app.orchestration.starts import Starter
@@ -26,18 +27,28 @@ from app.testing.inline_sqlite import SqliteClient, SqliteFile
 from app.testing.memory_broker import MemoryServer
 from app.testing.memory_client import MemoryBroker
 from app.testing.virtual_time import Killed, Process, VirtualLoop, elapse
-from sagas import NothingToUndo, Saga, Step
+from sagas import Compensation, NothingToUndo, RetryPolicy, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.asks import Ask, RefusedVerb, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Command
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start
 from tests.simulation.witness import Witness, watched
-from workers import Context, HandlerTable, Permanent, Worker
+from workers import Context, HandlerTable, Permanent, Transient, Worker
 from workers.sdk.errors import Unavailable
 
 STEP_TIME = timedelta(seconds=6)
-APP = replace(APP_PROVISIONING, steps=tuple(replace(step, timeout=STEP_TIME) for step in APP_PROVISIONING.steps))
+RETRY = RetryPolicy(attempts=4, base=timedelta(seconds=1), cap=timedelta(seconds=4))
+
+
+def _hurried(step: Step) -> Step:
+    assert isinstance(step.undo, Compensation)
+    undo = replace(step.undo, timeout=STEP_TIME, retry=replace(RETRY, attempts=3))
+    return replace(step, timeout=STEP_TIME, retry=RETRY, undo=undo)
+
+
+APP = replace(APP_PROVISIONING, steps=tuple(_hurried(step) for step in APP_PROVISIONING.steps))
 ORDER = Saga(
     name="order",
     steps=tuple(
@@ -49,12 +60,13 @@ ORDER = Saga(
             then=then,
             undo=NothingToUndo("a simulation"),
             timeout=STEP_TIME,
+            retry=RETRY,
         )
         for name, state, then in (("reserve", "NEW", "RESERVED"), ("charge", "RESERVED", "COMPLETED"))
     ),
 )
 SETTINGS = Settings.model_validate(
-    {"orchestrator": {"claim": 6.0, "wait_cap": 12.0}, "worker": {"concurrency": 3, "stop_timeout": 3.0}}
+    {"orchestrator": {"claim": 6.0, "timeouts_per_second": 5.0}, "worker": {"concurrency": 3, "stop_timeout": 3.0}}
 )
 
 
@@ -190,7 +202,10 @@ class WorkerMember(Member):
 
 
 class Work:
-    """What the workers do: an effect that can happen once a key, after a while, and not always with success."""
+    """What the workers do: an effect that can happen once a key, after a while, and not always with success.
+
+    What was undone is refused if it comes late.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -200,14 +215,32 @@ class Work:
         """Handles every command alike."""
         witness, fate = self._world.witness, self._dice.random()
         witness.begins(command)
-        await elapse(self._dice.uniform(0.0, 0.3 if fate > 0.08 else 5.0))
+        await elapse(self._dice.uniform(0.0, 0.3 if fate > 0.08 else 9.0))
         if fate > 0.97:
             raise Permanent("Refused", "the provider says no")
-        if fate > 0.95:
+        if fate > 0.94:
+            raise Transient("Busy", "the provider has no time", retry_after=0.7 if fate > 0.95 else None)
+        if fate > 0.92:
             raise Unavailable("the provider cannot be reached")
-        result = witness.effect(context.idempotency_key, {f"of_{command.step}": f"{command.app_name}/{command.step}"})
+        return await self._undo(command) if command.undoes_attempt is not None else await self._do(command)
+
+    async def _do(self, command: Command) -> Mapping[str, Any]:
+        witness = self._world.witness
+        if command.attempt <= witness.tombstones[_effect_of(command)]:
+            raise Permanent("Undone", "it was undone before it began")
+        made = {f"of_{command.step}": f"{command.app_name}/{command.step}"}
+        result = witness.effect(_effect_of(command), made, command.attempt)
         await elapse(self._dice.uniform(0.0, 0.05))
         return result
+
+    async def _undo(self, command: Command) -> Mapping[str, Any]:
+        self._world.witness.undone(_effect_of(command), command.undoes_attempt or 0)
+        await elapse(self._dice.uniform(0.0, 0.05))
+        return {}
+
+
+def _effect_of(command: Command) -> str:
+    return f"{command.saga}:{command.app_id}:{command.step}:do"
 
 
 class Client:
@@ -264,6 +297,69 @@ class Client:
 
 def _render(instance: Instance) -> StoredAnswer:
     return StoredAnswer("f", 201, {}, str(instance.id).encode())
+
+
+class Operator:
+    """A person who steps in: at random while the days are bad, and in the end wherever a person is waited for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._dice = world.dice("operator")
+
+    async def meddle(self, seconds: float) -> None:
+        """Asks for anything of anybody."""
+        ends = self._world.loop.time() + seconds
+        while self._world.loop.time() < ends:
+            await elapse(self._dice.uniform(0.1, 1.5))
+            rows = [(saga, row) for saga in self._world.sagas for row in self._world.witness.rows(saga)]
+            if rows:
+                saga, row = self._dice.choice(rows)
+                await self._ask(saga, row, self._dice.choice(MEDDLING))
+
+    async def tidy(self) -> None:
+        """Lets go whatever waits for a person."""
+        for saga in self._world.sagas:
+            for row in self._world.witness.live(saga):
+                if row["blocker"] is not None:
+                    await self._ask(saga, row, Verb.RESUME if row["blocker"] == "paused" else Verb.RETRY)
+
+    async def _ask(self, saga: Saga, row: Mapping[str, Any], verb: Verb) -> None:
+        nodes = [one for one in self._world.nodes() if one.node is not None and one.node.health.started]
+        if not nodes:
+            return
+        member = self._dice.choice(nodes)
+        assert member.node is not None
+        output = {f"of_{step.name}": "by hand" for step in saga.steps if step.state == row["state"]}
+        ask = Ask(verb, "ann", "because", output=output, extend_by=timedelta(seconds=self._dice.uniform(0, 9)))
+        version = row["version"] if self._dice.random() < 0.5 else None
+        try:
+            asking = member.process.spawn(member.node.control.act(Action(saga.name, row["id"], ask, version)))
+        except Killed:
+            return
+        await asyncio.wait({asking}, timeout=5.0)
+        if not asking.done():
+            asking.add_done_callback(lambda late: late.cancelled() or late.exception())
+            return
+        if asking.cancelled():
+            return
+        refused = asking.exception()
+        if refused is None:
+            self._world.witness.note(f"verb {verb.value} of {saga.name} {row['id']}: {asking.result().instance.state}")
+        elif not isinstance(refused, RetryLater | Conflict | RefusedVerb):
+            self._world.witness.complain(f"{verb.value} of {saga.name} {row['id']} was answered with {refused!r}")
+
+
+MEDDLING = (
+    Verb.RETRY,
+    Verb.SKIP,
+    Verb.PAUSE,
+    Verb.PAUSE,
+    Verb.RESUME,
+    Verb.RESUME,
+    Verb.CANCEL,
+    Verb.TERMINATE,
+    Verb.SET_DEADLINE,
+)
 
 
 class Ears(logging.Handler):

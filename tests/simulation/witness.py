@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,13 @@ from app.broker.topology import COMMANDS, DEAD, EVENTS
 from app.testing.inline_sqlite import SqliteFile
 from app.testing.virtual_time import EPOCH
 from sagas.engine.catalog import Catalog
-from sagas.engine.definition import COMPLETED, STEP_FAILED, TERMINAL, Saga
+from sagas.engine.definition import COMPLETED, FAILED, TERMINAL, Compensation, Saga
 from sagas.engine.messages import Command
 
 LOOK_IS_GOOD = 1.5
 """Seconds after which whoever begins to work on a step must know of its end: the look itself may be 1 s old."""
+_STOPS = re.compile("(pause|cancel|skip|terminate): ")
+_GOOD = {"created", "immediate"}
 _TABLES = {"app": ("apps", "app_state_history", "app_id", "app_name")}
 _OTHERS = ("saga_instances", "saga_history", "instance_id", "key")
 
@@ -36,7 +39,8 @@ class Witness:
         self.trace: list[str] = []
         self.answered: dict[tuple[str, str], int] = {}
         self.started: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.effects: dict[str, Mapping[str, Any]] = {}
+        self.effects: dict[str, tuple[Mapping[str, Any], int]] = {}
+        self.tombstones: defaultdict[str, int] = defaultdict(int)
         self.runs: defaultdict[str, int] = defaultdict(int)
         self.last_thaw = 0.0
         self.is_over = False
@@ -45,6 +49,7 @@ class Witness:
         self._furthest: dict[tuple[str, int], int] = {}
         self._reported: set[str] = set()
         self._dead: set[str] = set()
+        self._withdrawn: set[str] = set()
         self._settled: defaultdict[tuple[str, str, int], int] = defaultdict(int)
 
     def note(self, what: str) -> None:
@@ -89,9 +94,11 @@ class Witness:
 
     def acknowledging(self, delivery: Delivery) -> None:
         self.note(f"acknowledged {delivery.queue} {delivery.message_id} {delivery.tag}")
-        body = json.loads(delivery.body)
-        if delivery.message_id in self._dead:
+        if delivery.message_id in self._dead or not delivery.queue.startswith(("cmd.", "evt.")):
             return
+        if delivery.queue.endswith(".dead"):
+            return
+        body = json.loads(delivery.body)
         if delivery.queue.startswith("evt."):
             self._event_acknowledged(delivery.queue, body)
         else:
@@ -106,25 +113,28 @@ class Witness:
         if row is None:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged, there is no such row")
             return
-        if kind == STEP_FAILED:
-            done = row["command_id"] != body["causationId"]
-        else:
-            step = next(step for step in saga.steps if step.event == kind)
-            done = saga.position(row["state"]) > saga.position(step.state)
+        done = row["command_id"] != body.get("causationId") or row["blocker"] is not None
+        owner = self._catalog.event(kind)
+        if owner is not None and not owner.undoes:
+            done = saga.position(row["state"]) > saga.position(owner.step.state) or row["state"] == FAILED
         asked = "SELECT count(*) FROM saga_notes WHERE saga = ? AND instance_id = ? AND type = ?"
         if not done and not self.file.look(asked, (saga.name, body["appId"], kind))[0][0]:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged before its commit")
 
     def _command_acknowledged(self, body: Mapping[str, Any]) -> None:
         row = self._row(body["saga"], body["appId"])
-        over = row is not None and row["command_id"] != body["id"]
+        over = row is not None and (row["command_id"], row["state"], row["blocker"]) != (
+            body["id"],
+            body["expectedState"],
+            None,
+        )
         if not over and body["id"] not in self._reported:
             self.complain(f"{body['type']} of {body['saga']} {body['appId']} was acknowledged before its event arrived")
 
     def removed(self, message_id: str) -> None:
-        """A row leaves the outbox."""
+        """A row leaves the outbox: it was sent, or a person stopped its saga, which is looked at in the end."""
         if message_id not in self._arrived:
-            self.complain(f"I9: {message_id} was removed from the outbox before it was sent")
+            self._withdrawn.add(message_id)
 
     def begins(self, command: Command) -> None:
         """A handler begins to work."""
@@ -149,10 +159,19 @@ class Witness:
                 f"{command.type} of {command.saga} {command.app_id} is worked on {now - over:.1f} s after its end"
             )
 
-    def effect(self, key: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A handler does its work, which can be done once: whoever comes later finds it done."""
-        self.note(f"effect {key}")
-        return self.effects.setdefault(key, result)
+    def effect(self, key: str, result: Mapping[str, Any], attempt: int = 1) -> Mapping[str, Any]:
+        """A handler does its work, which can be done once: whoever comes later finds it done, and answers for it."""
+        self.note(f"effect {key} {attempt}")
+        made, before = self.effects.get(key, (result, 0))
+        self.effects[key] = made, max(before, attempt)
+        return made
+
+    def undone(self, key: str, attempt: int) -> None:
+        """A handler takes away what that attempt, or one before it, has made, and refuses it from now on."""
+        self.note(f"undoes {key} {attempt}")
+        self.tombstones[key] = max(self.tombstones[key], attempt)
+        if key in self.effects and self.effects[key][1] <= attempt:
+            del self.effects[key]
 
     # What must hold in the end.
 
@@ -181,32 +200,55 @@ class Witness:
     def _judge_row(self, saga: Saga, row: Mapping[str, Any]) -> None:
         name = f"{saga.name} {row['id']}"
         _, history, owner, _ = _tables(saga.name)
-        asked = f"SELECT version, from_state, to_state, command_id FROM {history} WHERE {owner} = ? ORDER BY version"
+        columns = "version, from_state, to_state, command_id, reason"
+        asked = f"SELECT {columns} FROM {history} WHERE {owner} = ? ORDER BY version"
         changes = self.file.look(asked, (row["id"],))
         if row["state"] not in TERMINAL and row["blocker"] is None:
             self.complain(f"I2: {name} is stuck in {row['state']}")
         if [change[0] for change in changes] != list(range(1, row["version"] + 1)):
             self.complain(f"I3: {name} is at {row['version']}, its history is {changes}")
         before = None
-        for _, source, target, _ in changes:
-            if source != before or (source, target) not in saga.moves:
+        for _, source, target, *_ in changes:
+            if source != before or (source != target and (source, target) not in saga.moves):
                 self.complain(f"I4: {name} went from {source} to {target} when it was {before}")
             before = target
         if before != row["state"]:
             self.complain(f"I4: the history of {name} ends in {before}, its row says {row['state']}")
-        for command_id in sorted({str(change[3]) for change in changes if change[3]} - self._arrived):
-            self.complain(f"I10: {name} owed {command_id}, which never went out")
+        reasons = [str(change[4]) for change in changes]
+        for place, change in enumerate(changes):
+            if change[3] in self._withdrawn - self._arrived and not any(map(_STOPS.match, reasons[place:])):
+                self.complain(f"I9: {change[3]} of {name} was removed from the outbox before it was sent")
+        if row["state"] == COMPLETED and all(reason in _GOOD or reason.startswith("evt.") for reason in reasons):
+            for command_id in sorted({str(change[3]) for change in changes if change[3]} - self._arrived):
+                self.complain(f"I10: {name} owed {command_id}, which never went out")
+        begun = max(place for place, change in enumerate(changes) if place == 0 or change[1] == FAILED)
         if row["state"] == COMPLETED:
-            self._judge_effects(saga, row)
+            self._judge_effects(saga, row, {change[1] for change in changes if str(change[4]).startswith("skip: ")})
+        elif row["state"] == FAILED and not any(reason.startswith(("terminate: ", "skip: ")) for reason in reasons):
+            self._judge_undone(saga, row, changes[begun:])
 
-    def _judge_effects(self, saga: Saga, row: Mapping[str, Any]) -> None:
+    def _judge_effects(self, saga: Saga, row: Mapping[str, Any], skipped: set[str]) -> None:
         data = json.loads(row["data"])
         for step in saga.steps:
             key = f"{saga.name}:{row['id']}:{step.name}:do"
+            if step.state in skipped:
+                continue
             if key not in self.effects:
                 self.complain(f"I5: {saga.name} {row['id']} is completed, {step.name} was never done")
-            elif any(data.get(name) != value for name, value in self.effects[key].items()):
+            elif any(data.get(name) != value for name, value in self.effects[key][0].items()):
                 self.complain(f"I5: {saga.name} {row['id']} does not know what {step.name} has made")
+
+    def _judge_undone(self, saga: Saga, row: Mapping[str, Any], changes: Sequence[Sequence[Any]]) -> None:
+        """Nothing of a saga that failed is left, and each step that had ended well was undone."""
+        passed = {change[1] for change in changes if str(change[4]).startswith("evt.") and change[2] in saga.path}
+        said = {str(change[4]) for change in changes}
+        for step in saga.steps:
+            if not isinstance(step.undo, Compensation):
+                continue
+            if step.state in passed and f"undone {step.name}" not in said:
+                self.complain(f"I5: {saga.name} {row['id']} has failed, the undo of {step.name} was forgotten")
+            if f"{saga.name}:{row['id']}:{step.name}:do" in self.effects:
+                self.complain(f"I5: {saga.name} {row['id']} has failed, what {step.name} made is left behind")
 
     # Looking things up.
 
@@ -215,6 +257,10 @@ class Witness:
         saga = owner.saga if owner else self._catalog.saga(body.get("saga") or "app")
         assert saga is not None
         return saga
+
+    def rows(self, saga: Saga) -> list[Mapping[str, Any]]:
+        """Every row."""
+        return self._rows(saga.name)
 
     def live(self, saga: Saga) -> list[Mapping[str, Any]]:
         """The rows that have not ended."""
