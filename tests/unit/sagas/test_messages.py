@@ -10,7 +10,7 @@ import pytest
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine import messages
 from sagas.engine.messages import MAX_BODY, MAX_ID, Event, StepError, Unreadable, dump, load
-from sagas.engine.transition import command_for
+from sagas.engine.orders import command_for
 from tests.unit.sagas.builders import CORRELATION, FIRST, along, began, body, sent
 
 

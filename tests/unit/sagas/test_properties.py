@@ -1,10 +1,8 @@
-"""What holds whatever events come, in whatever order, for whatever saga?"""
+"""What holds whatever events, expiries and people come, in whatever order, for whatever saga?"""
 
 from __future__ import annotations
 
-import copy
 import json
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -13,47 +11,42 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sagas import COMPLETED, FAILED, Event, Saga, Step
+from sagas import COMPLETED, FAILED, Compensation, RetryPolicy, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine import messages
-from sagas.engine.definition import TERMINAL
+from sagas.engine.asks import Verb
 from sagas.engine.messages import StepError, Unreadable, dump, load
-from sagas.engine.state import Change, Instance
-from sagas.engine.transition import Ignored, Moved, advance, block, command_for
-from tests.unit.sagas.builders import CORRELATION, NOW, ORDER, began, step, success
+from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
+from tests.unit.sagas.stories import Arrival, Asked, Blocked, Elapsed, Happening, Story
 
 FAST = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """An event to come: which of the saga's (None is a failure), naming which command, and how it differs."""
-
-    event: int | None
-    causation: str
-    wrong_correlation: bool = False
-    data: str = "none"
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """A person is to be waited for."""
-
+STORIES = settings(FAST, max_examples=60)
 
 ARRIVALS = st.builds(
     Arrival,
-    event=st.one_of(st.none(), st.integers(-1, 5)),
-    causation=st.sampled_from(["none", "current", "current", "first", "nobody"]),
-    wrong_correlation=st.sampled_from([False] * 9 + [True]),
+    step=st.one_of(st.none(), *[st.integers(0, 4)] * 5),
+    says=st.sampled_from(["done", "done", "done", "undone", "failed", "failed for good"]),
+    causation=st.sampled_from(["none", "current", "current", "current", "first", "former", "nobody"]),
+    wrong_correlation=st.sampled_from([False] * 19 + [True]),
     data=st.sampled_from(["none", "none", "good", "bad"]),
 )
-HAPPENINGS = st.lists(st.one_of(ARRIVALS, ARRIVALS, ARRIVALS, st.builds(Blocked)), max_size=25)
-DATA = {"none": {}, "good": {"amount": 4}, "bad": {"amount": "many"}}
+ELAPSED = st.builds(
+    Elapsed,
+    excuse=st.sampled_from(["none", "none", "none", "unsent", "unheard", "broker"]),
+    chance=st.sampled_from([0.0, 0.5, 0.999]),
+)
+ASKED = st.builds(
+    Asked,
+    verb=st.sampled_from(Verb),
+    data=st.sampled_from(["none", "none", "good", "bad"]),
+    seconds=st.integers(1, 500),
+)
+HAPPENINGS = st.lists(st.one_of(ARRIVALS, ARRIVALS, ELAPSED, ASKED, st.builds(Blocked)), max_size=40)
 
 
 @st.composite
 def sagas(draw: st.DrawFn) -> Saga:
-    """A saga of one to five steps with up to two immediate moves after each."""
+    """A saga of one to five steps with up to two immediate moves after each, most of them with an undo."""
     count = draw(st.integers(1, 5))
     chains = [draw(st.integers(0, 2)) for _ in range(count)]
     steps: list[Step] = []
@@ -61,92 +54,30 @@ def sagas(draw: st.DrawFn) -> Saga:
     for number, chain in enumerate(chains):
         following = f"S{number + 1}" if number + 1 < count else COMPLETED
         states = [*(f"S{number}_{place}" for place in range(chain)), following]
-        steps.append(step(f"do{number}", f"S{number}", states[0], timeout=timedelta(seconds=number + 1)))
+        retry = RetryPolicy(draw(st.integers(1, 3)))
+        undo = Compensation(f"cmd.undo{number}", f"evt.undone{number}", timedelta(seconds=9), retry)
+        more: dict[str, Any] = {"undo": draw(st.sampled_from([undo, undo, LEAVES_NOTHING])), "retry": retry}
+        steps.append(step(f"do{number}", f"S{number}", states[0], timeout=timedelta(seconds=number + 1), **more))
         immediate |= dict(pairwise(states))
     first, *rest = steps
-    return Saga("drawn", (first, *draw(st.permutations(rest))), immediate, data=ORDER.data)
+    time = draw(st.sampled_from([None, None, timedelta(seconds=4), timedelta(minutes=1)]))
+    return Saga("drawn", (first, *draw(st.permutations(rest))), immediate, data=ORDER.data, timeout=time)
 
 
-ANY_SAGA = st.one_of(st.sampled_from([APP_PROVISIONING, ORDER]), sagas())
-
-
-def event_of(saga: Saga, instance: Instance, first_command: str | None, arrival: Arrival) -> Event:
-    """The event that `arrival` means for this instance."""
-    causation = {"none": None, "current": instance.command_id, "first": first_command, "nobody": "x"}[arrival.causation]
-    correlation = "another" if arrival.wrong_correlation else CORRELATION
-    more: dict[str, Any] = {"causation_id": causation, "correlation_id": correlation, "data": DATA[arrival.data]}
-    if arrival.event is None:
-        return success("evt.stepFailed", error=StepError("E", "m", True), **more)
-    known = 0 <= arrival.event < len(saga.steps)
-    return success(saga.steps[arrival.event].event if known else "evt.nobody", **more)
-
-
-class Story:
-    """One instance and all that has happened to it."""
-
-    def __init__(self, saga: Saga) -> None:
-        self.saga = saga
-        beginning = began(saga, {"amount": 1})
-        self.instance = beginning.instance
-        self.first_command = beginning.instance.command_id
-        self.history: list[Change] = list(beginning.history)
-        self._events = 0
-
-    def happens(self, what: Arrival | Blocked) -> None:
-        """Lets it happen, and checks what must be true of each single result."""
-        before, kept = self.instance, copy.deepcopy(self.instance)
-        self._events += 1
-        now = NOW + timedelta(seconds=self._events)
-        if isinstance(what, Blocked):
-            result: Moved | Ignored = block(before, "unsendable", "too large", now) if before.live else Ignored("ended")
-        else:
-            event = event_of(self.saga, before, self.first_command, what)
-            said = copy.deepcopy(event)
-            result = advance(self.saga, before, event, f"command-{self._events + 1}", now)
-            assert event == said
-        assert before == kept
-        if isinstance(result, Moved):
-            self._took(result, before)
-
-    def _took(self, result: Moved, before: Instance) -> None:
-        assert before.live, "an ended saga moved"
-        assert result.history
-        assert result.instance.version == before.version + len(result.history) == result.history[-1].version
-        same = ("id", "saga", "key", "created_by", "correlation_id", "definition_version", "created_at", "traceparent")
-        assert all(getattr(result.instance, name) == getattr(before, name) for name in same)
-        self.instance = result.instance
-        self.history += result.history
-        if result.instance.blocker is None:
-            assert result.command == command_for(self.saga, result.instance)
-
-    def check(self) -> None:
-        """What must be true at any time."""
-        instance, states = self.instance, [row.to_state for row in self.history]
-        assert [row.version for row in self.history] == list(range(1, instance.version + 1))
-        assert [row.from_state for row in self.history] == [None, *states[:-1]]
-        assert states[-1] == instance.state
-        moves = {(row.from_state, row.to_state) for row in self.history if row.from_state != row.to_state}
-        assert moves <= self.saga.moves
-        assert all(row.correlation_id == CORRELATION for row in self.history)
-        assert all(0 < len(row.reason) <= 500 for row in self.history)
-        assert [row.at for row in self.history] == sorted(row.at for row in self.history)
-        self._never_stuck()
-
-    def _never_stuck(self) -> None:
-        one = self.instance
-        assert (one.wake_at is None) == (one.wake_reason is None)
-        assert one.live == (one.state not in TERMINAL) == ((one.wake_at is None) != (one.blocker is None))
-        assert one.live == (command_for(self.saga, one) is not None), "what is live waits for a command that is out"
-        if not one.live:
-            assert (one.wake_at, one.blocker, one.command_id, one.wait_ms) == (None, None, None, 0)
+ANY_SAGA = st.one_of(st.just(APP_PROVISIONING), st.just(ORDER), sagas(), sagas())
+FOR_GOOD = Arrival(None, "failed for good")
+ALL_THE_WAY = [Arrival(0), FOR_GOOD, Arrival(0, "undone")]
 
 
 @pytest.mark.req("S3-33", "S3-46")
-@FAST
+@STORIES
 @given(ANY_SAGA, HAPPENINGS)
-@example(APP_PROVISIONING, [Arrival(0, "current"), Arrival(1, "current"), Arrival(0, "none"), Arrival(None, "first")])
-@example(APP_PROVISIONING, [Arrival(0, "current"), Blocked(), Arrival(None, "current"), Blocked()])
-def test_history_is_a_gapless_path_and_nothing_is_ever_stuck(saga: Saga, happenings: list[Arrival | Blocked]) -> None:
+@example(APP_PROVISIONING, [Arrival(0), Arrival(1), Arrival(0, causation="none"), Arrival(None, "failed")])
+@example(APP_PROVISIONING, [Arrival(0), Blocked(), FOR_GOOD, Blocked()])
+@example(APP_PROVISIONING, [*ALL_THE_WAY, Arrival(0), Asked(Verb.RETRY), Arrival(0, "undone"), FOR_GOOD])
+@example(APP_PROVISIONING, [Arrival(0), Asked(Verb.TERMINATE), Asked(Verb.RETRY), FOR_GOOD, Arrival(0, "undone")])
+@example(APP_PROVISIONING, [Arrival(0), Asked(Verb.CANCEL), Elapsed(), Arrival(1), Arrival(1, "undone")])
+def test_history_is_a_gapless_path_and_nothing_is_stuck_or_forgotten(saga: Saga, happenings: list[Happening]) -> None:
     story = Story(saga)
     story.check()
     for what in happenings:
@@ -154,18 +85,21 @@ def test_history_is_a_gapless_path_and_nothing_is_ever_stuck(saga: Saga, happeni
         story.check()
 
 
-@FAST
-@given(ANY_SAGA, HAPPENINGS)
-def test_a_live_saga_still_completes_whatever_came_before(saga: Saga, happenings: list[Arrival | Blocked]) -> None:
+@STORIES
+@given(ANY_SAGA, HAPPENINGS, st.booleans())
+def test_whatever_came_before_it_can_be_driven_to_an_end(saga: Saga, happenings: list[Happening], well: bool) -> None:
     story = Story(saga)
     for what in happenings:
         story.happens(what)
-    ended = story.instance.state if not story.instance.live else COMPLETED
-    for _ in saga.steps:
-        for number in range(len(saga.steps)):
-            story.happens(Arrival(number, "current"))
+    before = story.instance
+    open_ended = saga.timeout is not None or before.progress.held is not None
+    if well:
+        story.goes_well()
+    else:
+        story.goes_badly()
     story.check()
-    assert story.instance.state == ended
+    good = before.state == COMPLETED or (well and before.state in saga.path)
+    assert story.instance.state in ((FAILED, COMPLETED) if open_ended else (COMPLETED if good else FAILED,))
     assert saga.data is not ORDER.data or story.instance.data["amount"] in (1, 4), "refused output never arrives"
 
 
@@ -175,7 +109,7 @@ def test_each_step_succeeds_once_in_any_order_of_copies(saga: Saga, order: list[
     story = Story(saga)
     for _ in range(len(saga.steps)):
         for number in order:
-            story.happens(Arrival(number, causation))
+            story.happens(Arrival(number, causation=causation))
     story.check()
     assert [row.to_state for row in story.history] == list(saga.path)
     assert story.instance.state == COMPLETED
@@ -183,16 +117,18 @@ def test_each_step_succeeds_once_in_any_order_of_copies(saga: Saga, order: list[
 
 @FAST
 @given(ANY_SAGA, st.integers(0, 4))
-def test_a_failure_ends_any_saga_where_it_stands(saga: Saga, done: int) -> None:
+def test_a_failure_is_undone_in_reverse_wherever_it_stands(saga: Saga, done: int) -> None:
     story = Story(saga)
-    for number in range(min(done, len(saga.steps) - 1)):
-        by_path = [state for state in saga.path if saga.step_in(state)]
-        waiting = saga.step_in(by_path[number])
-        assert waiting is not None
-        story.happens(Arrival(saga.steps.index(waiting), "current"))
-    story.happens(Arrival(None, "current"))
+    by_path = [here for state in saga.path if (here := saga.step_in(state))]
+    ready = by_path[: min(done, len(saga.steps) - 1)]
+    for one in ready:
+        story.happens(Arrival(saga.steps.index(one)))
+    story.happens(FOR_GOOD)
+    story.goes_well()
     story.check()
     assert story.instance.state == FAILED
+    undone = [row.reason for row in story.history if row.reason.startswith("undone ")]
+    assert undone == [f"undone {one.name}" for one in reversed(ready) if isinstance(one.undo, Compensation)]
 
 
 SCALARS = st.one_of(
