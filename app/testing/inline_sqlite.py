@@ -37,7 +37,8 @@ class SqliteFile:
 
     While `up` is False nobody can connect, and whoever is connected has lost the connection. `commit_lost` says of each
     COMMIT whether its answer gets lost, and whether it was done (True) or not (False); None lets it pass. `prepare`
-    gets each handle before its first use, for functions that triggers call.
+    gets each handle before its first use, for functions that triggers call. `committing` gets the handle that is about
+    to commit, `committed` hears that it has; both may end the process whose it is.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class SqliteFile:
         self._prepare = prepare
         self.up = True
         self.commit_lost: Callable[[], bool | None] = lambda: None
+        self.committing: Callable[[sqlite3.Connection], None] = lambda raw: None
+        self.committed: Callable[[], None] = lambda: None
         self._open: dict[InlineConnection, None] = {}
         self._idle: list[sqlite3.Connection] = []
         self._writer: InlineConnection | None = None
@@ -220,9 +223,14 @@ class InlineConnection:
         self.check()
         if not self._conn.in_transaction:
             return
+        self._file.committing(self._conn)
+        if not self.is_open:
+            await asyncio.sleep(0)  # the dead do not come back from here
+            self.check()
         lost = self._file.commit_lost()
         if lost is not False:
             self._conn.commit()
+            self._file.committed()
         if lost is not None:
             self.lose()
         self._file.release(self)

@@ -37,6 +37,10 @@ class Killed(OrchestrixError):
     """The process is dead."""
 
 
+class Misplaced(OrchestrixError):
+    """A thread, a socket or another process is wanted, which go on by the machine's own clock."""
+
+
 class Process:
     """Tasks that die together, as those of an operating system's process do.
 
@@ -159,7 +163,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> NoReturn:
-        raise OrchestrixError("a thread has no place on virtual time")
+        raise Misplaced("a thread has no place on virtual time")
+
+    def subprocess_exec(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise Misplaced("another process has no place on virtual time")
+
+    subprocess_shell = subprocess_exec
 
     def bury(self) -> None:
         """Cancels all that is left, dead or alive, so that nothing complains when it is collected. Then `close`."""
@@ -231,7 +240,12 @@ class VirtualSource:
 
 
 class _NoFiles(selectors.SelectSelector):
-    """Knows of no file that could become ready."""
+    """Knows of no file that could become ready, except the loop's own, which never does."""
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        if self.get_map():
+            raise Misplaced("a socket has no place on virtual time")
+        return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return []

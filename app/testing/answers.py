@@ -1,0 +1,101 @@
+"""What does a command get for an answer where its own handler is not asked, or is not asked at once?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from app.errors import Invalid
+from app.testing.spans import Span, seconds_of
+from app.testing.virtual_time import current_process
+from workers.sdk.errors import StepFailed
+from workers.sdk.handlers import Output
+
+Own: TypeAlias = Callable[[], Awaitable[Output]]
+"""The author's own handler, with what it is called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`play` is what happens instead; `times` for how many tries, None for all that follow."""
+
+    play: Callable[[Own], Awaitable[Output]]
+    times: int | None = None
+    silent: bool = False
+
+
+class When:
+    """The answers to one command, in the order in which they were asked for; then its own handler answers.
+
+    They are counted by tries: a copy of a command that was delivered before gets the same answer again.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.answers: list[Answer] = []
+
+    def fails(
+        self, type: str, message: str = "as told", *, retryable: bool = True, retry_after: Span | None = None
+    ) -> When:
+        """The step fails, with an error of this type; `retryable` says whether another try may help."""
+        after = None if retry_after is None else seconds_of(retry_after)
+
+        async def play(_own: Own) -> Output:
+            raise StepFailed(type, message, retryable=retryable, retry_after=after)
+
+        return self._add(Answer(play))
+
+    def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
+        """The step succeeds with `output`, and does nothing."""
+
+        async def play(_own: Own) -> Output:
+            return output
+
+        return self._add(Answer(play))
+
+    def takes(self, span: Span) -> When:
+        """The command's own handler is asked after a while."""
+        wait = seconds_of(span)
+
+        async def play(own: Own) -> Output:
+            await asyncio.sleep(wait)
+            return await own()
+
+        return self._add(Answer(play))
+
+    def never_answers(self) -> When:
+        """Nobody ever says what became of the step: only its deadline ends the try."""
+        return self._add(Answer(_silence, silent=True))
+
+    def times(self, tries: int) -> When:
+        """The last answer is that to so many tries, not to all that follow. Raises `Invalid`."""
+        if not self.answers or tries < 1:
+            raise Invalid("times(n) limits an answer to n tries, at least 1: say the answer first")
+        self.answers[-1] = replace(self.answers[-1], times=tries)
+        return self
+
+    def to_try(self, number: int) -> Answer | None:
+        """The answer to the `number`-th try, which counts from 1; None if the command's own handler gives it."""
+        for answer in self.answers:
+            if answer.times is None or number <= answer.times:
+                return answer
+            number -= answer.times
+        return None
+
+    def _add(self, answer: Answer) -> When:
+        if self.answers and self.answers[-1].times is None:
+            raise Invalid(f"{self.command} has its answer for all tries already: limit that one with .times(n)")
+        self.answers.append(answer)
+        return self
+
+
+async def _silence(_own: Own) -> Output:
+    """Like a worker that does not hear that its time is over; ends with its process."""
+    process = current_process()
+    while process is not None and process.alive:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+    raise asyncio.CancelledError

@@ -1,0 +1,106 @@
+"""How did a story end, and is that what was expected?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, TypedDict
+
+from app.testing.chronicle import Sent
+from app.testing.spans import Between, Span, seconds_of
+from app.testing.stage import Told
+
+NEAR: Final = 0.05
+"""Seconds that an `elapsed` may be off, for messages take their time."""
+
+
+class Expected(TypedDict, total=False):
+    """What can be expected.
+
+    `path`: the states, in their order. `commands`: what was sent, each try once. `undone`: the steps that were, the
+    first one first. `attempts`: how often each of these commands was tried. `data`: these fields, among others.
+    `elapsed`: seconds from the start to the last change, as a length of time or `between(...)`. `error`: part of the
+    last failure's text. `blocker`: what the saga waits for a person for; None for nothing.
+    """
+
+    state: str
+    path: Sequence[str]
+    commands: Sequence[str]
+    undone: Sequence[str]
+    attempts: Mapping[str, int]
+    data: Mapping[str, Any]
+    elapsed: Span | Between
+    error: str
+    blocker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where the saga stands. The fields are those of `Expected`."""
+
+    state: str
+    blocker: str | None
+    data: Mapping[str, Any]
+    path: tuple[str, ...]
+    commands: tuple[str, ...]
+    undone: tuple[str, ...]
+    attempts: Mapping[str, int]
+    elapsed: float
+    error: str
+
+    @classmethod
+    def of(cls, told: Told, sent: Sequence[Sent]) -> Ending:
+        """The ending of a saga whose commands were `sent`."""
+        instance, commands = told.instance, tuple(one.command for one in sent)
+        return cls(
+            state=instance.state,
+            blocker=instance.blocker,
+            data=instance.data,
+            path=tuple(state for state, _ in groupby(change.to_state for change in told.changes)),
+            commands=commands,
+            undone=instance.progress.undone,
+            attempts={command: commands.count(command) for command in commands},
+            elapsed=told.changes[-1].at.timestamp() - told.began,
+            error=instance.progress.error or "",
+        )
+
+    @property
+    def result(self) -> Expected:
+        """What must be the same whatever crashed meanwhile."""
+        return {"state": self.state, "blocker": self.blocker, "data": self.data, "undone": self.undone}
+
+
+def differences(ending: Ending, expected: Expected) -> Iterator[str]:
+    """A sentence for each expectation that is not met. Raises `TypeError` for one that there is not."""
+    for name, wanted in expected.items():
+        if name not in Expected.__annotations__:
+            raise TypeError(f"{name!r} cannot be expected: there are {', '.join(Expected.__annotations__)}")
+        found = getattr(ending, name)
+        if name in ("data", "attempts"):
+            yield from _fields(name, found, wanted)
+        elif name == "elapsed":
+            yield from _elapsed(found, wanted)
+        elif name == "error":
+            yield from [] if str(wanted) in found else [f"error: {wanted!r} is not in {found!r}"]
+        elif name in ("path", "commands", "undone"):
+            yield from _differ(name, list(found), list(wanted))  # type: ignore[call-overload]
+        else:
+            yield from _differ(name, found, wanted)
+
+
+def _differ(name: str, found: object, wanted: object) -> list[str]:
+    return [] if found == wanted else [f"{name}: {found!r}, expected {wanted!r}"]
+
+
+def _fields(name: str, found: Mapping[str, Any], wanted: Any) -> Iterator[str]:
+    absent: Any = 0 if name == "attempts" else "<absent>"
+    for key, value in wanted.items():
+        yield from _differ(f"{name}[{key!r}]", found.get(key, absent), value)
+
+
+def _elapsed(found: float, wanted: Any) -> list[str]:
+    if not isinstance(wanted, Between):
+        exact = seconds_of(wanted)
+        wanted = Between(exact - NEAR, exact + NEAR)
+    return [] if found in wanted else [f"elapsed: {found:.3f} s, expected {wanted}"]
