@@ -14,6 +14,7 @@ from sagas.engine.asks import Ask, Verb
 from sagas.engine.messages import MAX_ID
 
 LONGEST_REASON: Final = 500
+SHORTEST_SPAN: Final = timedelta(milliseconds=1)
 LONGEST_SPAN: Final = timedelta(days=3650)
 MOST_IDS: Final = 1000
 _SPAN: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d|)")
@@ -35,8 +36,8 @@ def sentence(text: str) -> str:
 def read_span(value: object) -> timedelta:
     """A length of time: seconds, or a text such as `30s` or `5m`. Raises `ValueError` that says what is allowed."""
     seconds = _seconds(value)
-    if not 0 < seconds <= LONGEST_SPAN.total_seconds():
-        raise ValueError("must be seconds above 0, or a text such as 500ms, 30s, 5m, 2h or 1d; at most 3650d")
+    if not SHORTEST_SPAN.total_seconds() <= seconds <= LONGEST_SPAN.total_seconds():
+        raise ValueError("must be seconds, or a text such as 500ms, 30s, 5m, 2h or 1d: from 1ms to 3650d")
     return timedelta(seconds=seconds)
 
 
