@@ -68,7 +68,7 @@ def examine(delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
         correlation_id=delivery.correlation_id or _text(fields, "correlationId"),
         reason=reason,
         error=error,
-        deliveries=_deliveries(delivery),
+        deliveries=_deliveries(delivery, reason),
         body=body,
         body_size=size,
         body_sha256=digest,
@@ -179,12 +179,15 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _deliveries(delivery: Delivery) -> int:
-    for header, more in ((DELIVERIES, 0), ("x-delivery-count", 1)):
-        count = delivery.headers.get(header)
-        if type(count) is int and 0 < count < MAX_ID and not (delivery.redelivered and more):
-            return count + more
-    return 1
+def _deliveries(delivery: Delivery, reason: str) -> int:
+    """How often it was handed out in vain; 0 where nobody has counted: the broker does not tell at which limit it died.
+
+    Its own count is that of the dead-letter queue.
+    """
+    count = delivery.headers.get(DELIVERIES)
+    if type(count) is int and 0 < count < MAX_ID:
+        return count
+    return 0 if reason in (DELIVERY_LIMIT, "expired", "maxlen", NO_ROUTE) else 1
 
 
 def _times(delivery: Delivery) -> int:

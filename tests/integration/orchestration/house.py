@@ -1,0 +1,243 @@
+"""What does the orchestrator do with dead letters over a real database and a real broker?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from app.bootstrap.node import Node
+from app.bootstrap.parts import DatabaseWatch
+from app.broker.port import Consumer, Delivery, Outcome, Outgoing, Queue, Topology
+from app.broker.rabbitmq import AmqpBroker
+from app.broker.topology import COMMANDS, DEAD, EVENTS, saga_topology
+from app.clock import uuid7
+from app.config import Settings
+from app.lifecycle import Health
+from app.orchestration.dead_letters import By, DeadLetters
+from app.orchestration.incarnation import Incarnation
+from app.orchestration.mover import DeadLetterMover
+from app.orchestration.relay import OutboxRelay
+from app.orchestration.requests import Started, StartRequest
+from app.orchestration.starts import Starter
+from app.orchestration.watch import Watch
+from app.persistence import audit, dead_letters, history, instances, outbox
+from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from app.persistence.engine import Database
+from app.persistence.pairs import APPS
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.state import Change, Instance
+from sagas.engine.transition import Start
+from tests.support import eventually
+
+CATALOG = Catalog([APP_PROVISIONING])
+ADA = By("ada", "the worker is mended")
+ALL = DeadLetterFilter(open_only=False)
+CREATE, CREATED = "cmd.createGitRepo", "evt.gitRepoCreated"
+
+
+class House:
+    """A node whose parts a test starts as it needs them, and a stranger's hand at the same broker."""
+
+    def __init__(self, database: Database, url: str) -> None:
+        self.database = database
+        self.hand = AmqpBroker(url, name="hand")
+        self.broker = AmqpBroker(url, name="node", topology=saga_topology(CATALOG))
+        self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="node-1", lease=5.0, batch=100)
+        self.watch = Watch(database)
+        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="node-1", batch=100, pace=0.0)
+        self.mover = DeadLetterMover(database, self.broker, CATALOG, self.relay.poke)
+        self.letters = DeadLetters(database, CATALOG, self.relay.poke)
+        self.node: Node | None = None
+
+    async def open(self, limited: dict[str, int]) -> None:
+        """Declares everything. `limited` are queues that have a delivery limit, whatever the broker's own is."""
+        await self.hand.start()
+        assert await self.hand.wait_up(10), self.hand.trouble
+        whole = saga_topology(CATALOG)
+        queues = tuple(_limited(queue, limited) for queue in whole.queues)
+        await self.hand.declare(Topology(whole.exchanges, queues, whole.bindings))
+        await self.broker.start()
+        assert await self.broker.wait_up(10), self.broker.trouble
+        await self.relay.start()
+        await self.starter.run()
+        incarnation = Incarnation(self.database, self.broker, self.relay, CATALOG, patience=0.0)
+        await incarnation.start()
+        await incarnation.agreed.wait()  # so that nothing is sent again because the broker is new
+        await incarnation.stop()
+
+    async def serve(self) -> None:
+        """Starts all that a node does beside."""
+        self.node = Node(
+            name="node-1",
+            settings=Settings(),
+            database=self.database,
+            broker=self.broker,
+            catalog=CATALOG,
+            health=Health(),
+            relay=self.relay,
+            watch=self.watch,
+            starter=self.starter,
+            database_watch=DatabaseWatch(self.database),
+            roles=frozenset({"orchestrator"}),
+        )
+        await self.node.duties.start()
+
+    async def close(self) -> None:
+        """Stops everything."""
+        if self.node is not None:
+            await self.node.duties.stop()
+        for part in (self.mover, self.starter, self.watch, self.relay):
+            await part.stop()
+        await self.broker.stop()
+        await self.hand.stop()
+
+    # What the hand does.
+
+    async def send(self, queue: str, body: bytes, *, exchange: str = "", id: str = "", **more: Any) -> None:
+        """Publishes to the exchange that the queue's messages come by, unless another is named."""
+        usual = COMMANDS if queue.startswith("cmd.") else EVENTS
+        message = Outgoing(exchange or usual, queue, body, id or uuid7(), **more)
+        [published] = await self.hand.publish([message])
+        assert published.outcome is Outcome.CONFIRMED, published
+
+    async def bury(self, queue: str, body: bytes, reason: str = "not-json", **more: Any) -> None:
+        """A dead letter as whoever reads the queue would send it."""
+        headers = {"x-reason": reason, "x-routing-key": queue, **more.pop("headers", {})}
+        await self.send(queue, body, exchange=DEAD, headers=headers, **more)
+
+    async def kill(self, queue: str) -> None:
+        """Takes what is in the queue and gives it back until it is dead."""
+        consumer = await self.hand.consume([queue], prefetch=1)
+        while (await self.ready(f"{queue}.dead")) == 0:
+            batch = await _received(consumer)
+            await consumer.give_back(batch)
+        await consumer.close()
+
+    async def kill_moved(self, queue: str) -> None:
+        """`kill`, while somebody takes the dead letters away."""
+        before = [letter.recorded_at for letter in await self.all_kept()]
+        consumer = await self.hand.consume([queue], prefetch=1)
+        while [letter.recorded_at for letter in await self.all_kept()] == before:
+            await consumer.give_back(await _received(consumer))
+        await consumer.close()
+
+    async def take(self, queue: str, count: int = 1) -> list[Delivery]:
+        """Takes so many messages out of the queue for good."""
+        consumer = await self.hand.consume([queue], prefetch=1)
+        taken: list[Delivery] = []
+        while len(taken) < count:
+            batch = await consumer.receive(1)
+            await consumer.acknowledge(batch)
+            taken += batch
+        await self.hand.message_count(queue)  # a round trip behind the ack
+        await consumer.close()
+        return taken
+
+    async def ready(self, queue: str) -> int:
+        """How many messages wait in the queue."""
+        found = await self.hand.message_count(queue)
+        assert found is not None, queue
+        return found[0]
+
+    async def holds(self, queue: str, count: int) -> None:
+        """Waits until the queue holds so many messages."""
+
+        async def so_many() -> bool:
+            return await self.ready(queue) == count
+
+        await eventually(so_many, deadline=10, message=f"{queue} holds {count}")
+
+    # What is in the database.
+
+    async def begin(self, key: str = "shop") -> Instance:
+        """A started app."""
+        result = await self.starter.start(StartRequest("app", Start(key, "ada", f"c-{key}", {})))
+        assert isinstance(result, Started), result
+        return result.instance
+
+    async def reached(self, app: Instance, state: str, *, attempt: int = 1) -> Instance:
+        """Waits until the app is in `state` and at that attempt."""
+
+        async def there() -> bool:
+            now = await self.now(app)
+            return (now.state, now.attempt) == (state, attempt)
+
+        await eventually(there, deadline=10, message=f"{app.key} is {state}")
+        return await self.now(app)
+
+    async def now(self, app: Instance) -> Instance:
+        """The app as the database has it."""
+        async with self.database.read() as connection:
+            found = await instances.get(connection, APPS, app.saga, app.id)
+        assert found is not None
+        return found
+
+    async def history(self, app: Instance) -> list[Change]:
+        """All its rows."""
+        async with self.database.read() as connection:
+            return await history.listing(connection, APPS, app.id, 0, 100)
+
+    async def kept(self, count: int = 1) -> list[DeadLetter]:
+        """Waits until there are so many letters; the first to die comes first."""
+        found: list[DeadLetter] = []
+
+        async def enough() -> bool:
+            found[:] = (await self.all_kept())[::-1]
+            return len(found) >= count
+
+        await eventually(enough, deadline=10, message=f"{count} dead letters are kept")
+        assert len(found) == count
+        return found
+
+    async def all_kept(self) -> list[DeadLetter]:
+        """Every letter, the last to die first."""
+        async with self.database.read() as connection:
+            return await dead_letters.page(connection, ALL, 200)
+
+    async def letter(self, id: str) -> DeadLetter:
+        """One letter as it is now."""
+        async with self.database.read() as connection:
+            found = await dead_letters.get(connection, id)
+        assert found is not None
+        return found
+
+    async def audited(self, app: Instance) -> list[tuple[str, str, str]]:
+        """(actor, verb, reason) of what was done about an app."""
+        async with self.database.read() as connection:
+            return [(row.actor, row.verb, row.reason) for row in await audit.listing(connection, "app", app.id)]
+
+    async def nothing_owed(self) -> None:
+        """Waits until the outbox is empty."""
+
+        async def empty() -> bool:
+            return not await self.owed()
+
+        await eventually(empty, deadline=10, message="the outbox is empty")
+
+    async def owed(self) -> int:
+        """How many rows the outbox holds."""
+        async with self.database.read() as connection:
+            return await outbox.pending(connection)
+
+
+def report(app: Instance, **more: Any) -> bytes:
+    """The body of an event about what the app has out."""
+    fields = {"appId": app.id, "saga": "app", "correlationId": app.correlation_id, "causationId": app.command_id}
+    return json.dumps({**fields, **more}).encode()
+
+
+def _limited(queue: Queue, limited: dict[str, int]) -> Queue:
+    if queue.name not in limited:
+        return queue
+    return Queue(queue.name, {**queue.arguments, "x-delivery-limit": limited[queue.name]})
+
+
+async def _received(consumer: Consumer) -> list[Delivery]:
+    """What comes, which may be nothing: the last one has died."""
+    try:
+        async with asyncio.timeout(0.2):
+            return await consumer.receive(1)
+    except TimeoutError:
+        return []

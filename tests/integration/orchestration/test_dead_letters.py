@@ -1,0 +1,363 @@
+"""Are dead letters kept once, judged by nobody but people, and sent again with one effect?"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.broker.devserver import DevServer
+from app.broker.port import Consumer, Delivery
+from app.errors import Conflict, Invalid, NotFound, Unavailable
+from app.orchestration.autopsy import examine
+from app.orchestration.dead_letters import DeadLetterFilter, NotSendable
+from app.persistence import dead_letters, schema
+from app.persistence.engine import Database
+from tests.integration.orchestration.house import ADA, CREATE, CREATED, House, report
+from tests.support import eventually
+
+MIB = 1024 * 1024
+LIMITED = {CREATE: 2, CREATED: 2}
+
+
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with nothing but the schema, to be copied."""
+    path = tmp_path_factory.mktemp("letters") / "empty.db"
+    asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{path}"))
+    return path
+
+
+@pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
+async def house(request: pytest.FixtureRequest, upgraded: Path, tmp_path: Path) -> AsyncIterator[House]:
+    """Over SQLite and each kind of broker; two of the queues let a message come back twice."""
+    copy = shutil.copy(upgraded, tmp_path / "test.db")
+    database, server = Database(f"sqlite+aiosqlite:///{copy}"), DevServer()
+    url = str(request.getfixturevalue("rabbitmq_url")) if request.param == "rabbitmq" else ""
+    if not url:
+        await server.start()
+    made = House(database, url or server.url)
+    await made.open(LIMITED)
+    yield made
+    await made.close()
+    await database.close()
+    if not url:
+        await server.stop()
+
+
+@pytest.fixture
+def rabbitmq(request: pytest.FixtureRequest) -> bool:
+    """Whether the broker is RabbitMQ."""
+    return "rabbitmq" in request.node.name
+
+
+async def test_what_cannot_be_read_is_kept_with_its_reason(house: House) -> None:
+    await house.serve()
+    await house.send(CREATED, b"\xff{", id="m-1", correlation_id="c-9", headers={"traceparent": "00-a-b-01"})
+    (letter,) = await house.kept()
+    assert (letter.queue, letter.exchange, letter.routing_key) == (CREATED, "orchestrator.events", CREATED)
+    assert (letter.reason, letter.error, letter.deliveries, letter.saga) == ("not-utf8", None, 1, "app")
+    assert (letter.message_id, letter.correlation_id, letter.body) == ("m-1", "c-9", b"\xff{")
+    assert (letter.redriven_at, letter.headers["traceparent"]) == (None, "00-a-b-01")
+    await house.holds(f"{CREATED}.dead", 0)
+
+
+async def test_of_a_body_that_is_far_too_long_the_hash_is_kept(house: House, rabbitmq: bool) -> None:
+    await house.serve()
+    body = b"x" * ((20 if rabbitmq else 15) * MIB)
+    await house.send(CREATED, body)
+    (letter,) = await house.kept()
+    assert letter.reason == f"too-large: {len(body)} bytes, at most {MIB}"
+    assert (letter.body, letter.body_size) == (None, len(body))
+    assert letter.body_sha256 == hashlib.sha256(body).hexdigest()
+    with pytest.raises(NotSendable, match="edit it"):
+        await house.letters.redrive(letter.id, ADA)
+
+
+async def test_what_a_client_rejects_is_kept_as_the_broker_tells_it(house: House) -> None:
+    app = await house.begin()
+    await house.hand.wait_up()
+    await house.holds(CREATE, 1)
+    await house.kill(CREATE)
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert (letter.queue, letter.reason, letter.type) == (CREATE, "delivery_limit", CREATE)
+    assert (letter.saga, letter.instance_id, letter.message_id) == ("app", app.id, app.command_id)
+    assert letter.headers["x-death"][0]["reason"] == "delivery_limit"
+
+
+async def test_a_command_that_kills_its_workers_fails_its_try_and_no_more(house: House) -> None:
+    app = await house.begin()
+    await house.holds(CREATE, 1)
+    await house.kill(CREATE)
+    await house.serve()
+    again = await house.reached(app, "APP_INITIATED", attempt=2)
+    assert (await house.history(app))[-1].reason.startswith("retry 2: evt.stepFailed: DeliveryLimit: ")
+    assert again.command_id != app.command_id
+    (command,) = await house.take(CREATE)
+    assert command.message_id == again.command_id
+    await house.send(CREATED, report(again))
+    await house.reached(app, "REGISTERING")
+    (letter,) = await house.kept()
+    assert (letter.redriven, letter.redriven_at) == (0, None), "the command itself is not sent again"
+
+
+async def test_an_event_that_came_back_too_often_is_sent_once_more(house: House) -> None:
+    app = await house.begin()
+    await house.send(CREATED, report(app), id="m-1")
+    await house.kill(CREATED)
+    await house.serve()
+    await house.reached(app, "REGISTERING")
+    (letter,) = await house.kept()
+    assert (letter.redriven, letter.reason) == (1, "delivery_limit")
+    assert letter.redriven_at is not None
+    assert (await house.history(app))[1].caused_by == "m-1"
+    assert [row[:2] for row in await house.audited(app)] == [("orchestrator", "redrive-dead-letter")]
+
+
+async def test_an_event_that_dies_a_second_time_waits_for_a_person(house: House) -> None:
+    app = await house.begin()
+    await house.mover.start()
+    await house.send(CREATED, report(app))
+    for _ in range(2):
+        await house.holds(CREATED, 1)
+        await house.kill_moved(CREATED)
+
+    async def opened() -> bool:
+        return [(one.redriven, one.redriven_at) for one in await house.all_kept()] == [(1, None)]
+
+    await eventually(opened, deadline=10, message="the letter is open again, and still one")
+    await house.nothing_owed()
+    assert await house.ready(CREATED) == 0
+
+
+async def test_a_copy_that_comes_again_after_the_commit_is_no_second_death(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await house.begin()
+    await house.bury("evt.appRegistered", b"{", id="m-1")
+    await house.send(CREATED, report(app), id="m-2")
+    await house.kill(CREATED)
+    forgetful = await _forgets_to_acknowledge(house, monkeypatch)
+    before = {letter.message_id: letter for letter in await house.kept(2)}
+    await house.holds(CREATED, 1)  # what died by the limit is on its way once more
+    await forgetful.comes_to_its_senses()
+    assert {letter.message_id: letter for letter in await house.kept(2)} == before
+    await house.mover.stop()
+    for queue in (CREATED, "evt.appRegistered"):
+        await house.holds(f"{queue}.dead", 0)
+    await house.nothing_owed()
+    assert await house.ready(CREATED) == 1
+
+
+class Forgetful:
+    """A consumer whose acknowledgements do not come through: what a process has that dies before its ack."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer, self._acknowledge = consumer, consumer.acknowledge
+        self._awake = False
+        self.acknowledged = 0
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Forgets it, or does it."""
+        self.acknowledged += len(deliveries)
+        if self._awake:
+            await self._acknowledge(deliveries)
+
+    async def comes_to_its_senses(self) -> None:
+        """Both letters come again, and are acknowledged."""
+        await eventually(lambda: self.acknowledged == 2, deadline=10)
+        self._awake = True
+        await self._consumer.reopen()
+        await eventually(lambda: self.acknowledged == 4, deadline=10)
+
+
+async def _forgets_to_acknowledge(house: House, monkeypatch: pytest.MonkeyPatch) -> Forgetful:
+    await house.mover.start()
+    consumer = house.mover._consumer
+    assert consumer is not None
+    forgetful = Forgetful(consumer)
+    monkeypatch.setattr(consumer, "acknowledge", forgetful.acknowledge)
+    return forgetful
+
+
+async def test_letters_wait_for_the_database(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tries = dead_letters.record, 0
+
+    async def record(*arguments):  # type: ignore[no-untyped-def]
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise Unavailable("the database is away")
+        await real(*arguments)
+
+    monkeypatch.setattr(dead_letters, "record", record)
+    await house.bury(CREATED, b"{")
+    await house.mover.start()
+    await house.kept()
+    await house.holds(f"{CREATED}.dead", 0)
+
+
+async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = examine
+
+    def moody(delivery, catalog, now):  # type: ignore[no-untyped-def]
+        if delivery.body == b"3":
+            raise ZeroDivisionError("a bug")
+        return real(delivery, catalog, now)
+
+    monkeypatch.setattr("app.orchestration.mover.examine", moody)
+    for n in range(8):
+        await house.bury(CREATED, b"%d" % n)
+    await house.mover.start()
+    assert sorted(one.body or b"" for one in await house.kept(7)) == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]
+    await house.mover.stop()
+    await house.holds(f"{CREATED}.dead", 1)
+
+
+async def test_an_edited_letter_completes_its_saga(house: House) -> None:
+    app = await house.begin()
+    await house.serve()
+    await house.send(CREATED, report(app, data={"repoUrl": 5}), id="m-1")
+    (letter,) = await house.kept()
+    assert (letter.reason.partition(":")[0], letter.instance_id) == ("bad-output", app.id)
+    with pytest.raises(Invalid, match="at most 65536"):
+        await house.letters.edit(letter.id, b"x" * 70_000, ADA)
+    edited = await house.letters.edit(letter.id, report(app, data={"repoUrl": "file:///r"}), ADA)
+    assert edited.edited_at is not None
+    assert await house.letters.edit(letter.id, report(app, data={"repoUrl": "file:///r"}), ADA) == edited
+    await house.letters.redrive(letter.id, ADA)
+    second = await house.reached(app, "REGISTERING")
+    assert second.data == {"repoUrl": "file:///r"}
+    await house.send("evt.appRegistered", report(second))
+    await house.reached(app, "COMPLETED")
+    assert [row[:2] for row in await house.audited(app)] == [
+        ("ada", "edit-dead-letter"),
+        ("ada", "redrive-dead-letter"),
+    ]
+    with pytest.raises(Conflict, match="sent again already"):
+        await house.letters.edit(letter.id, b"{}", ADA)
+
+
+async def test_sent_again_twice_it_goes_once(house: House) -> None:
+    app = await house.begin()
+    await house.bury(CREATED, report(app), id="m-1", reason="cannot-be-handled: Conflict")
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert (letter.reason, letter.error) == ("cannot-be-handled: Conflict", "Conflict")
+    first, second = await asyncio.gather(*(house.letters.redrive(letter.id, ADA) for _ in range(2)))
+    assert first == second == await house.letters.redrive(letter.id, ADA)
+    (event,) = await house.take(CREATED)
+    assert (event.body, event.message_id, event.correlation_id) == (letter.body, "m-1", letter.correlation_id)
+    assert event.headers["x-redriven"] == "1"
+    await house.nothing_owed()
+    assert await house.ready(CREATED) == 0
+    assert len(await house.audited(app)) == 1
+
+
+async def test_what_is_sent_again_waits_for_nothing_and_holds_up_nothing(house: House) -> None:
+    app = await house.begin("held")
+    (old,) = await house.take(CREATE)
+    await house.bury(CREATE, old.body, id=old.message_id or "", reason="not-json: mended")
+    await house.mover.start()
+    (letter,) = await house.kept()
+    await house.letters.redrive(letter.id, ADA)
+    other = await house.begin("free")
+    commands = await house.take(CREATE, 2)
+    assert {one.message_id for one in commands} == {app.command_id, other.command_id}
+    assert await house.now(app) == app, "the relay takes it for no command of its own"
+
+
+async def test_letters_without_an_id_of_their_own_keep_that_of_their_letter(house: House) -> None:
+    long = "m" * 200
+    await house.bury(CREATED, b"{", id=long)
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert letter.message_id == long
+    await house.letters.redrive(letter.id, ADA)
+    (event,) = await house.take(CREATED)
+    assert event.message_id == letter.id
+    await house.bury(CREATED, event.body, id=letter.id, headers={"x-redriven": "1"})
+
+    async def opened() -> bool:
+        return (await house.letter(letter.id)).redriven_at is None
+
+    await eventually(opened, deadline=10, message="it is the same letter, and open again")
+    assert (await house.kept())[0].redriven == 1
+
+
+async def test_two_letters_with_one_id_are_both_sent(house: House) -> None:
+    for body in (b"1", b"2"):
+        await house.bury(CREATED, body, id="same")
+    await house.mover.start()
+    await house.kept(2)
+    done = await house.letters.redrive_all(DeadLetterFilter(queue=CREATED), ADA)
+    assert (done.matched, done.redriven, done.refused) == (2, 2, [])
+    assert sorted(one.body for one in await house.take(CREATED, 2)) == [b"1", b"2"]
+
+
+async def test_those_that_fit_are_sent_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.orchestration.dead_letters.CHUNK", 2)
+    for n in range(5):
+        await house.bury(CREATED, b"%d" % n, reason="not-json: x")
+    await house.bury(CREATED, b"x" * 70_000, reason="not-json: y")
+    await house.bury(CREATED, b"7", reason="too-deep")
+    await house.bury("evt.stepFailed", b"8")
+    await house.mover.start()
+    await house.kept(8)
+    wanted = DeadLetterFilter(queue=CREATED, reason="not-json")
+    assert (await house.letters.redrive_all(wanted, ADA, dry_run=True)).matched == 6
+    assert await house.owed() == 0
+    done = await house.letters.redrive_all(wanted, ADA)
+    assert (done.matched, done.redriven, len(done.refused)) == (6, 5, 1)
+    assert "70000 bytes" in done.refused[0][1]
+    assert sorted(one.body for one in await house.take(CREATED, 5)) == [b"0", b"1", b"2", b"3", b"4"]
+    assert (await house.letters.redrive_all(wanted, ADA)).matched == 1
+    assert await house.ready("evt.stepFailed") == 0
+
+
+async def test_unrouted_messages_go_where_they_were_going(house: House) -> None:
+    app = await house.begin()
+    await house.mover.start()
+    await house.send("evt.gitRepoCreatd", report(app), id="m-1")
+    (letter,) = await house.kept()
+    assert (letter.queue, letter.routing_key, letter.reason) == (
+        "orchestrator.unrouted",
+        "evt.gitRepoCreatd",
+        "unrouted",
+    )
+    assert (letter.saga, letter.instance_id, letter.type) == ("app", app.id, "evt.gitRepoCreatd")
+    await house.letters.redrive(letter.id, ADA)
+
+    async def back() -> bool:
+        (now,) = await house.all_kept()
+        return (now.redriven, now.redriven_at) == (1, None)
+
+    await eventually(back, deadline=10, message="nobody is bound for it still: it is open again")
+
+
+async def test_what_nobody_here_knows_cannot_be_sent(house: House) -> None:
+    await house.bury("evt.fantasy", b"{}")
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert (letter.queue, letter.reason, letter.saga) == ("evt.fantasy", "not-json", None)
+    with pytest.raises(NotSendable, match=r"evt\.fantasy"):
+        await house.letters.redrive(letter.id, ADA)
+    assert (await house.letter(letter.id)).redriven_at is None
+
+
+async def test_a_dropped_letter_is_gone(house: House) -> None:
+    app = await house.begin()
+    await house.bury(CREATED, report(app))
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert await house.letters.drop(letter.id, ADA) == letter
+    assert await house.all_kept() == []
+    assert await house.audited(app) == [("ada", "drop-dead-letter", ADA.reason)]
+    for call in (house.letters.drop, house.letters.redrive):
+        with pytest.raises(NotFound):
+            await call(letter.id, ADA)
