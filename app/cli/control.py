@@ -21,7 +21,7 @@ def why(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         output.print_json(found)
     else:
-        titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "next try": "nextAt"}
+        titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
         output.print_fields({title: found.get(name) for title, name in titles.items() if found.get(name) is not None})
     return exits.OK
 

@@ -170,7 +170,7 @@ def test_why_is_a_sentence_and_what_helps(api: FakeApi, shell: Shell, words: str
         "why    cmd.createGitRepo has 31 messages and no consumer.",
         "next   Start a worker.",
     ]
-    assert "next try" not in answer.out
+    assert "until" not in answer.out
     assert shell(*words.split(), "-o", "json").json == WHY
 
 
