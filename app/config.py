@@ -69,7 +69,7 @@ class OrchestratorSettings(_Group):
     """The hot path: sizes in rows, times in seconds."""
 
     batch: int = Field(500, ge=1, le=5000)
-    pace: float = Field(0.01, ge=0, le=0.1)
+    pace: float = Field(0.02, ge=0, le=0.1)
     claim: float = Field(15.0, ge=1)
     wait_cap: float = Field(600.0, ge=1)
 
