@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ log = logging.getLogger("orchestrix.lifecycle")
 def backoff(failures: int) -> float:
     """Seconds to wait after that many failures in a row: 0.1 s, doubled up to 5 s, with jitter."""
     return clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6)))
+
+
+def settle_memory() -> None:
+    """What a start has made stays: says so to the garbage collector, for the rest of the process.
+
+    Else it looks through all modules, routes and schemas again now and then, and stops everything for 80 ms each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class Service(Protocol):

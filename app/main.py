@@ -22,6 +22,7 @@ from app.bootstrap.node import Node, build_node
 from app.bootstrap.parts import Signals, first_of
 from app.bootstrap.ports import listening, nearby
 from app.config import Settings
+from app.lifecycle import settle_memory
 from workers import Worker
 
 log = logging.getLogger("orchestrix")
@@ -127,6 +128,7 @@ async def _begin(node: Node, worker: Worker | None, ready: Callable[[], None]) -
     if worker is not None:
         await worker.start()
     await node.settled()
+    settle_memory()
     ready()
 
 

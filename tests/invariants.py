@@ -2,17 +2,17 @@
 
 Read from the database, from a tap on the exchanges (`tests.taps`) and from what the steps have made.
 
-I1 each answered start has one row           I5 each step of a completed saga was done once, and nothing else is there
-I2 nothing is left to do                     I9 each owed command was on the wire, in the order of its saga
-I3 versions without a gap                    I10 each message on the wire belongs to a row
-I4 histories are paths of the declared graph
+I1 each answered start has one row           I5 each step of a completed saga was done once; of a failed one nothing is
+I2 nothing is left to do                        left, but where a person said so; and nothing else is there
+I3 versions without a gap                    I9 each owed command was on the wire, in the order of its saga
+I4 histories are paths of the declared graph I10 each message on the wire belongs to a row
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.definition import TERMINAL, Saga
+from sagas.engine.asks import Verb
+from sagas.engine.definition import COMPENSATING, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
 from tests.taps import COMMANDS, EVENTS, Seen
 
 GOOD_PATH = [
@@ -30,6 +31,15 @@ GOOD_PATH = [
     (4, "REGISTERING", "COMPLETED"),
 ]
 UNFINISHED = ".unfinished-"
+ARCHIVE = ".archive"
+VERBS = tuple(f"{verb.value}: " for verb in Verb)
+"""How the reasons of those rows begin that a person has asked for."""
+STOPPED = ("terminate: ", "skip: ")
+"""Those after which effects may stay, or be missing."""
+AGAIN = "retry "
+"""How the reason of a row begins that gives out another attempt, which is sent only when its wait is over."""
+APP_TABLES = ("apps", "app_name", "app_state_history", "app_id")
+OTHER_TABLES = ("saga_instances", "saga_instances.key", "saga_history", "instance_id")
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,13 @@ class Change:
     correlation_id: str
     caused_by: str | None
     command_id: str | None
+    reason: str = ""
+    actor: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person did it."""
+        return self.reason.startswith(VERBS)
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,37 @@ class Row:
     def owed(self) -> list[str]:
         """The ids of the commands that it has owed, in order."""
         return list(dict.fromkeys(change.command_id for change in self.changes if change.command_id))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it has moved, in order."""
+        return [change.reason for change in self.changes]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a person has said that something is left as it is."""
+        return any(change.reason.startswith(STOPPED) for change in self.changes)
+
+    @property
+    def unsent(self) -> set[str]:
+        """The commands that were owed and need not have left: attempts that were waited with until something else came,
+        and what a person has taken back or held until then."""
+        found = set()
+        for owing, ending in self._reigns():
+            last = ending is None
+            if (owing.reason.startswith(AGAIN) and not last) or any(one.asked for one in self._during(owing, ending)):
+                found.add(owing.command_id or "")
+        return found
+
+    def _reigns(self) -> list[tuple[Change, Change | None]]:
+        """For each command the row that has owed it first, and the row that owed the next one; None for the last."""
+        first = [next(one for one in self.changes if one.command_id == id) for id in self.owed]
+        return list(zip(first, [*first[1:], None], strict=True))
+
+    def _during(self, owing: Change, ending: Change | None) -> list[Change]:
+        """The rows behind `owing`, to that which owed the next command."""
+        last = ending.version if ending is not None else self.version
+        return [one for one in self.changes if owing.version < one.version <= last]
 
 
 @dataclass(frozen=True)
@@ -97,15 +145,37 @@ class Ledger:
         for app in self.apps:
             assert app.history == GOOD_PATH, f"{app.name} went {app.history}"
 
+    def check_ended(self, names: Iterable[str], state: str) -> None:
+        """All of `check`, and every app has ended in that state."""
+        self.check(names)
+        for app in self.apps:
+            assert app.state == state, f"{app.name} is {app.state}, not {state}: {app.reasons}"
+
     def check_effects(self, repos: Path, *, drafts: int = 0) -> None:
         """I5, for the steps of the app saga. `drafts` is how many half-made repositories killed workers may leave."""
-        completed = {app.id: app.name for app in self.apps if app.state == "COMPLETED"}
         made = {path.name: _marker(path) for path in repos.iterdir() if not path.name.startswith(".")}
-        assert made == {f"{id}.git": f"app:{id}:createGitRepo:do" for id in completed}, f"I5: repositories {made}"
+        keys = {f"{app.id}.git": f"app:{app.id}:createGitRepo:do" for app in self.apps}
+        _check_made("repositories", made, keys, self._names(lambda app: f"{app.id}.git"))
         left = [path.name for path in repos.iterdir() if path.name.startswith(UNFINISHED)]
         assert len(left) <= drafts, f"I5: {left} were left behind"
-        groups = sorted((name, f"app:{id}:registerApp:do") for id, name in completed.items())
-        assert sorted(self.groups) == groups, f"I5: groups {self.groups}"
+        groups = dict(self.groups)
+        assert len(groups) == len(self.groups), f"I5: groups {self.groups}"
+        keys = {app.name: f"app:{app.id}:registerApp:do" for app in self.apps}
+        _check_made("groups", groups, keys, self._names(lambda app: app.name))
+        self._check_archive(repos / ARCHIVE)
+
+    def _names(self, name: Callable[[Row], str]) -> tuple[set[str], set[str]]:
+        """What must be there, and what can be."""
+        must = {name(app) for app in self.apps if app.state == COMPLETED and not app.stopped}
+        return must, must | {name(app) for app in self.apps if app.stopped or app.state not in TERMINAL}
+
+    def _check_archive(self, archive: Path) -> None:
+        """What is put away was that of an app that was undone."""
+        undone = {app.id: app.name for app in self.apps if any(one.target == COMPENSATING for one in app.changes)}
+        for path in archive.glob("*"):
+            id = int(path.name.partition("-")[0])
+            assert id in undone, f"I5: {path.name} is put away, and no app {id} was undone"
+            assert _marker(path) == f"app:{id}:createGitRepo:do", f"I5: {path.name} is another's"
 
     def check_wire(self, seen: Sequence[Seen], *, saga: Saga = APP_PROVISIONING) -> None:
         """I9 and I10, for a tap that was there from the start."""
@@ -119,8 +189,10 @@ class Ledger:
         events = {one.message_id for one in seen if one.exchange == EVENTS}
         first = {id: place for place, id in reversed(list(enumerate(one.message_id for one in commands)))}
         for app in self.apps:
-            places = [first.get(id, -1) for id in app.owed if id not in self.outbox]
-            assert -1 not in places, f"I9: {app.name} owed {app.owed}, of which not all were sent"
+            owed = [id for id in app.owed if id not in self.outbox]
+            missing = [id for id in owed if id not in first and id not in app.unsent]
+            assert not missing, f"I9: {app.name} owed {missing}, which were not sent: {app.changes}"
+            places = [first[id] for id in owed if id in first]
             assert places == sorted(places), f"I9: first copies of {app.name} were sent out of order: {places}"
             causes = {change.caused_by for change in app.changes if change.caused_by}
             assert causes <= events, f"I10: {app.name} was moved by {causes - events}, which nobody has sent"
@@ -141,11 +213,36 @@ def _check_command(one: Seen, app: Row | None, saga: Saga) -> None:
     assert app is not None, f"I10: {one} belongs to no app"
     owed = {change.command_id: change for change in reversed(app.changes)}
     assert one.message_id in owed, f"I10: {app.name} has never owed {one}"
-    step = next(step for step in saga.steps if step.command == one.routing_key)
+    step, undoes = _order(one.routing_key, saga)
     state, change = one.body["expectedState"], owed[one.message_id]
-    assert (state, state) == (step.state, change.target), f"I10: {one}, but {app.name} was in {change.target}"
+    there = (COMPENSATING, FAILED) if undoes else (step.state,)
+    assert state in there, f"I10: {one} expects {state}"
+    assert state == change.target, f"I10: {one}, but {app.name} was in {change.target}"
+    assert one.body["step"] == step.name, f"I10: {one} is of another step"
+    key = f"{saga.name}:{app.id}:{step.name}:{'undo' if undoes else 'do'}"
+    assert one.body["idempotencyKey"] == key, f"I10: {one} has another key"
+    assert ("undoesAttempt" in one.body) == undoes, f"I10: {one} says whether it undoes"
     assert one.body["id"] == one.message_id, f"I10: {one} has two ids"
     assert one.body["correlationId"] == one.correlation_id == change.correlation_id, f"I10: {one} of {app.name}"
+
+
+def _order(command: str, saga: Saga) -> tuple[Step, bool]:
+    """The step of a command, and whether it is the step's undo."""
+    for step in saga.steps:
+        if step.command == command:
+            return step, False
+        if isinstance(step.undo, Compensation) and step.undo.command == command:
+            return step, True
+    raise AssertionError(f"I10: {command} belongs to no step of {saga.name}")
+
+
+def _check_made(
+    what: str, made: Mapping[str, object], keys: Mapping[str, str], expected: tuple[set[str], set[str]]
+) -> None:
+    must, can = expected
+    assert must <= set(made) <= can, f"I5: {what}: missing {must - set(made)}, left {set(made) - can}"
+    for name, key in made.items():
+        assert key == keys[name], f"I5: {what}: {name} was made by {key}"
 
 
 def _check_event(one: Seen, app: Row | None) -> None:
@@ -160,24 +257,30 @@ def _marker(repository: Path) -> object:
     return json.loads((repository / "orchestrix.json").read_bytes()).get("idempotencyKey")
 
 
-async def read(url: str) -> Ledger:
-    """The rows of the database at `url`, through a connection of its own."""
+async def read(url: str, *, saga: str = APP_PROVISIONING.name) -> Ledger:
+    """The rows of one saga in the database at `url`, through a connection of its own."""
     engine = create_async_engine(url)
     try:
         async with engine.connect() as connection:
-            return await _read(connection)
+            return await _read(connection, saga)
     finally:
         await engine.dispose()
 
 
-async def _read(connection: AsyncConnection) -> Ledger:
-    apps = await connection.execute(text("SELECT id, app_name, state, version, wake_at, blocker FROM apps ORDER BY id"))
-    rows = apps.all()
+async def _read(connection: AsyncConnection, saga: str) -> Ledger:
+    ours = saga == APP_PROVISIONING.name
+    table, name, past, owner = APP_TABLES if ours else OTHER_TABLES
+    which = "" if ours else " WHERE saga = :saga"
+    rows = await connection.execute(
+        text(f"SELECT id, {name}, state, version, wake_at, blocker FROM {table}{which} ORDER BY id"),
+        {} if ours else {"saga": saga},
+    )
+    found = rows.all()
     changes: dict[int, list[Change]] = defaultdict(list)
     for app_id, *change in await connection.execute(
         text(
-            "SELECT app_id, version, from_state, to_state, correlation_id, caused_by, command_id"
-            " FROM app_state_history ORDER BY app_id, version"
+            f"SELECT {owner}, version, from_state, to_state, correlation_id, caused_by, command_id, reason, actor"
+            f" FROM {past} ORDER BY {owner}, version"
         )
     ):
         changes[app_id].append(Change(*change))
@@ -186,7 +289,7 @@ async def _read(connection: AsyncConnection) -> Ledger:
     return Ledger(
         [
             Row(id, name, state, version, wake_at, blocker, changes[id])
-            for id, name, state, version, wake_at, blocker in rows
+            for id, name, state, version, wake_at, blocker in found
         ],
         [row[0] for row in outbox],
         [(row[0], row[1]) for row in groups],

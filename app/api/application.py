@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from app.api import apps, deadlines, docs, health, openapi, problems, redispatch, routes, sagas
+from app.api import apps, dead_letters, deadlines, docs, health, openapi, problems, redispatch, routes, sagas
 from app.api.context import ApiContext
 from app.api.middleware import Edge
 
@@ -25,7 +25,11 @@ def build(context: ApiContext) -> FastAPI:
         redirect_slashes=False,
         telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
     )
-    routes.add(app, context, (*apps.ROUTES, *sagas.ROUTES, *deadlines.ROUTES, *redispatch.ROUTES, *health.ROUTES))
+    routes.add(
+        app,
+        context,
+        (*apps.ROUTES, *sagas.ROUTES, *deadlines.ROUTES, *dead_letters.ROUTES, *redispatch.ROUTES, *health.ROUTES),
+    )
     docs.add(app)
     openapi.install(app)
     problems.add_handlers(app)

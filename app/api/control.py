@@ -153,7 +153,7 @@ def _asking(kind_of: KindOf, verb: _Verb) -> Handler:
 def _withdrawing(kind_of: KindOf) -> Handler:
     async def withdraw(call: Call) -> Response:
         target = _Target.of(call, kind_of)
-        return await _act(call, target, Ask(Verb.CANCEL_DEADLINE, call.actor, await _reason(call)))
+        return await _act(call, target, Ask(Verb.CANCEL_DEADLINE, call.actor, await reason_of(call)))
 
     return withdraw
 
@@ -173,7 +173,7 @@ class _Target(NamedTuple):
         return cls(kind, instance_id(call, kind), if_match(call.request), bool(call.query.flag(DRY_RUN.name)))
 
 
-async def _reason(call: Call) -> str:
+async def reason_of(call: Call) -> str:
     """What the query or the body says: not every client can send a body with DELETE."""
     asked = call.query.text(REASON.name)
     try:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.api.parameters import read_moment
 from sagas.engine.asks import Ask, Verb
-from sagas.engine.messages import MAX_ID
+from sagas.engine.messages import MAX_ID, dump
 
 LONGEST_REASON: Final = 500
 SHORTEST_SPAN: Final = timedelta(milliseconds=1)
@@ -148,6 +148,40 @@ class RedispatchDemand(BaseModel):
         return self
 
 
+class BodyDemand(Demand):
+    """To put another body in the place of a dead letter's."""
+
+    model_config = _asked(reason="the number was a text", body={"appId": 1, "correlationId": "c-1"})
+
+    body: dict[str, Any] | str = Field(description="An object, which is sent as JSON, or a text, which goes as it is.")
+
+    def content(self) -> bytes:
+        """The bytes to send."""
+        return self.body.encode() if isinstance(self.body, str) else dump(self.body)
+
+
+class LetterFilter(BaseModel):
+    """Which dead letters; all that are open where nothing is said."""
+
+    model_config = _asked(queue="evt.appRegistered", reason="not-json")
+
+    queue: str | None = Field(None, description="Only those that died in this queue.")
+    saga: str | None = Field(None, description="Only those of this saga.")
+    appId: Annotated[int, Field(ge=1, lt=MAX_ID)] | None = Field(
+        None, description="Only those of this instance of `saga`, or of this app."
+    )
+    reason: str | None = Field(None, description="Only where the reason begins so.")
+
+
+class RedriveDemand(Demand):
+    """To send many dead letters again."""
+
+    model_config = _asked(reason="the worker is mended", filter={"queue": "cmd.registerApp"}, dryRun=True)
+
+    filter: LetterFilter
+    dryRun: bool = Field(False, description="Only count them.")
+
+
 DEMANDS: tuple[type[BaseModel], ...] = (
     Demand,
     SkipDemand,
@@ -155,4 +189,7 @@ DEMANDS: tuple[type[BaseModel], ...] = (
     DeadlineDemand,
     Withdrawal,
     RedispatchDemand,
+    BodyDemand,
+    LetterFilter,
+    RedriveDemand,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,6 +36,25 @@ CHANGE = {
     "causedBy": "0199c2a4-60aa-7d10-8f00-1a2b3c4d5e6f",
     "commandId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12",
     "at": "2026-01-31T12:00:01.250000Z",
+}
+DEAD_LETTER: dict[str, Any] = {
+    "id": "0b6d5a4e-1f0c-8a7b-9d3e-2c4b6a8f0e1d",
+    "queue": "evt.appRegistered",
+    "routingKey": "evt.appRegistered",
+    "type": "evt.appRegistered",
+    "saga": "app",
+    "appId": None,
+    "messageId": CHANGE["causedBy"],
+    "correlationId": APP["correlationId"],
+    "reason": "not-json: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+    "error": "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+    "deliveries": 1,
+    "bodySize": 9,
+    "diedAt": "2026-01-31T12:00:01.250000Z",
+    "recordedAt": "2026-01-31T12:00:01.300000Z",
+    "redriven": 0,
+    "redrivenAt": None,
+    "editedAt": None,
 }
 
 
@@ -135,14 +155,20 @@ class MessageBody(BaseModel):
     kind: Literal["command", "event"]
     type: str
     id: str | None = Field(description="The message id, where it is known.")
-    status: Literal["pending", "parked", "sent", "accepted", "ignored"] = Field(
-        description="A pending command has not left, or not been confirmed by the broker; a parked one cannot be sent."
+    status: Literal["pending", "parked", "sent", "accepted", "ignored", "dead"] = Field(
+        description="A pending command has not left, or not been confirmed by the broker; a parked one cannot be sent; "
+        "a dead one could not be handled."
     )
-    reason: str | None = Field(description="Why it was ignored, parked or has to wait, or what a failure said.")
+    reason: str | None = Field(description="Why it was ignored, parked or has to wait, died, or what a failure said.")
     count: int = Field(description="How often; ignored messages of one type and reason are counted together.")
     version: int | None = Field(description="The version of the instance that sent the command or took the event.")
     at: datetime
     lastAt: datetime
+    deadLetter: UUID | None = Field(None, description="Of a dead one: its letter. The other fields are absent, too.")
+    error: str | None = Field(None, description="Of a dead one: the reason in more words.")
+    deliveries: int | None = Field(None, description="Of a dead one: how often it was delivered in vain, if counted.")
+    redriven: int | None = Field(None, description="Of a dead one: how often it was sent again.")
+    redrivenAt: datetime | None = Field(None, description="Of a dead one: when, if it is not here any more.")
 
 
 class MessagePage(_Page):
@@ -238,6 +264,79 @@ class RedispatchBody(BaseModel):
     redispatched: int = Field(description="How many commands.")
 
 
+class DeadLetterSummary(BaseModel):
+    """A message that could not be handled."""
+
+    model_config = _shown(DEAD_LETTER)
+
+    id: UUID
+    queue: str = Field(description="Where it died.")
+    routingKey: str
+    type: str
+    saga: str | None = Field(description="As it says itself: there need be no such instance.")
+    appId: int | None
+    messageId: str | None
+    correlationId: str | None
+    reason: str
+    error: str | None = Field(description="The reason in more words, where there are any.")
+    deliveries: int | None = Field(description="How often it was delivered in vain; null where nobody has counted.")
+    bodySize: int = Field(description="In bytes.")
+    diedAt: datetime
+    recordedAt: datetime
+    redriven: int = Field(description="How often it was sent again.")
+    redrivenAt: datetime | None = Field(description="Null while it is here and waits for a person.")
+    editedAt: datetime | None
+
+
+class DeadLetterBody(DeadLetterSummary):
+    """The same with its body."""
+
+    model_config = _shown(
+        {
+            **DEAD_LETTER,
+            "exchange": "orchestrator.events",
+            "bodyEncoding": "text",
+            "body": "{not json",
+            "bodySha256": "9ad6ec7f5f0b2ee0c04b9a7be4d9cf4b2b6e6f0a1c7d0b7a0d0f1b7f1a5c3e21",
+            "headers": {"x-reason": DEAD_LETTER["reason"]},
+        }
+    )
+
+    exchange: str
+    bodyEncoding: Literal["json", "text", "base64"] | None = Field(
+        description="How `body` is written; null where it was too long to be kept."
+    )
+    body: dict[str, Any] | str | None
+    bodySha256: str
+    headers: dict[str, Any]
+
+
+class DeadLetterPage(_Page):
+    """Some dead letters, and where the next ones begin."""
+
+    items: list[DeadLetterSummary]
+
+
+class RefusedLetter(BaseModel):
+    """Why one is not sent again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: UUID
+    reason: str
+
+
+class RedrivenBody(BaseModel):
+    """What has become of many dead letters."""
+
+    model_config = _shown({"dryRun": False, "matched": 2, "redriven": 2, "refused": []})
+
+    dryRun: bool
+    matched: int = Field(description="How many fitted.")
+    redriven: int = Field(description="How many are sent again.")
+    refused: list[RefusedLetter] = Field(description="Those that cannot be sent; a hundred at most are named.")
+
+
 class CheckBody(BaseModel):
     """How one component is."""
 
@@ -285,10 +384,13 @@ MODELS: tuple[type[BaseModel], ...] = (
     AppPage,
     AppPreview,
     ChangePage,
+    DeadLetterBody,
+    DeadLetterPage,
     HealthBody,
     MessagePage,
     ProblemBody,
     RedispatchBody,
+    RedrivenBody,
     SagaBody,
     SagaPage,
     SagaPreview,

@@ -13,8 +13,9 @@ from app.api.listing import page_response
 from app.api.routes import Call
 from app.api.single import awaited
 from app.api.told import Told, commands, events
-from app.api.views import moment
-from app.persistence import history, notes, outbox
+from app.api.views import moment, perhaps
+from app.persistence import dead_letters, history, notes, outbox
+from app.persistence.dead_letters import DeadLetter
 from app.persistence.engine import Connection
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
@@ -25,21 +26,23 @@ Message = dict[str, Any]
 
 
 async def list_messages(call: Call, kind: Kind) -> Response:
-    """Commands and events of one instance, composed of history, pending outbox and notes; the oldest first.
+    """Commands and events of one instance, the oldest first.
 
-    With `wait`, as they are at the end of the wait.
+    Composed of history, pending outbox, notes and dead letters. With `wait`, as they are at the end of the wait.
     """
     instance = await awaited(call, kind)
     async with call.context.database.read() as connection:
         changes = await _all_changes(connection, kind, instance.id)
         unsent = await outbox.of_instance(connection, kind.saga.name, instance.id)
         ignored = await notes.listing(connection, kind.saga.name, instance.id)
+        dead = await dead_letters.of_instance(connection, kind.saga.name, instance.id)
     present = {row.id for row in unsent}
     sent = [told for told in commands(kind.saga, instance, changes) if told.change.command_id not in present]
     found = [(row.created_at, _unsent(row)) for row in unsent]
     found += [(told.change.at, _sent(told, instance)) for told in sent]
     found += [(told.change.at, _accepted(told)) for told in events(kind.saga, changes)]
     found += [(note.first_at, _ignored(note)) for note in ignored]
+    found += [(letter.died_at, _dead(letter)) for letter in dead]
     found.sort(key=lambda pair: (pair[0], pair[1]["version"] or 0, pair[1]["kind"] == "command"))
     return page_response(call, [message for _, message in found], None)
 
@@ -87,6 +90,20 @@ def _ignored(note: Note) -> Message:
     kind = "command" if note.type.startswith("cmd.") else "event"
     message = _message(kind, note.type, None, "ignored", None, note.first_at)
     return {**message, "reason": note.reason, "count": note.count, "lastAt": moment(note.last_at)}
+
+
+def _dead(letter: DeadLetter) -> Message:
+    kind = "command" if letter.queue.startswith("cmd.") else "event"
+    message = _message(kind, letter.type, letter.message_id, "dead", None, letter.died_at)
+    return {
+        **message,
+        "reason": letter.reason,
+        "deadLetter": letter.id,
+        "error": letter.error,
+        "deliveries": letter.deliveries or None,
+        "redriven": letter.redriven,
+        "redrivenAt": perhaps(letter.redriven_at),
+    }
 
 
 def _message(kind: str, name: str, message_id: str | None, status: str, version: int | None, at: datetime) -> Message:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from app.bootstrap.parts import DatabaseWatch, Signals, first_of, load_catalog, open_broker, open_database, unique_name
 from app.broker.topology import saga_topology
 from app.config import Settings
+from app.lifecycle import settle_memory
 from workers.sdk import assemble
 
 log = logging.getLogger("orchestrix")
@@ -39,6 +40,7 @@ async def run_worker(
             await watch.wait_for_schema()
             await worker.start()
             await broker.wait_up()
+            settle_memory()
             ready(worker.queues)
 
         beginning = asyncio.create_task(begin(), name="begin")

@@ -31,7 +31,7 @@ LATE = 1.0
 """Seconds after which a confirm moves the deadline of the step that it belongs to."""
 CONFIRM_WITHIN = 5.0
 """Seconds after which an unconfirmed message is sent again, on a path of its own."""
-GATHER = 0.05
+GATHER = 0.2
 """Seconds for which confirmed rows are gathered, so that at low load not every message costs a transaction more."""
 AGAIN_AFTER = 0.2
 POLL_MIN, POLL_MAX = 0.02, 5.0

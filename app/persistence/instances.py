@@ -249,7 +249,7 @@ async def page(
     the sort and the id of the last instance seen (see `sort_value`). Raises `Invalid` for an unknown sort.
     """
     found: list[Instance] = []
-    for query in queries(connection, pair, saga, wanted, order(pair, sort, after), _select(pair), limit):
+    async for query in queries(connection, pair, saga, wanted, order(pair, sort, after), _select(pair), limit):
         found = _instances(await connection.execute(query))
         if len(found) == limit:
             break

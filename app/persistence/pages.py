@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -22,8 +22,12 @@ _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 _SORTS: Final = {"createdAt": "created_at", "updatedAt": "updated_at"}
 
-WINDOW: Final = 5000
-"""So many of the first rows are looked through for a prefix before its own index is asked."""
+NEAR: Final = 500
+"""So many of the first rows are looked through for a prefix before anything else is tried."""
+FAR: Final = 30_000
+"""So many of them if the prefix is that of many names."""
+MANY: Final = 150_000
+"""No more names than that are looked through quickly by their own index, wherever in the order their rows are."""
 
 After = tuple[datetime | str, int]
 
@@ -67,28 +71,65 @@ class Order:
         return query if self.after is None else query.where(_behind(self, self.after))
 
 
-def queries(
+async def queries(
     connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, rows: Select[Any], limit: int
-) -> Iterator[Select[Any]]:
+) -> AsyncIterator[Select[Any]]:
     """The first of `rows` that fit the filter, by one query or, if that did not find `limit` rows, by the next one.
 
     A planner believes names and times to be independent. Asked for old names it walks the times and passes a million
-    rows in vain; so a prefix is looked for among the first rows of the order, then by its own index alone.
+    rows in vain; so a prefix is looked for among the first rows of the order, then by its own index alone. Both are
+    walked without the rows themselves, which are fetched for what is found. Slow is only a prefix of very many names
+    whose rows are all far from the first.
     """
     if wanted.stuck:
         # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
         index = f"ix_{pair.instances.name}_{'' if pair.saga else 'saga_'}state_created_at_id"
         rows = rows.with_hint(pair.instances, f"FORCE INDEX ({index})", "mysql")
-    if wanted.prefix and not wanted.stuck and by.column.key != pair.key:
-        near = _by_state(connection, pair, saga, replace(wanted, prefix=None), by, rows, WINDOW).subquery()
-        some = select(near).where(*begins(connection, near.c[pair.key], wanted.prefix))
-        yield by.on(near).cut(some, limit)
-        table = pair.instances
-        fitting = select(table.c.id).where(*_conditions(connection, pair, saga, wanted))
-        ids = by.unindexed().cut(fitting, limit).subquery()
-        yield replace(by, after=None).cut(rows.join(ids, table.c.id == ids.c.id), limit)
-    else:
+    if not wanted.prefix or wanted.stuck or by.column.key == pair.key:
         yield _by_state(connection, pair, saga, wanted, by, rows, limit)
+        return
+    if by.column.key == "created_at":  # no index has the order of another column: its first rows cost as much as all
+        yield _joined(pair, by, rows, _among_first(connection, pair, saga, wanted, by, limit, NEAR), limit)
+        if await _are_many(connection, pair, saga, wanted.prefix):
+            yield _joined(pair, by, rows, _among_first(connection, pair, saga, wanted, by, limit, FAR), limit)
+    yield _joined(pair, by, rows, _by_name(connection, pair, saga, wanted, by, limit), limit)
+
+
+def _joined(pair: Pair, by: Order, rows: Select[Any], found: Select[Any], limit: int) -> Select[Any]:
+    """Those of `rows` whose ids were found."""
+    ids = found.subquery()
+    return replace(by, after=None).cut(rows.join(ids, pair.instances.c.id == ids.c.id), limit)
+
+
+def _among_first(
+    connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, limit: int, window: int
+) -> Select[Any]:
+    """The ids of what fits among the first `window` rows that fit but for the prefix."""
+    table = pair.instances.c
+    narrow = select(table.id, by.column, table[pair.key])
+    near = _by_state(connection, pair, saga, replace(wanted, prefix=None), by, narrow, window).subquery()
+    return by.on(near).cut(select(near.c.id), limit).where(*begins(connection, near.c[pair.key], wanted.prefix or ""))
+
+
+async def _are_many(connection: Connection, pair: Pair, saga: str, prefix: str) -> bool:
+    """Whether more than `MANY` names seem to begin so."""
+    names = select(pair.instances.c[pair.key]).where(*_conditions(connection, pair, saga, Filter(prefix=prefix)))
+    about = await connection.dialect.about(connection, names)
+    return about is None or about > MANY
+
+
+def _by_name(connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, limit: int) -> Select[Any]:
+    """The ids of what fits, by the index of the names.
+
+    Names often grow with time. Read in the direction of the order, the first ones are then those to keep; the other way
+    round each of them would take the place of one that was kept.
+    """
+    key = pair.instances.c[pair.key]
+    fitting = select(pair.instances.c.id, by.column).where(*_conditions(connection, pair, saga, wanted))
+    if by.after is not None:
+        fitting = fitting.where(_behind(by, by.after))
+    names = fitting.order_by(key.desc() if by.descends else key).subquery()
+    return by.on(names).unindexed().cut(select(names.c.id), limit)
 
 
 def _by_state(

@@ -163,7 +163,7 @@ apps = _table(
     *_instance_columns(),
     UniqueConstraint("app_name", postgresql_include=["created_at", "id"]),  # the latest of many names, without the rows
     CheckConstraint(_NEVER_STUCK, name="never_stuck"),
-    Index(None, "created_at", "id"),
+    Index(None, "created_at", "id", "app_name"),  # the newest of many, looked through by name without the rows
     Index(None, "state", "created_at", "id"),
     Index(None, "created_by", "created_at", "id"),
     Index(None, "created_by", "state", "created_at", "id"),
@@ -181,7 +181,7 @@ saga_instances = _table(
     *_instance_columns(),
     UniqueConstraint("saga", "key", postgresql_include=["created_at", "id"]),
     CheckConstraint(_NEVER_STUCK, name="never_stuck"),
-    Index(None, "saga", "created_at", "id"),
+    Index(None, "saga", "created_at", "id", "key"),
     Index(None, "saga", "state", "created_at", "id"),
     Index(None, "saga", "created_by", "created_at", "id"),
     Index(None, "saga", "created_by", "state", "created_at", "id"),

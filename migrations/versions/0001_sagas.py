@@ -90,7 +90,7 @@ def _instances(table: str, *names: sa.Column[Any], unique: list[str]) -> None:
         sa.CheckConstraint(NEVER_STUCK, name=op.f(f"ck_{table}_never_stuck")),
     )
     saga = [name for name in unique if name == "saga"]
-    _index(table, *saga, "created_at", "id")
+    _index(table, *saga, "created_at", "id", unique[-1])
     _index(table, *saga, "state", "created_at", "id")
     _index(table, *saga, "created_by", "created_at", "id")
     _index(table, *saga, "created_by", "state", "created_at", "id")

@@ -221,7 +221,8 @@ def _cancel(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    names = [step.name for step in undo.possible_effects(saga, instance, current=True)]
+    current = instance.progress.unanswered or undo.in_flight(instance)
+    names = [step.name for step in undo.possible_effects(saga, instance, current=current)]
     left = undo.with_undo(saga, [*names, instance.progress.awaited or ""])
     reason = f"{ask.verb.value}: {ask.reason}"
     moved = undo.end(saga, instance, reason, tick, actor=ask.actor, left_behind=left)

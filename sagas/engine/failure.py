@@ -73,7 +73,8 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
         return _retry(saga, instance, here, failure, tick)
     if instance.state == COMPENSATING:
         return _give_up(saga, instance, failure, tick)
-    unsure = instance.progress.unanswered or not failure.answered
+    sent = instance.wake_reason != RETRY
+    unsure = instance.progress.unanswered or (sent and not failure.answered)
     instance = progressed(instance, error=failure.told)
     return undo.begin(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pika
 
 EVENTS = {"cmd.createGitRepo": "evt.gitRepoCreated", "cmd.registerApp": "evt.appRegistered"}
+UNDOS = {"cmd.deleteGitRepo": "evt.gitRepoDeleted", "cmd.unregisterApp": "evt.appUnregistered"}
 
 Answer = Callable[[Any, dict[str, Any]], None]
 
@@ -23,17 +24,25 @@ def succeed(channel: Any, command: dict[str, Any], *, times: int = 1) -> None:
         "data": {"by": "pika"},
     }
     for _ in range(times):
-        channel.basic_publish("orchestrator.events", EVENTS[command["type"]], json.dumps(event).encode())
+        channel.basic_publish("orchestrator.events", {**EVENTS, **UNDOS}[command["type"]], json.dumps(event).encode())
 
 
-def fail(channel: Any, command: dict[str, Any], *, message: str = "no space left", retryable: bool = False) -> None:
-    """Publishes `evt.stepFailed` for `command`."""
+def fail(
+    channel: Any,
+    command: dict[str, Any],
+    *,
+    message: str = "no space left",
+    retryable: bool = False,
+    after_ms: int | None = None,
+) -> None:
+    """Publishes `evt.stepFailed` for `command`, with the wish to be asked again after `after_ms` milliseconds."""
+    wish = {} if after_ms is None else {"retryAfterMs": after_ms}
     event = {
         "appId": command["appId"],
         "saga": command["saga"],
         "correlationId": command["correlationId"],
         "causationId": command["id"],
-        "error": {"type": "DiskFull", "message": message, "retryable": retryable},
+        "error": {"type": "DiskFull", "message": message, "retryable": retryable, **wish},
     }
     channel.basic_publish("orchestrator.events", "evt.stepFailed", json.dumps(event).encode())
 

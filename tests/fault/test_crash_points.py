@@ -18,7 +18,8 @@ from app.persistence.tables import metadata
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault import forks
-from tests.fault.crashing import APPS, CASES, IN_DEV, At, Rig, create, dev_dies, died
+from tests.fault.cases import CASES
+from tests.fault.crashing import APPS, IN_DEV, At, Rig, create, dev_dies, died
 from tests.fault.usage import used
 from tests.processes import Processes
 from tests.servers import shared
@@ -89,9 +90,9 @@ def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]
 
 @pytest.mark.req("S3-40", "S3-52", "S3-53", "S3-54", "S3-55")
 @pytest.mark.parametrize("database", DATABASES)
-@pytest.mark.parametrize("point", CASES)
+@pytest.mark.parametrize("name", CASES)
 async def test_a_process_dies(
-    point: str,
+    name: str,
     database: str,
     database_url: str,
     rabbitmq_url: str,
@@ -99,12 +100,10 @@ async def test_a_process_dies(
     tmp_path: Path,
     scale: Callable[[int, int], int],
 ) -> None:
-    case, first = CASES[point], DATABASES.index(database)
+    case, first = CASES[name], DATABASES.index(database)
     rig = Rig(processes, tmp_path, database_url, rabbitmq_url)
     for passage in range(first, first + scale(1, 6)):
-        rig.next_round()
-        await case.script(rig, At(point, 1 + passage % case.most))
-        await rig.all_well(drafts=case.drafts * rig.rounds)
+        await case.run(rig, name.partition(" ")[0], passage)
 
 
 @pytest.mark.parametrize("point", IN_DEV)
@@ -156,7 +155,7 @@ async def test_what_dead_processes_had_is_given_back(
 def test_every_point_of_the_code_is_declared_and_tested() -> None:
     passed = sorted(name for module in modules(*PRODUCT) for name in points_in(module.tree))
     assert passed == sorted(POINTS), "each point is passed at one place"
-    assert sorted(CASES) == sorted(POINTS), "each point has its case"
+    assert {name.partition(" ")[0] for name in CASES} == set(POINTS), "each point has its case"
 
 
 def points_in(tree: ast.Module) -> Iterator[str]:

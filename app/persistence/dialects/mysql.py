@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
+    Select,
     Table,
     TextClause,
     and_,
@@ -31,7 +32,8 @@ from sqlalchemy.sql import ColumnElement
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Row, Statements, Updates
+from .explain import Explain
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, documents, kind
 
 _TYPES = {
@@ -120,6 +122,10 @@ class MySql:
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         # Comparisons pad with spaces, so that 'x' >= 'x '. Not LIKE: its own range over the index ends at U+FFFF.
         return (func.locate(prefix, column) == 1,)
+
+    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+        plan = (await connection.execute(Explain(query))).mappings().first()
+        return None if plan is None or plan["rows"] is None else int(plan["rows"])
 
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         # A locking read sees newer rows than the sub-query beside it, which could miss a row's elder sister.

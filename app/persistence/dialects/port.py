@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from sqlalchemy import URL, Column, Connection, CursorResult, Engine, Executable, Table
+from sqlalchemy import URL, Column, Connection, CursorResult, Engine, Executable, Select, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
@@ -19,11 +19,15 @@ Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 FULL: Final = "the disk of the database is full; nothing was changed: free some space there"
 
 
-class Statements(Protocol):
-    """An open transaction, as far as a dialect needs it."""
+class Questions(Protocol):
+    """A connection, as far as a dialect needs it."""
 
     async def execute(self, statement: Executable, parameters: Parameters = None) -> Result:
-        """Runs one statement; raises translated errors, after which the transaction cannot go on."""
+        """Runs one statement; raises translated errors, after which an open transaction cannot go on."""
+
+
+class Statements(Questions, Protocol):
+    """An open transaction, as far as a dialect needs it."""
 
     async def attempt(self, statement: Executable, parameters: Parameters = None) -> Result | None:
         """Like `execute`, but None where a key is taken; for databases that undo only the statement then."""
@@ -127,6 +131,9 @@ class Dialect(Protocol):
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         """What a range over the column's index leaves to be said about a prefix."""
+
+    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+        """How many rows the query finds, as the server guesses before it looks; None where it does not guess."""
 
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         """Of outbox rows that were selected and locked as first of their saga, those that still are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
+    Select,
     Table,
     TextClause,
     any_,
@@ -32,7 +34,8 @@ from app import clock
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.tables import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Row, Statements, Updates
+from .explain import Explain
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, columns_of_values, kind
 
 _ARRAYS = {
@@ -116,6 +119,10 @@ class PostgreSql:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
+
+    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+        plan = (await connection.execute(Explain(query))).scalar_one()
+        return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
 
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         return locked

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import URL, Column, Connection, Engine, Table, TextClause, event, literal, text
+from sqlalchemy import URL, Column, Connection, Engine, Select, Table, TextClause, event, literal, text
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
@@ -17,7 +17,7 @@ from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatc
 from app.persistence.tables import UtcTime
 
 from .file import DatabaseFile
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Row, Statements, Updates
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import document, kind
 
 _PRAGMAS = (
@@ -91,6 +91,9 @@ class Sqlite:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
+
+    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+        return None
 
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         return locked

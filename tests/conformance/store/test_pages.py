@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from app import clock
 from app.errors import Invalid
@@ -43,11 +44,21 @@ async def test_pages_have_no_gaps_and_no_repeats_among_equal_times(database: Dat
     assert seen == sorted(begun, key=lambda one: (sort_value(sort, one), one.id), reverse=sort.startswith("-"))
 
 
-@pytest.mark.parametrize(("sort", "window"), [("-createdAt", 1), ("createdAt", 7), ("-appName", 7)])
+@pytest.mark.parametrize(
+    ("sort", "near", "far", "many"),
+    [
+        ("-createdAt", 1, 1, 0),
+        ("createdAt", 1, 7, 0),
+        ("-createdAt", 2, 30, 1000),
+        ("-updatedAt", 7, 7, 0),
+        ("-appName", 7, 7, 0),
+    ],
+)
 async def test_filters_hold_on_every_page(
-    database: Database, of: Of, sort: str, window: int, monkeypatch: pytest.MonkeyPatch
+    database: Database, of: Of, sort: str, near: int, far: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "WINDOW", window)
+    for name, value in {"NEAR": near, "FAR": far, "MANY": many}.items():
+        monkeypatch.setattr(pages, name, value)
     pair, saga = of
     now = clock.now()
     moves = [
@@ -66,6 +77,14 @@ async def test_filters_hold_on_every_page(
     ):
         expected = [one for one in await every(database, pair, saga, Filter(), sort, 100) if fits(one, wanted)]
         assert await every(database, pair, saga, wanted, sort, 3) == expected
+
+
+async def test_a_server_guesses_how_many_names_begin_so(database: Database, of: Of) -> None:
+    pair, saga = of
+    await some(database, 6, pair, saga)
+    async with database.read() as connection:
+        guess = await database.dialect.about(connection, select(pair.instances.c.id))
+    assert guess is None if database.dialect.name == "sqlite" else guess is not None and guess > 0
 
 
 def fits(one: Instance, wanted: Filter) -> bool:

@@ -38,6 +38,9 @@ PROTECTED = [
     ("POST", "/sagas/order/1/cancel"),
     ("GET", "/deadlines"),
     ("POST", "/redispatch"),
+    ("GET", "/dead-letters"),
+    ("DELETE", "/dead-letters/00000000-0000-8000-8000-000000000000"),
+    ("POST", "/dead-letters/redrive"),
 ]
 
 

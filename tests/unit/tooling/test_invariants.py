@@ -14,6 +14,11 @@ from tests.invariants import Change, Ledger, Row
 from tests.taps import COMMANDS, EVENTS, Seen
 
 GIT, REGISTER = "c-git", "c-register"
+STEPS = {
+    "cmd.createGitRepo": ("createGitRepo", "do"),
+    "cmd.registerApp": ("registerApp", "do"),
+    "cmd.deleteGitRepo": ("createGitRepo", "undo"),
+}
 
 
 def app(id: int = 1, **other: Any) -> Row:
@@ -38,13 +43,27 @@ def without(row: Row, version: int) -> Row:
 
 
 def command(app_id: int, key: str, id: str, state: str, **other: Any) -> Seen:
-    body = {"id": id, "appId": app_id, "expectedState": state, "correlationId": f"x-{app_id}"}
+    step, way = STEPS[key]
+    body = {
+        "id": id,
+        "appId": app_id,
+        "expectedState": state,
+        "correlationId": f"x-{app_id}",
+        "step": step,
+        "idempotencyKey": f"app:{app_id}:{step}:{way}",
+        **({"undoesAttempt": 1} if way == "undo" else {}),
+    }
     return replace(Seen(COMMANDS, key, id, f"x-{app_id}", body), **other)
 
 
 def event(app_id: int, key: str, id: str, cause: str, **other: Any) -> Seen:
     body = {"id": id, "appId": app_id, "causationId": cause, "correlationId": f"x-{app_id}", **other}
     return Seen(EVENTS, key, id, f"x-{app_id}", body)
+
+
+def told(one: Seen, **other: Any) -> Seen:
+    """The same with another body."""
+    return replace(one, body={**one.body, **other})
 
 
 def wire(id: int = 1) -> list[Seen]:
@@ -99,12 +118,16 @@ def test_another_path_than_the_good_one_is_no_completion() -> None:
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
-        (wire()[1:], "I9: app-1 owed .* not all were sent"),
+        (wire()[1:], "I9: app-1 owed .* which were not sent"),
         ([wire()[2], *wire()], "I9: first copies of app-1 were sent out of order"),
         ([*wire(), *wire(7)], "I10: .* belongs to no app"),
         ([*wire(), command(1, "cmd.registerApp", "c-other", "REGISTERING")], "I10: app-1 has never owed"),
         ([*wire(), command(1, "cmd.registerApp", f"{GIT}-1", "REGISTERING")], "I10: .* app-1 was in APP_INITIATED"),
         ([*wire(), replace(wire()[0], correlation_id="y")], "I10: .* of app-1"),
+        ([*wire(), command(1, "cmd.deleteGitRepo", f"{GIT}-1", "APP_INITIATED")], "I10: .* expects APP_INITIATED"),
+        ([*wire(), told(wire()[0], step="registerApp")], "I10: .* of another step"),
+        ([*wire(), told(wire()[0], idempotencyKey="app:1:createGitRepo:undo")], "I10: .* another key"),
+        ([*wire(), told(wire()[0], undoesAttempt=1)], "I10: .* says whether it undoes"),
         ([*wire(), event(1, "evt.appRegistered", "e", "c-other")], "I10: .* never owed"),
         ([*wire(), event(9, "evt.appRegistered", "e", "c")], "I10: .* belongs to no app"),
         ([*wire(), event(1, "evt.appRegistered", "e", f"{GIT}-1", correlationId="y")], "I10: .* of app-1"),
@@ -120,8 +143,103 @@ def test_what_is_in_the_outbox_need_not_have_been_sent() -> None:
     ledger(app(), outbox=(f"{REGISTER}-1",)).check_wire([one for one in wire() if one.message_id != f"{REGISTER}-1"])
 
 
-def repository(folder: Path, app_id: int, key: str | None = None) -> None:
-    made = folder / f"{app_id}.git"
+def undone(*more: tuple[str, str], id: int = 1) -> Row:
+    """An app whose registration failed after a second attempt; what follows is (reason, actor) of rows before."""
+    x = f"x-{id}"
+    steps = [
+        (None, "APP_INITIATED", "created", None, f"{GIT}-{id}"),
+        ("APP_INITIATED", "GIT_REPO_CREATED", "evt.gitRepoCreated", f"e-git-{id}", f"{GIT}-{id}"),
+        ("GIT_REPO_CREATED", "REGISTERING", "immediate", None, f"{REGISTER}-{id}"),
+        ("REGISTERING", "REGISTERING", "retry 2: deadline", None, f"{REGISTER}-{id}-2"),
+        *(("REGISTERING", "REGISTERING", reason, None, f"{REGISTER}-{id}-2") for reason, _ in more),
+        ("REGISTERING", "COMPENSATING", "evt.stepFailed: DiskFull: no", f"e-failed-{id}", f"c-undo-{id}"),
+        ("COMPENSATING", "COMPENSATING", "undone createGitRepo", f"e-undone-{id}", f"c-undo-{id}"),
+        ("COMPENSATING", "FAILED", "undone: evt.stepFailed: DiskFull: no", f"e-undone-{id}", f"c-undo-{id}"),
+    ]
+    changes = [
+        Change(version, source, target, x, cause, owed, reason, "ada")
+        for version, (source, target, reason, cause, owed) in enumerate(steps, 1)
+    ]
+    return Row(id, f"app-{id}", "FAILED", len(changes), None, None, changes)
+
+
+def wire_of_undone() -> list[Seen]:
+    """What goes over the wire for it; the second attempt fails."""
+    return [
+        *wire()[:3],
+        command(1, "cmd.registerApp", f"{REGISTER}-1-2", "REGISTERING"),
+        event(1, "evt.stepFailed", "e-failed-1", f"{REGISTER}-1-2"),
+        command(1, "cmd.deleteGitRepo", "c-undo-1", "COMPENSATING"),
+        event(1, "evt.gitRepoDeleted", "e-undone-1", "c-undo-1"),
+    ]
+
+
+def test_an_app_that_is_undone_passes() -> None:
+    made = Ledger([undone()], [], [])
+    made.check_ended(["app-1"], "FAILED")
+    made.check_wire(wire_of_undone())
+    with pytest.raises(AssertionError, match="is FAILED, not COMPLETED"):
+        made.check_ended(["app-1"], "COMPLETED")
+
+
+def test_an_attempt_that_was_waited_with_need_not_have_left() -> None:
+    seen = [one for one in wire_of_undone() if one.message_id != f"{REGISTER}-1-2"]
+    Ledger([undone()], [], []).check_wire(seen)
+
+
+@pytest.mark.parametrize("lost", [f"{GIT}-1", f"{REGISTER}-1", "c-undo-1"])
+def test_any_other_command_of_it_must_have_left(lost: str) -> None:
+    seen = [one for one in wire_of_undone() if one.message_id != lost]
+    with pytest.raises(AssertionError, match=f"I9: app-1 owed .*{lost}.* which were not sent"):
+        Ledger([undone()], [], []).check_wire(seen)
+
+
+def test_what_a_person_took_back_need_not_have_left() -> None:
+    """The pause comes while the first registration is owed."""
+    app = undone()
+    paused = replace(app.changes[3], target="REGISTERING", reason="pause: lunch", command_id=f"{REGISTER}-1")
+    again = replace(app.changes[3], version=5, command_id=f"{REGISTER}-1-2")
+    later = [replace(one, version=one.version + 1) for one in app.changes[4:]]
+    held = replace(app, version=8, changes=[*app.changes[:3], paused, again, *later])
+    held_ledger = Ledger([held], [], [])
+    held_ledger.check(["app-1"])
+    held_ledger.check_wire([one for one in wire_of_undone() if one.message_id != f"{REGISTER}-1"])
+
+
+def test_nothing_is_left_of_what_was_undone(tmp_path: Path) -> None:
+    made = Ledger([undone()], [], [])
+    repository(tmp_path / ".archive", "1-1")
+    for folder in (".tombstones", ".locks"):
+        (tmp_path / folder).mkdir()
+    made.check_effects(tmp_path)
+    with pytest.raises(AssertionError, match="I5: groups"):
+        replace(made, groups=[("app-1", "app:1:registerApp:do")]).check_effects(tmp_path)
+    repository(tmp_path, 1)
+    with pytest.raises(AssertionError, match="I5: repositories"):
+        made.check_effects(tmp_path)
+
+
+@pytest.mark.parametrize("said", ["terminate: enough", "skip: it is there"])
+def test_something_can_be_left_where_a_person_said_so(tmp_path: Path, said: str) -> None:
+    made = Ledger([undone((said, "ada"))], [], [])
+    made.check_effects(tmp_path)
+    repository(tmp_path, 1)
+    made.check_effects(tmp_path)
+    repository(tmp_path, 7)
+    with pytest.raises(AssertionError, match="I5: repositories"):
+        made.check_effects(tmp_path)
+
+
+def test_only_what_was_undone_is_put_away(tmp_path: Path) -> None:
+    repository(tmp_path, 1)
+    repository(tmp_path / ".archive", "1-1")
+    with pytest.raises(AssertionError, match=r"I5: 1-1\.git is put away"):
+        ledger(app()).check_effects(tmp_path)
+
+
+def repository(folder: Path, name: int | str, key: str | None = None) -> None:
+    app_id = str(name).partition("-")[0]
+    made = folder / f"{name}.git"
     (made / "refs" / "heads").mkdir(parents=True)
     (made / "refs" / "heads" / "main").write_text("0" * 40)
     (made / "orchestrix.json").write_text(json.dumps({"idempotencyKey": key or f"app:{app_id}:createGitRepo:do"}))
@@ -145,7 +263,7 @@ def test_what_the_steps_have_made(tmp_path: Path) -> None:
 
 def test_a_repository_of_nobody_and_one_of_another_step(tmp_path: Path) -> None:
     repository(tmp_path, 1, "app:2:createGitRepo:do")
-    with pytest.raises(AssertionError, match="I5: repositories"):
+    with pytest.raises(AssertionError, match=r"I5: repositories.* was made by"):
         ledger(app()).check_effects(tmp_path)
     repository(tmp_path, 7)
     with pytest.raises(AssertionError, match="I5: repositories"):

@@ -1,0 +1,99 @@
+"""Which script brings a process to which crash point, and how does everything end then?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sagas.engine.definition import COMPLETED, FAILED
+from tests.fault.crashing import (
+    APPS,
+    At,
+    Rig,
+    forgotten,
+    keyed_start_dies,
+    node_buries,
+    node_dies,
+    overdue,
+    worker_buries,
+    worker_dies,
+)
+from tests.fault.crashing_control import (
+    asked_node_dies,
+    mover_dies,
+    redriving_dies,
+    retry_is_due,
+    step_is_late,
+    undo_dies,
+    undo_is_due,
+)
+
+Script = Callable[[Rig, At], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a process comes to a point, which it passes at least `most` times, and in which state every app ends.
+
+    Without a `state` they go the good run's way. `apps` says whether the script has any: else it checks its own end.
+    """
+
+    script: Script
+    most: int = 3
+    state: str | None = None
+    apps: bool = True
+
+    @property
+    def drafts(self) -> int:
+        """How many half-made repositories can be left: those in the hands of a worker that dies, until it is an hour
+        later that one starts."""
+        return APPS if self.script in (worker_dies, undo_dies) else 0
+
+    async def run(self, rig: Rig, point: str, passage: int) -> None:
+        """One death, and all that follows."""
+        rig.next_round()
+        await self.script(rig, At(point, 1 + passage % self.most))
+        if self.apps:
+            await rig.all_well(drafts=self.drafts * rig.rounds, state=self.state)
+
+
+CASES: Final[dict[str, Case]] = {
+    "start.before_commit": Case(node_dies),
+    "start.after_commit": Case(node_dies),
+    "start.keyed_after_commit": Case(keyed_start_dies),
+    "outbox.after_claim": Case(overdue, most=1),
+    "outbox.before_publish": Case(node_dies),
+    "outbox.after_publish": Case(node_dies),
+    "outbox.after_confirm": Case(node_dies),
+    "events.after_receive": Case(node_dies),
+    "events.before_commit": Case(node_dies),
+    "events.after_commit": Case(node_dies),
+    "events.before_ack": Case(node_dies),
+    "events.after_burial": Case(node_buries, most=1),
+    "wakeups.before_commit": Case(overdue, most=1),
+    "wakeups.before_commit retry": Case(retry_is_due, most=1, state=COMPLETED),
+    "wakeups.before_commit deadline": Case(step_is_late, most=1, apps=False),
+    "wakeups.before_commit undo": Case(undo_is_due, most=1, state=FAILED),
+    "wakeups.after_commit": Case(overdue, most=1),
+    "wakeups.after_commit retry": Case(retry_is_due, most=1, state=COMPLETED),
+    "wakeups.after_commit deadline": Case(step_is_late, most=1, apps=False),
+    "wakeups.after_commit undo": Case(undo_is_due, most=1, state=FAILED),
+    "control.before_commit": Case(asked_node_dies, state=FAILED),
+    "control.after_commit": Case(asked_node_dies, state=FAILED),
+    "redispatch.after_claim": Case(forgotten, most=1),
+    "redispatch.before_declare": Case(forgotten, most=1),
+    "deadletters.before_commit": Case(mover_dies, most=1),
+    "deadletters.after_commit": Case(mover_dies, most=1),
+    "redrive.before_commit": Case(redriving_dies),
+    "redrive.after_commit": Case(redriving_dies),
+    "worker.after_receive": Case(worker_dies),
+    "worker.after_guard": Case(worker_dies),
+    "worker.in_work": Case(worker_dies),
+    "worker.in_undo": Case(undo_dies, state=FAILED),
+    "worker.after_effect": Case(worker_dies),
+    "worker.after_publish": Case(worker_dies),
+    "worker.after_confirm": Case(worker_dies),
+    "worker.after_burial": Case(worker_buries, most=1),
+}
+"""By point; where there are several ways to one, with a word behind it."""

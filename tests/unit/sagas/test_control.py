@@ -1,0 +1,383 @@
+"""What does each verb do in each situation?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sagas import COMPLETED, FAILED, Saga
+from sagas.engine.asks import Verb
+from sagas.engine.control import allowed, merged
+from sagas.engine.definition import BadData
+from sagas.engine.messages import MAX_DATA, dump
+from tests.unit.sagas.builders import CORRELATION, FIRST, SECOND, step
+from tests.unit.sagas.runs import AGAIN, TRIP, Run
+
+BACK, LOST, HOTEL = "COMPENSATING", "COMPENSATION_FAILED", "SLEEPING"
+
+
+def flying() -> Run:
+    """The third step is out."""
+    return Run(TRIP, "flight", "notice")
+
+
+def after(*what: Callable[[Run], object]) -> Callable[[], Run]:
+    """How to come to a situation from there."""
+
+    def make() -> Run:
+        run = flying()
+        for one in what:
+            one(run)
+        return run
+
+    return make
+
+
+def ask(verb: Verb) -> Callable[[Run], object]:
+    """A person asks."""
+    return lambda run: run.asks(verb)
+
+
+def fails(run: Run) -> None:
+    run.fails()
+
+
+def retries(run: Run) -> None:
+    run.fails(AGAIN)
+
+
+def completes(run: Run) -> None:
+    run.done("hotel")
+    run.done("car")
+
+
+def is_undone(run: Run) -> None:
+    run.undone("flight")
+
+
+SITUATIONS: dict[str, Callable[[], Run]] = {
+    "out": flying,
+    "late": after(lambda run: run.expires(unheard=True)),
+    "retry": after(retries),
+    "paused": after(ask(Verb.PAUSE)),
+    "paused retry": after(retries, ask(Verb.PAUSE)),
+    "paused, next unsent": after(ask(Verb.PAUSE), lambda run: run.done("hotel")),
+    "unsendable": after(Run.cannot_be_sent),
+    "cancelled": after(ask(Verb.CANCEL)),
+    "cancelled, paused": after(ask(Verb.CANCEL), ask(Verb.PAUSE)),
+    "undo": after(fails),
+    "undo retry": after(fails, retries),
+    "undo paused": after(fails, ask(Verb.PAUSE)),
+    "undo unsendable": after(fails, Run.cannot_be_sent),
+    "undo failed": after(fails, fails),
+    "completed": after(completes),
+    "failed": after(fails, is_undone),
+}
+IDLE, NO, SAME = "idle", "no", "same"
+MOVES: dict[str, tuple[str, ...]] = {
+    #                       retry  skip      edit  pause resume cancel terminate set   cancel-deadline
+    "out": (                IDLE, "DRIVING", NO,   SAME, IDLE, BACK, FAILED, SAME, SAME),
+    "late": (               IDLE, "DRIVING", NO,   SAME, IDLE, BACK, FAILED, SAME, SAME),
+    "retry": (              SAME, "DRIVING", NO,   SAME, IDLE, BACK, FAILED, SAME, NO),
+    "paused": (             NO,   "DRIVING", SAME, IDLE, SAME, BACK, FAILED, NO,   NO),
+    "paused retry": (       NO,   "DRIVING", SAME, IDLE, SAME, BACK, FAILED, NO,   NO),
+    "paused, next unsent": (NO,   COMPLETED, SAME, IDLE, SAME, BACK, FAILED, NO,   NO),
+    "unsendable": (         SAME, "DRIVING", SAME, NO,   NO,   BACK, FAILED, NO,   NO),
+    "cancelled": (          IDLE, NO,        NO,   SAME, IDLE, IDLE, FAILED, SAME, SAME),
+    "cancelled, paused": (  NO,   NO,        SAME, IDLE, SAME, IDLE, FAILED, NO,   NO),
+    "undo": (               IDLE, NO,        NO,   SAME, IDLE, IDLE, FAILED, SAME, SAME),
+    "undo retry": (         SAME, NO,        NO,   SAME, IDLE, IDLE, FAILED, SAME, NO),
+    "undo paused": (        NO,   NO,        SAME, IDLE, SAME, IDLE, FAILED, NO,   NO),
+    "undo unsendable": (    SAME, NO,        SAME, NO,   NO,   IDLE, FAILED, NO,   NO),
+    "undo failed": (        BACK, FAILED,    SAME, NO,   NO,   IDLE, FAILED, NO,   NO),
+    "completed": (          NO,   NO,        NO,   NO,   NO,   NO,   NO,     NO,   NO),
+    "failed": (         "FLYING", NO,        SAME, NO,   NO,   IDLE, IDLE,   NO,   NO),
+}  # fmt: skip
+CASES = [(place, verb, to) for place, row in MOVES.items() for verb, to in zip(Verb, row, strict=True)]
+MORE: dict[Verb, dict[str, Any]] = {
+    Verb.EDIT: {"patch": {"amount": 9}},
+    Verb.SET_DEADLINE: {"extend_by": timedelta(seconds=1)},
+    Verb.SKIP: {"output": {"amount": 8}},
+}
+
+
+@pytest.mark.parametrize(("place", "verb", "to"), CASES, ids=[f"{verb.value} {place}" for place, verb, _ in CASES])
+def test_verb_in_situation(place: str, verb: Verb, to: str) -> None:
+    run = SITUATIONS[place]()
+    before, rows = run.instance, len(run.history)
+    if to == NO:
+        assert verb not in run.refused(verb, **MORE.get(verb, {})) or verb is Verb.CANCEL_DEADLINE
+    else:
+        acted = run.asks(verb, **MORE.get(verb, {}))
+    if to in (NO, IDLE):
+        assert (run.instance, len(run.history)) == (before, rows)
+        assert verb not in allowed(TRIP, before) or verb is Verb.CANCEL_DEADLINE
+        return
+    assert verb in allowed(TRIP, before)
+    assert run.state == (before.state if to == SAME else to)
+    row = acted.history[0]
+    assert (row.version, row.from_state, row.actor) == (before.version + 1, before.state, "ada")
+    assert (row.reason, row.correlation_id, row.caused_by) == (f"{verb.value}: because", CORRELATION, None)
+
+
+def test_every_situation_is_in_the_table() -> None:
+    assert MOVES.keys() == SITUATIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("verb", "place", "says", "instead"),
+    [
+        (Verb.RETRY, "paused", "retry does not fit a saga that is SLEEPING and held (paused)", "skip edit resume"),
+        (Verb.SKIP, "undo", "skip does not fit a saga that is COMPENSATING", "pause"),
+        (Verb.PAUSE, "undo failed", "pause does not fit a saga that is COMPENSATION_FAILED and held (undo_failed)", ""),
+        (Verb.CANCEL, "completed", "cancel does not fit a saga that is COMPLETED", ""),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(verb: Verb, place: str, says: str, instead: str) -> None:
+    run = SITUATIONS[place]()
+    with pytest.raises(Exception, match="does not fit") as refused:
+        run.asks(verb)
+    assert str(refused.value) == says
+    assert {Verb(word) for word in instead.split()} <= set(run.refused(verb))
+    assert run.refused(verb) == allowed(TRIP, run.instance)
+
+
+def test_verbs_are_listed_in_one_order() -> None:
+    assert [verb.value for verb in allowed(TRIP, SITUATIONS["retry"]().instance)] == [
+        "retry", "skip", "pause", "cancel", "terminate", "set-deadline", "cancel-deadline",
+    ]  # fmt: skip
+
+
+# Retry.
+
+
+def test_retry_sends_at_once_what_waited_for_its_time() -> None:
+    run = SITUATIONS["retry"]()
+    acted = run.asks(Verb.RETRY)
+    assert acted.command is not None
+    assert (acted.command.type, acted.command.attempt, acted.withdrawn) == ("cmd.hotel", 2, None)
+    assert (run.instance.tries, run.instance.wake_reason, run.wait) == (2, "deadline", 10.0)
+    assert acted.history[-1].command_id == acted.command.id
+
+
+def test_retry_of_what_could_not_be_sent_sends_the_same_command() -> None:
+    run = SITUATIONS["unsendable"]()
+    id = run.instance.command_id
+    run.asks(Verb.EDIT, patch={"note": "shorter"})
+    acted = run.asks(Verb.RETRY)
+    assert acted.command is not None
+    assert (acted.command.id, acted.command.attempt, acted.command.data) == (id, 1, {"note": "shorter"})
+    assert (run.instance.blocker, run.instance.wake_reason) == (None, "deadline")
+
+
+def test_retry_of_what_has_failed_begins_anew_with_the_data_as_it_is() -> None:
+    run = SITUATIONS["failed"]()
+    run.asks(Verb.EDIT, patch={"amount": 2})
+    acted = run.asks(Verb.RETRY)
+    assert acted.command is not None
+    assert (acted.command.type, acted.command.attempt, acted.command.data) == ("cmd.flight", 2, {"amount": 2})
+    assert acted.history[-1].command_id == acted.command.id == run.instance.command_id
+    for name in ("flight", "notice", "hotel", "car"):
+        run.done(name)
+    assert run.state == COMPLETED
+
+
+# Skip.
+
+
+@pytest.mark.parametrize("place", ["out", "retry", "paused", "unsendable"])
+def test_skip_stands_for_the_step_s_success(place: str) -> None:
+    run = SITUATIONS[place]()
+    id = run.instance.command_id
+    acted = run.asks(Verb.SKIP, output={"amount": 8})
+    assert acted.withdrawn == id
+    assert run.instance.data == {"amount": 8}
+    assert [(row.from_state, row.to_state) for row in acted.history] == [(HOTEL, "DRIVING")]
+    assert (acted.command is None) == (run.instance.blocker is not None) == (place == "paused")
+    assert run.instance.attempt == 1
+
+
+def test_immediate_moves_behind_a_skip_are_the_orchestrator_s() -> None:
+    run = Run()
+    acted = run.asks(Verb.SKIP)
+    assert [(row.to_state, row.reason, row.actor) for row in acted.history] == [
+        ("BOOKED", "skip: because", "ada"),
+        ("NOTICING", "immediate", "orchestrator"),
+    ]
+    assert run.done("flight", causation_id=FIRST) == "repeated"
+
+
+def test_skip_of_the_last_step_completes() -> None:
+    run = Run(TRIP, "flight", "notice", "hotel")
+    run.asks(Verb.SKIP)
+    assert (run.state, run.instance.wake_at, run.instance.command_id) == (COMPLETED, None, None)
+
+
+def test_a_skipped_step_is_undone_with_the_others() -> None:
+    run = flying()
+    run.asks(Verb.SKIP)
+    run.fails()
+    assert run.instance.progress.todo == ("hotel", "flight")
+
+
+@pytest.mark.parametrize(
+    ("output", "field"),
+    [({"amount": "many"}, ("output", "amount")), ({"x": "y" * MAX_DATA}, ("output",))],
+)
+def test_output_that_cannot_be(output: dict[str, Any], field: tuple[str, ...]) -> None:
+    run = flying()
+    before = run.instance
+    with pytest.raises(BadData) as refused:
+        run.asks(Verb.SKIP, output=output)
+    assert refused.value.errors[0]["loc"] == field
+    assert run.instance == before
+
+
+# Edit.
+
+
+@pytest.mark.parametrize(
+    ("data", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"a": "foo"}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_a_patch_is_merged_as_rfc_7396_says(data: Any, patch: Any, result: Any) -> None:
+    assert merged(data, patch) == result
+
+
+def test_a_patch_leaves_what_it_was_given() -> None:
+    data, patch = {"a": {"b": 1}}, {"a": {"c": {"d": 2}}}
+    after_it = merged(data, patch)
+    after_it["a"]["c"]["d"] = 3
+    assert (data, patch) == ({"a": {"b": 1}}, {"a": {"c": {"d": 2}}})
+
+
+def test_edit_changes_the_data_and_nothing_else() -> None:
+    run = SITUATIONS["paused"]()
+    before = run.instance
+    acted = run.asks(Verb.EDIT, patch={"address": {"city": "Berlin"}, "x": None})
+    assert run.rows[-1] == (HOTEL, HOTEL, "edit: because")
+    assert run.instance.data == {"address": {"city": "Berlin"}}
+    assert (run.instance.blocker, run.instance.wait_ms, run.instance.command_id) == (
+        before.blocker, before.wait_ms, before.command_id,
+    )  # fmt: skip
+    assert (acted.command, acted.withdrawn) == (None, None)
+
+
+@pytest.mark.parametrize("patch", [{}, None, {"gone": None}, {"amount": 4}])
+def test_an_edit_without_effect_leaves_no_trace(patch: dict[str, Any] | None) -> None:
+    run = Run(data={"amount": 4})
+    run.asks(Verb.PAUSE)
+    version = run.instance.version
+    assert run.asks(Verb.EDIT, patch=patch).history == ()
+    assert run.instance.version == version
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"), [({"amount": "many"}, "amount"), ({"address": 4}, "address"), ({"x": "y" * MAX_DATA}, "data")]
+)
+def test_a_patch_that_cannot_be(patch: dict[str, Any], field: str) -> None:
+    run = SITUATIONS["paused"]()
+    before = run.instance
+    with pytest.raises(BadData) as refused:
+        run.asks(Verb.EDIT, patch=patch)
+    assert [error["loc"][0] for error in refused.value.errors] == [field]
+    assert run.instance == before
+
+
+def test_data_that_has_grown_large_can_still_be_edited() -> None:
+    run = Run(data={"a": "x" * (MAX_DATA - 20), "b": "y" * 100})
+    assert len(dump(run.instance.data)) > MAX_DATA
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.EDIT, patch={"b": None})
+    assert "b" not in run.instance.data
+
+
+# Times that cannot be.
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"extend_by": timedelta(seconds=-60)}, "extendBy"),
+        ({"extend_by": timedelta.max}, "extendBy"),
+        ({"extend_by": timedelta(days=365 * 8000)}, "extendBy"),
+    ],
+)
+def test_a_deadline_lies_ahead_and_in_this_calendar(more: dict[str, Any], field: str) -> None:
+    run = flying()
+    with pytest.raises(BadData, match="must lie ahead") as refused:
+        run.asks(Verb.SET_DEADLINE, **more)
+    assert refused.value.errors[0]["loc"] == (field,)
+
+
+def test_a_deadline_in_the_past_is_refused() -> None:
+    run = flying()
+    with pytest.raises(BadData, match="at: must lie ahead"):
+        run.asks(Verb.SET_DEADLINE, at=run.now)
+
+
+# Terminate.
+
+
+@pytest.mark.parametrize(
+    ("place", "left"),
+    [
+        ("out", ("hotel", "flight")),
+        ("retry", ("flight",)),
+        ("paused, next unsent", ("hotel", "flight")),
+        ("cancelled", ("hotel", "flight")),
+        ("undo", ("flight",)),
+        ("undo failed", ("flight",)),
+    ],
+)
+def test_terminate_undoes_nothing_and_knows_what_it_leaves(place: str, left: tuple[str, ...]) -> None:
+    run = SITUATIONS[place]()
+    before = run.instance
+    acted = run.asks(Verb.TERMINATE)
+    assert (acted.command, acted.undo, acted.withdrawn) == (None, (), before.command_id)
+    assert len(acted.history) == 1
+    assert (run.instance.state, run.instance.wake_at, run.instance.blocker) == (FAILED, None, None)
+    assert run.instance.progress.left == left
+
+
+def test_what_terminate_left_is_undone_when_a_later_run_fails() -> None:
+    run = flying()
+    run.asks(Verb.TERMINATE)
+    assert run.done("hotel", causation_id=SECOND) == "ended"
+    run.asks(Verb.RETRY)
+    run.fails()
+    assert (run.state, run.instance.progress.todo) == (BACK, ("hotel", "flight"))
+    run.undone("hotel")
+    run.undone("flight")
+    assert (run.state, run.instance.progress.left) == (FAILED, ())
+
+
+def test_what_terminate_left_stays_known_while_the_next_run_goes_on() -> None:
+    run = flying()
+    run.asks(Verb.TERMINATE)
+    run.asks(Verb.RETRY)
+    run.done("flight")
+    assert run.instance.progress.left == ("hotel", "flight")
+    run.fails()
+    assert run.instance.progress.todo == ("hotel", "flight"), "each of them once"
+
+
+def test_a_saga_that_leaves_nothing_ends_at_once() -> None:
+    run = Run(Saga("x", (step("one"),)))
+    acted = run.asks(Verb.TERMINATE)
+    assert (run.state, acted.instance.progress.left) == (FAILED, ())

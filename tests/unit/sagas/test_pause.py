@@ -1,0 +1,216 @@
+"""Does a saga that a person holds stand still, and go on as if nothing had been?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sagas import COMPLETED, FAILED
+from sagas.engine.asks import Verb
+from tests.unit.sagas.builders import FIRST, FOR_GOOD, THIRD
+from tests.unit.sagas.runs import AGAIN, TRIP, Run
+
+BACK = "COMPENSATING"
+
+
+def paused(*done: str) -> Run:
+    """A trip that is held four seconds after its step was sent."""
+    run = Run(TRIP, *done)
+    run.passes(3)
+    run.asks(Verb.PAUSE)
+    return run
+
+
+def test_pause_takes_the_wake_up_and_withdraws_the_command() -> None:
+    run = Run()
+    run.passes(3)
+    acted = run.asks(Verb.PAUSE)
+    one = run.instance
+    assert run.rows[1:] == [("FLYING", "FLYING", "pause: because")]
+    assert (one.blocker, one.wake_at, one.wake_reason, one.wait_ms) == ("paused", None, None, 6000)
+    assert (acted.withdrawn, acted.command, one.command_id) == (FIRST, None, FIRST)
+
+
+def test_resume_sends_the_same_command_and_gives_back_the_rest_of_the_wait() -> None:
+    run = paused()
+    run.passes(86_400)
+    acted = run.asks(Verb.RESUME)
+    one = run.instance
+    assert run.rows[2:] == [("FLYING", "FLYING", "resume: because")]
+    assert acted.command is not None
+    assert (acted.command.id, acted.command.attempt) == (FIRST, 1)
+    assert (one.blocker, one.wake_reason, run.wait, one.wait_ms) == (None, "deadline", 6.0, 6000)
+    assert one.progress.to_json() is None
+
+
+def test_a_pause_past_the_deadline_leaves_no_time() -> None:
+    run = Run()
+    run.passes(30)
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.RESUME)
+    assert run.wait == 0.0
+
+
+def test_success_moves_a_held_saga_and_sends_nothing() -> None:
+    run = paused("flight", "notice")
+    result = len(run.sent)
+    run.done("hotel")
+    one = run.instance
+    assert run.rows[-1] == ("SLEEPING", "DRIVING", "evt.hotelDone")
+    assert (one.blocker, one.wake_at, one.progress.resume, one.wait_ms) == ("paused", None, "unsent", 10_000)
+    assert len(run.sent) == result
+    assert one.command_id not in {command.id for command in run.sent}
+    acted = run.asks(Verb.RESUME)
+    assert acted.command is not None
+    assert (acted.command.id, acted.command.type, run.wait) == (one.command_id, "cmd.car", 10.0)
+
+
+def test_the_last_step_of_a_held_saga_completes_it() -> None:
+    run = paused("flight", "notice", "hotel")
+    run.done("car")
+    assert (run.state, run.instance.blocker, run.instance.wake_at) == (COMPLETED, None, None)
+    assert run.instance.progress.to_json() is None
+
+
+def test_failure_is_kept_and_judged_at_the_end_of_the_pause() -> None:
+    run = paused()
+    run.fails(replace(AGAIN, retry_after_ms=7000))
+    assert run.rows[2:] == [("FLYING", "FLYING", "held: evt.stepFailed: Busy: come back later")]
+    assert (run.instance.blocker, run.instance.wake_at, run.instance.command_id) == ("paused", None, FIRST)
+    assert run.fails(FOR_GOOD) == "repeated"
+    acted = run.asks(Verb.RESUME)
+    assert [(row.reason, row.actor) for row in acted.history] == [
+        ("resume: because", "ada"),
+        ("retry 2: evt.stepFailed: Busy: come back later", "orchestrator"),
+    ]
+    assert acted.history[-1].caused_by == "event-1"
+    one = run.instance
+    assert (acted.command, one.blocker, one.wake_reason, run.wait) == (None, None, "retry", 7.0)
+    assert (one.progress.held, one.progress.unanswered, one.progress.sent) == (None, False, (FIRST,))
+
+
+def test_failure_for_good_that_was_kept_begins_the_undo_at_resume() -> None:
+    run = paused("flight", "notice")
+    run.fails()
+    acted = run.asks(Verb.RESUME)
+    assert (run.state, run.instance.progress.todo, acted.undo) == (BACK, ("flight",), ("flight",))
+    assert acted.command is not None
+    assert acted.command.type == "cmd.drop-flight"
+
+
+def test_success_beats_a_failure_that_is_kept() -> None:
+    run = Run()
+    run.expires()
+    run.expires()
+    run.asks(Verb.PAUSE)
+    run.fails()
+    run.done("flight", causation_id=FIRST)
+    assert (run.state, run.instance.progress.held) == ("NOTICING", None)
+    run.asks(Verb.RESUME)
+    assert run.types == ["flight", "flight", "notice"]
+
+
+def test_a_retry_that_is_held_waits_its_rest_and_is_not_sent_before() -> None:
+    run = Run()
+    run.fails(replace(AGAIN, retry_after_ms=9000))
+    run.passes(3)
+    run.asks(Verb.PAUSE)
+    assert (run.instance.progress.resume, run.instance.wait_ms) == ("retry", 5000)
+    run.passes(1000)
+    acted = run.asks(Verb.RESUME)
+    assert (acted.command, run.instance.wake_reason, run.wait) == (None, "retry", 5.0)
+    run.expires()
+    assert run.types == ["flight", "flight"]
+
+
+@pytest.mark.parametrize("around", [{"unsent": True}, {"unheard": True}])
+def test_excuses_are_forgotten_over_a_pause(around: dict[str, bool]) -> None:
+    run = Run()
+    run.expires(**around)  # type: ignore[arg-type]
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.RESUME)
+    assert (run.instance.wake_reason, run.wait) == ("deadline", 9.0)
+
+
+def test_a_pause_costs_a_run_none_of_its_time() -> None:
+    run = Run(replace(TRIP, timeout=timedelta(seconds=60)))
+    run.passes(3)
+    run.asks(Verb.PAUSE)
+    run.passes(5000)
+    run.done("flight")
+    run.asks(Verb.RESUME)
+    assert run.instance.deadline_at == run.now + timedelta(seconds=56)
+    assert run.wait == 56.0, "the notice has 60 seconds"
+    assert run.instance.progress.run_ms is None
+
+
+def test_a_cancelled_deadline_stays_cancelled_over_a_pause() -> None:
+    run = Run()
+    run.asks(Verb.CANCEL_DEADLINE)
+    before = run.instance.wake_at
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.RESUME)
+    assert run.instance.wake_at == before
+
+
+# While it is undone.
+
+
+def test_an_undo_is_held_like_a_step() -> None:
+    run = Run(TRIP, "flight", "notice", "hotel")
+    run.fails()
+    acted = run.asks(Verb.PAUSE)
+    assert acted.withdrawn == run.instance.command_id
+    sent = len(run.sent)
+    run.undone("hotel")
+    assert (run.state, run.instance.blocker, len(run.sent)) == (BACK, "paused", sent)
+    assert run.done("flight", causation_id=FIRST) == "will-be-undone"
+    run.asks(Verb.RESUME)
+    assert run.sent[-1].type == "cmd.drop-flight"
+    run.asks(Verb.PAUSE)
+    run.undone("flight")
+    assert (run.state, run.instance.blocker) == (FAILED, None)
+
+
+def test_a_failed_undo_is_judged_at_resume() -> None:
+    run = Run(TRIP, "flight")
+    run.fails()
+    run.asks(Verb.PAUSE)
+    run.fails()
+    assert run.state == BACK
+    run.asks(Verb.RESUME)
+    assert (run.state, run.instance.blocker) == ("COMPENSATION_FAILED", "undo_failed")
+
+
+# Cancel and terminate work meanwhile.
+
+
+def test_cancel_of_a_held_saga_waits_for_what_is_in_flight() -> None:
+    run = paused("flight", "notice")
+    run.passes(100)
+    acted = run.asks(Verb.CANCEL)
+    assert (run.state, run.instance.blocker, run.instance.progress.awaited) == (BACK, None, "hotel")
+    assert (run.wait, acted.command, acted.withdrawn) == (6.0, None, THIRD)
+
+
+def test_cancel_of_a_held_saga_whose_step_has_failed_waits_for_nothing() -> None:
+    run = paused("flight", "notice")
+    run.fails()
+    run.asks(Verb.CANCEL)
+    assert (run.state, run.instance.progress.todo, run.sent[-1].type) == (BACK, ("flight",), "cmd.drop-flight")
+
+
+def test_cancel_of_a_held_saga_whose_step_never_left_waits_for_nothing() -> None:
+    run = paused("flight", "notice")
+    run.done("hotel")
+    run.asks(Verb.CANCEL)
+    assert run.instance.progress.todo == ("hotel", "flight")
+    assert (run.instance.blocker, run.sent[-1].type) == (None, "cmd.drop-hotel")
+
+
+def test_terminate_of_a_held_saga() -> None:
+    run = paused("flight")
+    run.asks(Verb.TERMINATE)
+    assert (run.state, run.instance.blocker, run.instance.progress.resume) == (FAILED, None, None)
