@@ -16,9 +16,12 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.definition import COMPENSATING, COMPENSATION_FAILED, FAILED, Saga
 
 Moment = Literal["before", "during", "after"]
+BEFORE: Final[Moment] = "before"
+DURING: Final[Moment] = "during"
+AFTER: Final[Moment] = "after"
 SENT: Final = " sent"
 OTHER: Final = "outbox"
-"""What a commit is named that moves no saga: the node takes rows of the outbox, or removes them."""
+"""What a commit is named that moves no saga: the node takes rows of the outbox, or removes them, or sees to retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,11 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
     return Place(moment, subject, nth)
 
 
-BEFORE: Final[Moment] = "before"
-DURING: Final[Moment] = "during"
-AFTER: Final[Moment] = "after"
-
-
 def _subjects(saga: Saga, catalog: Catalog, moment: Moment) -> list[str]:
     if moment == DURING:
         return list(catalog.commands)
-    commits = [*saga.path, FAILED, *([COMPENSATING, COMPENSATION_FAILED] if saga.undoes else []), OTHER]
+    commits = [*saga.path, FAILED, *([COMPENSATING, COMPENSATION_FAILED] if saga.undoes else [])]
     if moment == BEFORE:
         return [*catalog.commands, *commits]
-    return [*catalog.commands, *(command + SENT for command in catalog.commands), *catalog.events, *commits]
+    sent = [command + SENT for command in catalog.commands]
+    return [*catalog.commands, *sent, *catalog.events, *commits, OTHER]

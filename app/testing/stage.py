@@ -198,7 +198,7 @@ class Stage:
         running = asyncio._get_running_loop()
         asyncio._set_running_loop(None)  # it may be collected while another loop runs
         try:
-            with clock.use(VirtualSource(self.loop, self._chance)), self._heard():
+            with clock.use(VirtualSource(self.loop, self._chance)), self._heard(buried=True):
                 self.loop.run_until_complete(self._end())
                 self.loop.bury()
             self.loop.close()
@@ -232,7 +232,8 @@ class Stage:
     def _committing(self, raw: sqlite3.Connection) -> None:
         found = raw.execute(f"SELECT state, version, blocker FROM {self._table}").fetchone()
         self._coming = Row(*found) if found is not None and Row(*found) != self.row else None
-        self._through(BEFORE, self._coming.state if self._coming is not None else OTHER)
+        if self._coming is not None:
+            self._through(BEFORE, self._coming.state)
 
     def _committed(self) -> None:
         coming, self._coming = self._coming, None
@@ -280,14 +281,18 @@ class Stage:
         self._stirred.set()
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _heard(self, *, buried: bool = False) -> Iterator[None]:
+        """What the product logs, and what nobody has caught, is written down; the last words of the dead are not."""
         log = logging.getLogger("orchestrix")
+        before, ears = log.propagate, logging.NullHandler() if buried else self.chronicle
         self.loop.set_exception_handler(lambda loop, context: self.chronicle.note("log", f"uncaught: {context}"))
-        log.addHandler(self.chronicle)
+        log.addHandler(ears)
+        log.propagate = before and not buried
         try:
             yield
         finally:
-            log.removeHandler(self.chronicle)
+            log.removeHandler(ears)
+            log.propagate = before
 
 
 def _memory() -> Path | None:

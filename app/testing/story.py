@@ -55,7 +55,7 @@ def given(
 class Story:
     """One run of a saga: say what happens `when`, `run` it, `expect` its end.
 
-    A person can step in between two `run`s. Times are virtual: an hour passes in less than a second.
+    A person can step in between two `run`s. Times are virtual: ten minutes pass in half a second.
     """
 
     def __init__(self, plot: Plot) -> None:

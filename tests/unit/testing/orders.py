@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from datetime import timedelta
 
+from app.testing.virtual_time import elapse
 from sagas import COMPLETED, Command, Compensation, NothingToUndo, RetryPolicy, Saga, Step
 from workers import Context, handles
 
@@ -38,13 +38,13 @@ class Provider:
 
     async def charge(self, key: str, amount: int) -> None:
         """Takes the money, once a key, and needs a while for it."""
-        await asyncio.sleep(0.2)
+        await elapse(0.2)
         self.charges[key] = amount
         self.calls[key] += 1
 
     async def refund(self, key: str) -> None:
         """Gives it back, if it was taken."""
-        await asyncio.sleep(0.1)
+        await elapse(0.1)
         self.charges.pop(key, None)
 
 
@@ -78,5 +78,5 @@ async def refund(context: Context, command: Command) -> None:
 @handles("cmd.ship")
 async def ship(context: Context, command: Command) -> dict[str, str]:
     """Sends it."""
-    await asyncio.sleep(1.0)
+    await elapse(1.0)
     return {"parcel": f"P{context.app_id}"}

@@ -1,0 +1,89 @@
+"""Does a story find every crash that an author's handlers do not survive, and no other?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.testing import Story, given
+from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from tests.unit.testing import orders
+from tests.unit.testing.orders import PROVIDER
+from workers import Context
+
+SALE = Saga(
+    name="sale",
+    steps=(
+        Step("pay", "PAYING", "cmd.pay", "evt.paid", "SHIPPING", Compensation("cmd.refund", "evt.refunded")),
+        Step("ship", "SHIPPING", "cmd.ship", "evt.shipped", COMPLETED, NothingToUndo("it is gone")),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def provider() -> Iterator[None]:
+    """Nobody is charged yet."""
+    PROVIDER.empty()
+    yield
+    PROVIDER.empty()
+
+
+def sale() -> Story:
+    """A sale for twelve."""
+    return given(SALE, handlers=orders, data={"amount": 12})
+
+
+def test_good_handlers_survive_every_crash() -> None:
+    def once() -> bool:
+        return PROVIDER.charges == {"sale:1:pay:do": 12}
+
+    story = sale()
+    story.when("cmd.ship").fails("Busy").times(1)
+    places = [str(place) for place in story.crash_everywhere(fresh=PROVIDER.empty, check=once, state="COMPLETED")]
+    work = ["before cmd.pay", "during cmd.pay", "after cmd.pay"]
+    rest = ["before SHIPPING", "after SHIPPING", "after cmd.pay sent", "after evt.paid", "after outbox"]
+    assert {*work, *rest, "after SHIPPING, time 2", "before COMPLETED", "after COMPLETED"} <= set(places)
+
+
+def test_every_crash_on_the_way_back() -> None:
+    story = sale()
+    story.when("cmd.ship").fails("NoStock", retryable=False)
+    story.crash_everywhere(fresh=PROVIDER.empty, check=lambda: not PROVIDER.charges, state="FAILED", undone=["pay"])
+
+
+def test_runs_and_words_are_repeated_with_each_crash() -> None:
+    story = sale().run(until="cmd.pay").cancel().run()
+    story.expect(state="FAILED")
+    places = story.crash_everywhere(fresh=PROVIDER.empty, check=lambda: not PROVIDER.charges, state="FAILED")
+    assert "after COMPENSATING" in [str(place) for place in places]
+
+
+def test_a_charge_without_a_key_is_found() -> None:
+    def once() -> None:
+        assert sum(PROVIDER.calls.values()) == 1, f"charged {sum(PROVIDER.calls.values())} times"
+
+    with pytest.raises(AssertionError) as found:
+        sale().crash_everywhere(fresh=PROVIDER.empty, check=once)
+    first, second, *rest = str(found.value).splitlines()
+    assert first.startswith("1 of ")
+    assert second == "after cmd.pay: check: charged 2 times"
+    assert any("worker  CRASH after cmd.pay" in line for line in rest)
+
+
+def test_an_answer_that_counts_tries_is_found() -> None:
+    seen: list[str] = []
+
+    async def pay(context: Context, command: Any) -> dict[str, int]:
+        seen.append(command.id)
+        return {"charges": len(seen)}
+
+    handlers = {"cmd.pay": pay, "cmd.refund": orders.refund, "cmd.ship": orders.ship}
+    with pytest.raises(AssertionError, match=r"\nafter cmd\.pay: data\['charges'\]: 2, expected 1\n"):
+        given(SALE, handlers=handlers).crash_everywhere(fresh=seen.clear)
+
+
+def test_a_story_that_goes_wrong_without_a_crash() -> None:
+    with pytest.raises(AssertionError, match="without a crash:\nstate: 'COMPLETED', expected 'FAILED'"):
+        sale().crash_everywhere(state="FAILED")
