@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sagas(commands)
     _add_deadlines(commands)
     _add_redispatch(commands)
+    _add_dead_letters(commands)
     _add_others(commands)
     return parser
 
@@ -140,6 +142,39 @@ def _add_redispatch(commands: Any) -> None:
     command.add_argument("--saga", metavar="SAGA", help="only of this saga (all)")
     _add_reason(command)
     _add_client(command)
+
+
+def _add_dead_letters(commands: Any) -> None:
+    actions = _group(commands, "dlq", "dead letters: messages that could not be handled")
+    listing = _leaf(actions, "list", "dead_letters:list_all", "what is there, the last to die first")
+    _add_filters(listing)
+    listing.add_argument("--redriven", action="store_true", help="also those that were sent again")
+    listing.add_argument("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
+    listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
+    show = _leaf(actions, "show", "dead_letters:show", "show one with its body")
+    edit = _leaf(actions, "edit", "dead_letters:edit", "change the body of one")
+    body = edit.add_mutually_exclusive_group(required=True)
+    body.add_argument("--body", metavar="JSON", help="the new body: an object")
+    body.add_argument("--file", metavar="PATH", help="the same from a file, or from standard input (-)")
+    redrive = _leaf(actions, "redrive", "dead_letters:redrive", "send one again, or all that fit")
+    redrive.add_argument("id", nargs="?", type=_uuid, metavar="ID", help="only this one")
+    _add_filters(redrive)
+    redrive.add_argument("--all", action="store_true", help="all that are there")
+    redrive.add_argument("--dry-run", action="store_true", help="only count those that fit")
+    drop = _leaf(actions, "drop", "dead_letters:drop", "forget one")
+    for command in (show, edit, drop):
+        command.add_argument("id", type=_uuid, metavar="ID", help="as `dlq list` shows it")
+    for command in (edit, redrive, drop):
+        _add_reason(command)
+    for command in (listing, show, edit, redrive, drop):
+        _add_client(command)
+
+
+def _add_filters(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--queue", metavar="QUEUE", help="only those that died in this queue")
+    command.add_argument("--saga", metavar="SAGA", help="only those of this saga")
+    command.add_argument("--app", type=_whole(*_ID), metavar="ID", help="only those of this app (of --saga, if given)")
+    command.add_argument("--died-of", metavar="REASON", help="only where the reason of the death begins so")
 
 
 def _add_others(commands: Any) -> None:
@@ -302,6 +337,12 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _uuid(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text.lower(), re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no id of a dead letter: `orchestrix dlq list` shows them")
+    return text.lower()
 
 
 def _seconds(text: str) -> float:

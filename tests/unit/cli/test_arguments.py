@@ -8,10 +8,24 @@ from tests.unit.cli.shell import Shell
 
 VERBS = {"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate"}
 COMMANDS = {
-    (): {"dev", "serve", "worker", "db", "apps", "sagas", "deadlines", "redispatch", "doctor", "config", "openapi"},
+    (): {
+        "dev",
+        "serve",
+        "worker",
+        "db",
+        "apps",
+        "sagas",
+        "deadlines",
+        "redispatch",
+        "dlq",
+        "doctor",
+        "config",
+        "openapi",
+    },
     ("db",): {"upgrade", "current", "check"},
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
     ("sagas",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
+    ("dlq",): {"list", "show", "edit", "redrive", "drop"},
     ("deadlines",): {"list", "extend", "cancel"},
     ("config",): {"show"},
 }
@@ -50,6 +64,10 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["deadlines", "extend", "1"],
         ["deadlines", "extend", "1", "--by", "5m", "--at", "2026-01-31T12:00:00Z"],
         ["redispatch", "x"],
+        ["dlq"],
+        ["dlq", "show"],
+        ["dlq", "show", "1"],
+        ["dlq", "edit", "00000000-0000-8000-8000-000000000000"],
         ["jobs", "list"],
         ["sagas", "check"],
         ["--nonsense"],
