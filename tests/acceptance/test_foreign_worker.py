@@ -74,19 +74,23 @@ async def test_unreadable_bodies_are_kept_with_their_reason(system: System) -> N
             app = await client.created("beside-the-rubbish")
             await client.completed(app["id"])
 
-    def buried() -> bool:
-        declared = channel.queue_declare("evt.gitRepoCreated.dead", passive=True)
-        return bool(declared.method.message_count == len(RUBBISH) + 1)
-
-    await eventually(buried, deadline=30)
-    reasons = []
-    for _ in range(len(RUBBISH) + 1):
-        _, properties, _ = channel.basic_get("evt.gitRepoCreated.dead", auto_ack=True)
-        assert properties is not None
-        reasons.append(properties.headers["x-reason"])
+            letters = await kept(client, len(RUBBISH) + 1)
     connection.close()
-    assert all(reasons)
-    assert any("too-large" in reason for reason in reasons)
+    assert {one["queue"] for one in letters} == {"evt.gitRepoCreated"}
+    assert all(one["reason"] for one in letters)
+    assert [one["bodySize"] for one in letters if "too-large" in one["reason"]] == [20_000_000]
+
+
+async def kept(client: Client, count: int) -> list[dict[str, Any]]:
+    """Waits until there are so many dead letters."""
+
+    async def enough() -> list[dict[str, Any]] | None:
+        found: list[dict[str, Any]] = (await client.http.get("/dead-letters")).json()["items"]
+        return found if len(found) == count else None
+
+    letters = await eventually(enough, deadline=30, every=0.05, message=f"{count} dead letters are kept")
+    assert letters is not None
+    return letters
 
 
 async def test_a_mistyped_event_is_kept(system: System) -> None:
@@ -95,12 +99,11 @@ async def test_a_mistyped_event_is_kept(system: System) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(system.broker_url))
     channel = connection.channel()
     channel.basic_publish("orchestrator.events", "evt.gitRepoCraeted", b'{"appId": 1}')
-
-    def kept() -> bool:
-        return bool(channel.queue_declare("orchestrator.unrouted", passive=True).method.message_count == 1)
-
-    await eventually(kept, deadline=10)
     connection.close()
+    async with Client(url) as client:
+        (letter,) = await kept(client, 1)
+    assert (letter["queue"], letter["reason"], letter["appId"]) == ("orchestrator.unrouted", "unrouted", 1)
+    assert letter["routingKey"] == "evt.gitRepoCraeted"
 
 
 @pytest.mark.req("S3-32", "S3-33")
