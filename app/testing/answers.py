@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -77,19 +77,20 @@ class When:
         self.answers[-1] = replace(self.answers[-1], times=tries)
         return self
 
-    def to_try(self, number: int) -> Answer | None:
-        """The answer to the `number`-th try, which counts from 1; None if the command's own handler gives it."""
-        for answer in self.answers:
-            if answer.times is None or number <= answer.times:
-                return answer
-            number -= answer.times
-        return None
-
     def _add(self, answer: Answer) -> When:
         if self.answers and self.answers[-1].times is None:
             raise Invalid(f"{self.command} has its answer for all tries already: limit that one with .times(n)")
         self.answers.append(answer)
         return self
+
+
+def to_try(number: int, answers: Iterable[Answer]) -> Answer | None:
+    """The answer to the `number`-th try, which counts from 1; None if the command's own handler gives it."""
+    for answer in answers:
+        if answer.times is None or number <= answer.times:
+            return answer
+        number -= answer.times
+    return None
 
 
 async def _silence(_own: Own) -> Output:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, TypeVar
 
 from app.errors import ConfigError, OrchestrixError
-from app.testing.answers import Answer, When
+from app.testing.answers import Answer, When, to_try
 from app.testing.chronicle import told
 from app.testing.places import AFTER, BEFORE, DURING, Moment
 from app.testing.virtual_time import Misplaced
@@ -79,7 +79,7 @@ class Work:
         if command.id not in tries:
             tries.append(command.id)
         when = self._whens.get(command.type)
-        return when.to_try(tries.index(command.id) + 1) if when is not None else None
+        return to_try(tries.index(command.id) + 1, when.answers) if when is not None else None
 
     async def _passes(self, moment: Moment, subject: str) -> None:
         if self._through(moment, subject):

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from app.testing import Story, When
+from app.testing.endings import Expected
 from tests.documents import README, ROOT, block
+
+TESTING = ROOT / "docs" / "testing.md"
 
 UNITTEST = """
 
@@ -17,7 +21,7 @@ import sys
 import unittest
 
 class InUnittest(unittest.TestCase):
-    def test_the_readme(self):
+    def test_the_documents(self):
         test_a_seat_is_paid_whoever_dies()
         self.assertNotIn("pytest", sys.modules)
 
@@ -34,11 +38,11 @@ def folder(tmp_path: Path) -> Path:
     """Where a user's saga and its tests lie."""
     assert not tmp_path.is_relative_to(ROOT)
     (tmp_path / "orders.py").write_text(block(README, "python", "ORDER = Saga("))
-    (tmp_path / "test_orders.py").write_text(block(README, "python", "given(") + UNITTEST)
+    (tmp_path / "test_orders.py").write_text(block(TESTING, "python", "given(") + UNITTEST)
     return tmp_path
 
 
-def test_the_tests_of_the_readme_run_elsewhere(folder: Path) -> None:
+def test_the_tests_of_the_documents_run_elsewhere(folder: Path) -> None:
     run = [sys.executable, "-W", "error", "-m", "unittest", "-v", "test_orders"]
     ended = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
@@ -54,3 +58,9 @@ def test_a_users_modules_need_three_packages(folder: Path) -> None:
         if isinstance(node, ast.ImportFrom) and node.module
     }
     assert imported == {"app", "pydantic", "sagas", "workers"}
+
+
+def test_all_that_there_is_to_say_is_documented() -> None:
+    text = TESTING.read_text()
+    said = [name for kind in (Story, When) for name in vars(kind) if not name.startswith("_")]
+    assert [name for name in (*said, *Expected.__annotations__) if name not in text] == []
