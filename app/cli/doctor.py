@@ -16,7 +16,7 @@ from app.cli.banner import database as shown
 from app.cli.client import Api
 from app.cli.finding import FAIL, OK, WARN, Finding
 from app.cli.places import hidden
-from app.cli.queues import queues
+from app.cli.queues import letters, queues
 from app.cli.settings import chosen, flags, quieten
 from app.config import Settings
 from app.errors import OrchestrixError
@@ -87,7 +87,9 @@ async def _database(settings: Settings, folder: Path) -> list[Finding]:
     database = open_database(settings.model_copy(update={"database_url": url}))
     try:
         await database.ping()
-        return [Finding(OK, "database", shown(url)), await _schema(database, url)]
+        schema = await _schema(database, url)
+        found = [Finding(OK, "database", shown(url)), schema]
+        return found if schema.status == FAIL else [*found, *await letters(database)]
     finally:
         await database.close()
 

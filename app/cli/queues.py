@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
 from app.broker.port import Broker
 from app.broker.topology import UNROUTED, dead_letters_of
 from app.cli.finding import OK, WARN, Finding
 from sagas.engine.catalog import Catalog
 
+if TYPE_CHECKING:
+    from app.persistence.engine import Database
+
 _START_NODE = "orchestrix serve"
+_LETTERS = 200
+"""So many dead letters are looked at, the last ones."""
+_KINDS = 10
+_ADVICE = {
+    "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS",
+    "unrouted": "look for a mistyped event name",
+}
 
 
 async def queues(broker: Broker, catalog: Catalog) -> list[Finding]:
@@ -17,8 +30,27 @@ async def queues(broker: Broker, catalog: Catalog) -> list[Finding]:
         found += await _work(broker, name, f"orchestrix worker -q {name}")
     for name in catalog.events:
         found += await _work(broker, name, "orchestrix serve --roles api,orchestrator")
-    found += await _left_over(broker, UNROUTED, "messages that no queue wanted: look for a mistyped event name")
+    found += await _left_over(broker, UNROUTED, "messages that no queue wanted and no orchestrator has moved yet")
     return found or [Finding(OK, "queues", f"{len(catalog.commands) + len(catalog.events)} queues, all are read")]
+
+
+async def letters(database: Database) -> list[Finding]:
+    """A warning for each queue and reason of the dead letters that wait for a person. Raises `Unavailable`."""
+    from app.persistence import dead_letters
+
+    async with database.read() as connection:
+        found = await dead_letters.page(connection, dead_letters.DeadLetterFilter(), _LETTERS)
+    kinds = Counter((letter.queue, letter.reason.partition(":")[0]) for letter in found)
+    more = " or more" if len(found) == _LETTERS else ""
+    return [
+        Finding(
+            WARN,
+            "dead letters",
+            f"{queue}: {count}{more} {reason}" + (f" ({_ADVICE[reason]})" if reason in _ADVICE else ""),
+            f"orchestrix dlq list --queue {queue}",
+        )
+        for (queue, reason), count in kinds.most_common(_KINDS)
+    ]
 
 
 async def _work(broker: Broker, name: str, reader: str) -> list[Finding]:
@@ -27,7 +59,7 @@ async def _work(broker: Broker, name: str, reader: str) -> list[Finding]:
         return [Finding(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
     messages, consumers = count
     unread = [] if consumers else [Finding(WARN, "queues", f"{name}: {messages} ready, nobody reads it", reader)]
-    return unread + await _left_over(broker, dead_letters_of(name), "dead letters: their header x-reason says why")
+    return unread + await _left_over(broker, dead_letters_of(name), "dead letters that no orchestrator has moved yet")
 
 
 async def _left_over(broker: Broker, name: str, meaning: str) -> list[Finding]:

@@ -88,7 +88,9 @@ async def kept(client: Client, count: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (await client.http.get("/dead-letters")).json()["items"]
         return found if len(found) == count else None
 
-    letters = await eventually(enough, deadline=30, every=0.05, message=f"{count} dead letters are kept")
+    letters: list[dict[str, Any]] | None = await eventually(
+        enough, deadline=30, every=0.05, message=f"{count} dead letters are kept"
+    )
     assert letters is not None
     return letters
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,8 +16,10 @@ from app.broker.topology import saga_topology
 from app.cli import doctor, queues
 from app.cli.client import Api
 from app.errors import SchemaMismatch, Unavailable
+from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
+from tests.integration.api.test_dead_letters import letter
 from tests.unit.cli.shell import Shell
 from workers.git_process import INSTALL
 
@@ -52,6 +55,12 @@ class FakeDatabase:
     """A database that is there, or not."""
 
     error: Exception | None = None
+
+    letters: list[DeadLetter] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[FakeDatabase]:
+        yield self
 
     async def ping(self) -> None:
         if self.error is not None:
@@ -93,7 +102,13 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     inner.check_schema = check_schema
     monkeypatch.setitem(sys.modules, "app.bootstrap", bootstrap)
     monkeypatch.setitem(sys.modules, "app.bootstrap.parts", inner)
+
+    async def page(connection: FakeDatabase, wanted: DeadLetterFilter, limit: int) -> list[DeadLetter]:
+        assert wanted.open_only
+        return connection.letters[:limit]
+
     monkeypatch.setattr("app.persistence.schema.check", drift)
+    monkeypatch.setattr("app.persistence.dead_letters.page", page)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
@@ -165,6 +180,23 @@ def test_dead_letters_and_unrouted_messages(shell: Shell, parts: Parts) -> None:
     parts.broker.counts |= {"evt.stepFailed.dead": (2, 0), "orchestrator.unrouted": (1, 0)}
     details = [finding.detail for finding in checks(shell, 0)["queues"]]
     assert [detail.split(":")[0] for detail in details] == ["evt.stepFailed.dead", "orchestrator.unrouted"]
+
+
+def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None:
+    parts.database.letters = [
+        *[letter(n, queue="evt.stepFailed", reason="unknown-saga") for n in range(2)],
+        letter(3, reason="not-json: x"),
+    ]
+    found = {finding.detail: finding.fix for finding in checks(shell, 0)["dead letters"]}
+    assert found == {
+        "evt.stepFailed: 2 unknown-saga (no node knows its saga: see ORCHESTRIX_SAGAS)": "orchestrix dlq list "
+        "--queue evt.stepFailed",
+        "evt.gitRepoCreated: 1 not-json": "orchestrix dlq list --queue evt.gitRepoCreated",
+    }
+    parts.database.letters = [letter(n) for n in range(300)]
+    assert checks(shell, 0)["dead letters"][0].detail == "evt.gitRepoCreated: 200 or more not-json"
+    parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
+    assert list(checks(shell, 1)) == ["schema"], "there may be no such table"
 
 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
