@@ -242,9 +242,10 @@ def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted
 
 
 def _extended(instance: Instance, by: timedelta, tick: Tick) -> datetime:
-    before = instance.wake_at if instance.wake_at is not None and instance.wake_at < NEVER else tick.now
+    """Of a deadline that is overdue, or was cancelled, nothing is left: it is extended from now."""
+    at = instance.wake_at
     try:
-        return before + by
+        return (at if at is not None and tick.now < at < NEVER else tick.now) + by
     except OverflowError:
         return NEVER
 

@@ -254,6 +254,13 @@ def test_a_cancelled_deadline_can_be_set_again() -> None:
     assert run.wait == 5.0
 
 
+def test_an_overdue_deadline_is_extended_from_now() -> None:
+    run = Run()
+    run.passes(500)
+    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(seconds=5))
+    assert run.wait == 5.0
+
+
 def test_a_retry_is_no_deadline_that_could_be_cancelled() -> None:
     run = Run()
     run.fails(AGAIN)
