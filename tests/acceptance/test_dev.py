@@ -16,6 +16,7 @@ from tests.acceptance.system import AGAIN, Client, System, create_all
 from tests.processes import Process, Processes
 from tests.support import eventually, free_port
 
+pytestmark = pytest.mark.xdist_group("dev")
 SLACK = 3
 
 
