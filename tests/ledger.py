@@ -8,6 +8,7 @@ changes only what these say.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -91,7 +92,9 @@ class Ledger:
         results |= {test: named for test, named in self._ended.items() if test not in self._failed}
         if results or RESULTS.exists():
             RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True))
+            unfinished = RESULTS.with_suffix(f".{os.getpid()}")  # another run may read at any time
+            unfinished.write_text(json.dumps(results, indent=1, sort_keys=True))
+            unfinished.replace(RESULTS)
 
 
 def _sees_a_part(config: pytest.Config) -> bool:
