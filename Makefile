@@ -70,7 +70,7 @@ services: install
 
 # In two processes, each with servers of its own; in one with ARGS="-n 0".
 test: services
-	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 2 --dist loadgroup) $(ARGS)
+	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 2) $(ARGS)
 
 soak: services
 	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest $(ARGS)

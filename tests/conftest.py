@@ -32,6 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ledger(config), "ledger")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Which process runs which test, where several do (`-n 2`) and nobody asks for another way (`--dist`)."""
+    from tests.together import Together  # pytest-xdist may be switched off
+
+    return Together(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A soak runs only the tests that have a long variant."""
     if not _SOAKING:

@@ -75,7 +75,7 @@ class Ledger:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test has passed when set-up, call and tear-down have; a process may die before it comes to the last."""
-        test, named = _name(report.nodeid), getattr(report, _TOLD, [])
+        test, named = report.nodeid, getattr(report, _TOLD, [])
         if not report.passed:
             self._failed.add(test)
         if named and report.when == "teardown":
@@ -100,11 +100,6 @@ class Ledger:
 def _sees_a_part(config: pytest.Config) -> bool:
     """Whether this process runs tests for another one (pytest-xdist)."""
     return hasattr(config, "workerinput")
-
-
-def _name(nodeid: str) -> str:
-    """The test's id, without the group that pytest-xdist adds to it."""
-    return nodeid.rpartition("@")[0] if nodeid.rfind("@") > nodeid.rfind("]") else nodeid
 
 
 def load() -> dict[str, list[str]]:

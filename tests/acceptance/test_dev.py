@@ -16,7 +16,6 @@ from tests.acceptance.system import AGAIN, Client, System, create_all
 from tests.processes import Process, Processes
 from tests.support import eventually, free_port
 
-pytestmark = pytest.mark.xdist_group("dev")
 SLACK = 3
 SHORT = {"ORCHESTRIX_ORCHESTRATOR__CLAIM": "2"}
 """What a killed `dev` had in hand is taken up after 2 s instead of 15."""

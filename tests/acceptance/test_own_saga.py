@@ -15,7 +15,6 @@ from tests.documents import README, ROOT, block
 from tests.processes import Process, Processes
 from tests.support import free_port
 
-pytestmark = pytest.mark.xdist_group("dev")
 OWN = {"ORCHESTRIX_SAGAS": "orders", "ORCHESTRIX_WORKERS": "orders"}
 
 

@@ -50,7 +50,6 @@ def registrar(server_run: Run, tmp_path: Path) -> Iterator[Start]:
         server_run.kill(one.popen)
 
 
-@pytest.mark.xdist_group("dev")
 async def test_it_shares_the_queue_of_dev(processes: Processes, tmp_path: Path, registrar: Start) -> None:
     processes.spawn("dev", "--port", str(free_port()), cwd=tmp_path).wait_for_line_sync("^Ready in")
     dev = json.loads((tmp_path / ".orchestrix" / "dev.json").read_text())

@@ -6,14 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.readme import asked, page
 from tests.acceptance.system import Client
 from tests.processes import ORCHESTRIX, Processes
 from tests.support import free_port
-
-pytestmark = pytest.mark.xdist_group("dev")
 
 
 def typed(line: str, folder: Path) -> str:

@@ -1,8 +1,7 @@
 """Which servers may a fault test break?
 
 One RabbitMQ, one PostgreSQL and one MariaDB for all of them, because a start costs seconds; each test gets a virtual
-host and a database of its own, and leaves the servers running. A test that asks for them is marked with BREAKABLE, so
-that only one process of the tests starts them.
+host and a database of its own, and leaves the servers running.
 """
 
 from __future__ import annotations

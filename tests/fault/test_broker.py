@@ -8,11 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.fault.load import HealthWatch
-from tests.fault.world import BREAKABLE, LOSSLESS, NO_GIT, World
+from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually
-
-pytestmark = BREAKABLE
 
 NO_MEMORY, MEMORY = "0.00001", "0.4"
 

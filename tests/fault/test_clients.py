@@ -12,10 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.fault.world import BREAKABLE, NO_GIT, World
+from tests.fault.world import NO_GIT, World
 from tests.support import eventually
-
-pytestmark = BREAKABLE
 
 AT_ONCE = 40
 POOL = 10

@@ -87,7 +87,6 @@ def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]
     run_sql(url, *(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)))
 
 
-@pytest.mark.xdist_group("crash points")
 @pytest.mark.req("S3-40", "S3-52", "S3-53", "S3-54", "S3-55")
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("point", CASES)
@@ -108,7 +107,6 @@ async def test_a_process_dies(
         await rig.all_well(drafts=case.drafts * rig.rounds)
 
 
-@pytest.mark.xdist_group("dev")
 @pytest.mark.parametrize("point", IN_DEV)
 async def test_dev_dies(point: str, processes: Processes, tmp_path: Path, scale: Callable[[int, int], int]) -> None:
     first = IN_DEV.index(point)
@@ -119,7 +117,6 @@ async def test_dev_dies(point: str, processes: Processes, tmp_path: Path, scale:
         processes.close()
 
 
-@pytest.mark.xdist_group("crash points")
 @pytest.mark.parametrize("database", ["postgresql"])
 async def test_what_dead_processes_had_is_given_back(
     database_url: str,

@@ -13,11 +13,9 @@ import pytest
 from app.api.idempotency import REPLAYED
 from tests.fault.load import HealthWatch
 from tests.fault.proxy import AtCommit
-from tests.fault.world import BREAKABLE, LOSSLESS, NO_GIT, World
+from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, holds
-
-pytestmark = BREAKABLE
 
 HALF_OF_THE_BACKENDS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"

@@ -9,10 +9,8 @@ import pytest
 
 from tests.fault.load import HealthWatch, Stream
 from tests.fault.proxy import AtCommit
-from tests.fault.world import BREAKABLE, LOSSLESS, World
+from tests.fault.world import LOSSLESS, World
 from tests.support import eventually, holds
-
-pytestmark = BREAKABLE
 
 # Little may be in the hands of a process that does not answer, so that the test sees the others go on.
 SMALL = {

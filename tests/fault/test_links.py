@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 from tests.fault.load import HealthWatch
 from tests.fault.proxy import Way
-from tests.fault.world import BREAKABLE, LOSSLESS, NO_GIT, World
+from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.support import eventually
-
-pytestmark = BREAKABLE
 
 
 async def test_dead_links_of_some_do_not_stop_the_others(world: World, scale: Callable[[int, int], int]) -> None:

@@ -9,12 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.fault.nemesis import Act, Nemesis, plan
-from tests.fault.world import BREAKABLE, LOSSLESS, World
+from tests.fault.world import LOSSLESS, World
 from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
-
-pytestmark = BREAKABLE
 
 ROUNDS = 3
 FEW = {"ORCHESTRIX_WORKER__CONCURRENCY": "4", "ORCHESTRIX_ORCHESTRATOR__BATCH": "20"}

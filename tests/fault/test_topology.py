@@ -9,10 +9,8 @@ import pytest
 from aio_pika.abc import AbstractChannel
 
 from tests.fault.load import HealthWatch, Stream
-from tests.fault.world import BREAKABLE, NO_GIT, World
+from tests.fault.world import NO_GIT, World
 from tests.support import eventually
-
-pytestmark = BREAKABLE
 
 QUORUM = {"x-queue-type": "quorum"}
 TENDED_WITHIN = 30.0

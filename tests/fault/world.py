@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -19,9 +18,6 @@ from tests.fault.proxy import Proxy
 from tests.invariants import Ledger
 from tests.processes import Process
 from tests.support import free_port
-
-BREAKABLE: Final = pytest.mark.xdist_group("breakable servers")
-"""For the tests whose servers are those that all of them break."""
 
 CLAIM: Final = 2
 """Seconds that a node has for the rows that it has claimed, instead of 15: its peers take over that much sooner."""

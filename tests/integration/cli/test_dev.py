@@ -7,12 +7,8 @@ import signal
 import socket
 from pathlib import Path
 
-import pytest
-
 from tests.processes import Processes
 from tests.support import eventually_sync, free_port
-
-pytestmark = pytest.mark.xdist_group("dev")
 
 
 def dev_file(folder: Path) -> dict[str, object]:

@@ -103,7 +103,6 @@ def test_a_full_disk_is_told(api: FakeApi) -> None:
     assert "Traceback" not in answer.stderr
 
 
-@pytest.mark.xdist_group("dev")
 def test_dev_ends_where_nobody_can_be_told_that_it_is_ready(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         command = [str(ORCHESTRIX), "dev", "--port", "0"]

@@ -40,17 +40,15 @@ def test_bad_at_the_end(broken):
 
 OTHERS = """
 import os, pytest
-@pytest.mark.xdist_group("one")
 @pytest.mark.req("S3-1")
 def test_beside_it():
     pass
-@pytest.mark.xdist_group("one")
 @pytest.mark.parametrize("what", ["a@b"])
 @pytest.mark.req("S3-5")
 def test_of(what):
     assert not os.environ.get("MENDED") or os._exit(1)
 """
-TWO = ("-p", "xdist", "-n", "2", "--dist", "loadgroup")
+TWO = ("-p", "xdist", "-n", "2")
 
 
 def test_every_row_is_listed_with_its_proof() -> None:

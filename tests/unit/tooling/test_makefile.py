@@ -134,8 +134,8 @@ def test_no_python_at_all_is_a_sentence_too(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("typed", "run"),
     [
-        ("", "-n 2 --dist loadgroup"),
-        ("tests/unit -n 0", "-n 2 --dist loadgroup tests/unit -n 0"),
+        ("", "-n 2"),
+        ("tests/unit -n 0", "-n 2 tests/unit -n 0"),
         ("tests/unit -p no:xdist", "tests/unit -p no:xdist"),
     ],
 )
