@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -112,11 +113,17 @@ async def test_dev_started_anew_at_once_is_ready_as_soon_as_ever(processes: Proc
     async with Client(dev["apiUrl"]) as client:
         app = await client.created("caught")
     process.kill9()
+    first = _seconds_to_ready(process)
     process, dev = start_dev(processes, tmp_path, **slow)
-    seconds = float(process.wait_for_line_sync(r"Ready in ([0-9.]+)s")[1])
-    assert seconds < 3.0, "it waits for nobody else to tell the broker what it has forgotten"
+    assert _seconds_to_ready(process) < max(3.0, 2 * first), "nobody else has to tell the broker first"
     async with Client(dev["apiUrl"]) as client:
         await client.completed(app["id"])
+
+
+def _seconds_to_ready(dev: Process) -> float:
+    found = re.search(r"Ready in ([0-9.]+)s", dev.log())
+    assert found
+    return float(found[1])
 
 
 async def test_the_cli_creates_waits_and_shows(processes: Processes, tmp_path: Path) -> None:
