@@ -59,6 +59,8 @@ class PikaWorker:
         self.commands: list[dict[str, Any]] = []
         self.properties: list[Any] = []
         self.error: BaseException | None = None
+        self.taken = threading.Event()
+        """Set once there has been a command."""
 
     def __enter__(self) -> PikaWorker:
         self._thread.start()
@@ -86,5 +88,6 @@ class PikaWorker:
         command = json.loads(body)
         self.commands.append(command)
         self.properties.append(properties)
+        self.taken.set()
         self._answer(channel, command)
         channel.basic_ack(method.delivery_tag)

@@ -1,0 +1,281 @@
+"""Does every live saga say in one sentence why it waits, and what helps?  Each situation is made, then asked about."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import text
+
+from app.broker.port import Outcome, Outgoing, Published
+from app.errors import NotFound
+from app.orchestration import why
+from app.orchestration.actions import Action
+from sagas.engine.asks import Ask, Verb
+from sagas.engine.state import Instance
+from tests.architecture.source import PRODUCT, modules
+from tests.integration.orchestration.rig import Rig
+from tests.support import eventually
+
+FOREVER = {"type": "DiskFull", "message": "no space left", "retryable": False}
+LATER = {"type": "Busy", "message": "503 from the forge", "retryable": True, "retryAfterMs": 38_000}
+
+
+async def ask(rig: Rig, app: Instance, verb: Verb, **more: Any) -> None:
+    """A person asks for something."""
+    await rig.control.act(Action(app.saga, app.id, Ask(verb, "ada", "to see", **more)))
+
+
+async def failed(rig: Rig, app: Instance, error: dict[str, Any]) -> None:
+    """The command that is out is answered by a failure, which has come to the saga when this returns."""
+    before = await rig.now(app)
+    rig.report(before, "evt.stepFailed", saga=before.saga, error=error)
+
+    async def told() -> bool:
+        return (await rig.now(app)).version > before.version
+
+    await eventually(told, deadline=5, message="the failure is told")
+
+
+async def compensating(rig: Rig) -> Instance:
+    """An app whose repository is to be undone."""
+    app = await rig.begin("shop")
+    rig.report(app, "evt.gitRepoCreated")
+    await rig.reached(app, "REGISTERING")
+    await failed(rig, app, FOREVER)
+    return await rig.reached(app, "COMPENSATING")
+
+
+def queue_of(rig: Rig, messages: int, consumers: int) -> None:
+    """What the broker tells of every command's queue."""
+
+    async def message_count(queue: str) -> tuple[int, int] | None:
+        return messages, consumers
+
+    rig.broker.message_count = message_count  # type: ignore[method-assign]
+
+
+async def completed(rig: Rig) -> Instance:
+    saga = await rig.begin("shop", saga="hasty")
+    rig.report(saga, "evt.hurried")
+    return await rig.reached(saga, "COMPLETED")
+
+
+async def ended_badly(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await failed(rig, app, FOREVER)
+    return await rig.reached(app, "FAILED")
+
+
+async def paused(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await ask(rig, app, Verb.PAUSE)
+    return app
+
+
+async def paused_with_a_failure(rig: Rig) -> Instance:
+    app = await paused(rig)
+    await failed(rig, app, LATER)
+    return app
+
+
+async def undo_failed(rig: Rig) -> Instance:
+    app = await compensating(rig)
+    await failed(rig, app, {"type": "Denied", "message": "read-only disk", "retryable": False})
+    return await rig.reached(app, "COMPENSATION_FAILED")
+
+
+async def unsendable(rig: Rig) -> Instance:
+    rig.broker.judge = lambda _: Published(Outcome.REFUSED, "20 MB is too large")
+    app = await rig.begin("shop")
+
+    async def blocked() -> bool:
+        return (await rig.now(app)).blocker == "unsendable"
+
+    await eventually(blocked, deadline=5)
+    return app
+
+
+async def of_another_version(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await change(rig, app, "state = 'DEPLOYING', definition_version = 7")
+    return app
+
+
+async def overdue(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    at = (rig.database.now() - timedelta(seconds=40)).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    await change(rig, app, f"wake_at = '{at}'")
+    return app
+
+
+async def in_flight(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    await ask(rig, app, Verb.CANCEL)
+    return app
+
+
+async def waiting_for_a_retry(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await failed(rig, app, LATER)
+    return app
+
+
+async def undo_waiting_for_a_retry(rig: Rig) -> Instance:
+    app = await compensating(rig)
+    await failed(rig, app, LATER)
+    return app
+
+
+async def without_a_broker(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    rig.broker.go_down()
+    return app
+
+
+async def blocked_broker(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    rig.broker.blocked = "low on memory"
+    return app
+
+
+async def in_the_outbox(rig: Rig) -> Instance:
+    def held(message: Outgoing) -> Published:
+        return Published(Outcome.UNKNOWN, "no confirm")
+
+    rig.broker.judge = held
+    return await rig.begin("shop")
+
+
+async def without_a_worker(rig: Rig) -> Instance:
+    queue_of(rig, 31, 0)
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    return app
+
+
+async def without_a_worker_for_one(rig: Rig) -> Instance:
+    queue_of(rig, 1, 0)
+    app = await compensating(rig)
+    await rig.outbox_empty()
+    return app
+
+
+async def behind_others(rig: Rig) -> Instance:
+    queue_of(rig, 5000, 2)
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    return app
+
+
+async def without_a_deadline(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    await ask(rig, app, Verb.CANCEL_DEADLINE)
+    return app
+
+
+async def in_work(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    return app
+
+
+async def change(rig: Rig, app: Instance, values: str) -> None:
+    """Writes to the row past everything."""
+    async with rig.database.begin() as tx:
+        await tx.execute(text(f"UPDATE apps SET {values} WHERE id = {app.id}"))
+
+
+SECONDS = r"\d+ s"
+Situation = Callable[[Rig], Awaitable[Instance]]
+SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
+    (completed, "completed", r"It is done\.", "Nothing is left to do."),
+    (ended_badly, "failed", r"It has failed: .*DiskFull: no space left.*\.", "`retry`"),
+    (paused, "paused", r"A person has paused it before createGitRepo could end\.", "`resume` it, or `cancel` it"),
+    (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
+    (undo_failed, "undo_failed", r"The undo of createGitRepo has failed for good: .*read-only disk", "`skip`"),
+    (unsendable, "unsendable", r"The command of createGitRepo cannot be sent: .*20 MB is too large", "`edit`"),
+    (of_another_version, "unknown_state", r"no way on from DEPLOYING: .* version 7, this is version 1", "`terminate`"),
+    (overdue, "overdue", r"It was due 4\d s ago and no node has looked after it", "Start a node"),
+    (in_flight, "in_flight", rf"undone as soon as createGitRepo has answered, at the latest in {SECONDS}", "Wait, or"),
+    (
+        waiting_for_a_retry,
+        "retry",
+        r"Attempt 1 of 5 of createGitRepo failed: .*503 from the forge; next try in 3\d s\.",
+        "`retry` to try now",
+    ),
+    (
+        undo_waiting_for_a_retry,
+        "retry",
+        r"Attempt 1 of 5 of the undo of createGitRepo failed: .*503 from the forge; next try in 3\d s\.",
+        "`retry` to try now",
+    ),
+    (without_a_broker, "broker_down", r"The broker cannot be used: .+\.", "Bring the broker back"),
+    (blocked_broker, "broker_down", r"The broker cannot be used: low on memory\.", "Bring the broker back"),
+    (in_the_outbox, "unsent", r"The command of createGitRepo has not left the outbox yet\.", "`orchestrix doctor`"),
+    (
+        without_a_worker,
+        "no_consumer",
+        r"cmd\.createGitRepo has 31 messages and no consumer\.",
+        "`orchestrix worker -q cmd.createGitRepo`",
+    ),
+    (
+        without_a_worker_for_one,
+        "no_consumer",
+        r"cmd\.deleteGitRepo has 1 message and no consumer\.",
+        "`orchestrix worker -q cmd.deleteGitRepo`",
+    ),
+    (
+        behind_others,
+        "backlog",
+        r"cmd\.createGitRepo has 5000 messages for 2 consumers \(try 1 of 5\)\.",
+        "start more workers",
+    ),
+    (without_a_deadline, "no_deadline", r"waits for createGitRepo \(try 1 of 5\) without a deadline", "set a deadline"),
+    (in_work, "in_progress", rf"A worker has createGitRepo in hand \(try 1 of 5\); its time ends in {SECONDS}", "Wait"),
+]
+
+
+def _name(one: object) -> str:
+    return getattr(one, "__name__", "")
+
+
+@pytest.mark.parametrize(("situation", "code", "sentence", "action"), SITUATIONS, ids=_name)
+async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, action: str) -> None:
+    app = await situation(rig)
+    found = await rig.explainer.why(app.saga, app.id)
+    assert found.blocker == code, found
+    assert re.search(sentence, found.sentence), found.sentence
+    assert action in found.next_action
+    now = await rig.now(app)
+    assert found.since == now.updated_at
+    assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
+
+
+def test_each_entry_of_the_catalogue_has_its_situation() -> None:
+    [module] = [one for one in modules(*PRODUCT) if one.name == why.__name__]
+    codes = {code for node in ast.walk(module.tree) if (code := _code(node)) is not None}
+    assert len(codes) > len(why.CATALOGUE) - 1
+    assert codes == {code for _, code, *_ in SITUATIONS}
+
+
+def _code(node: ast.AST) -> str | None:
+    """The code that a `return "code", sentence, action` gives."""
+    if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
+        return None
+    first = node.value.elts[0]
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+async def test_nobody_can_say_why_a_saga_waits_that_is_not_there(rig: Rig) -> None:
+    with pytest.raises(NotFound):
+        await rig.explainer.why("app", 4711)
