@@ -12,9 +12,10 @@ from tests.processes import Processes
 
 
 @pytest.fixture
-def system(processes: Processes, tmp_path: Path, postgres_url: str, rabbitmq_url: str) -> System:
-    """RabbitMQ and PostgreSQL with the schema in place; no process yet."""
-    made = System(processes, tmp_path, postgres_url, rabbitmq_url)
+def system(request: pytest.FixtureRequest, processes: Processes, tmp_path: Path, rabbitmq_url: str) -> System:
+    """RabbitMQ and PostgreSQL, or the database of `EVERY_DATABASE`, with the schema in place; no process yet."""
+    database: str = request.getfixturevalue(f"{getattr(request, 'param', 'postgres')}_url")
+    made = System(processes, tmp_path, database, rabbitmq_url)
     made.upgrade()
     return made
 

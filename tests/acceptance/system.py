@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import pytest
 
 from tests import invariants
 from tests.processes import Process, Processes
 from tests.support import eventually, free_port
 
+EVERY_DATABASE: Final = pytest.mark.parametrize("system", ["postgres", "mariadb", "sqlite"], indirect=True)
+"""The `system` of a test stands on each of them in turn."""
 AGAIN: Final = 35.0
 """Seconds after the return of a broker in which everything ends: a step that nobody sent again would wait for 60."""
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.broker.devserver import DevServer
-from tests.acceptance.system import AGAIN, Client, System
+from tests.acceptance.system import AGAIN, EVERY_DATABASE, Client, System
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, free_port
 
@@ -89,6 +89,7 @@ NAMES = [
 ]
 
 
+@EVERY_DATABASE
 async def test_names_of_all_kinds(system: System) -> None:
     _, url = system.node()
     system.worker()
@@ -106,6 +107,7 @@ async def test_names_of_all_kinds(system: System) -> None:
     assert not outside, outside
 
 
+@EVERY_DATABASE
 async def test_one_name_a_hundred_times_at_once(system: System) -> None:
     (_, first), (_, second) = system.node(), system.node()
     await system.ready(first)
@@ -118,6 +120,7 @@ async def test_one_name_a_hundred_times_at_once(system: System) -> None:
     assert len((await system.ledger()).named("wanted")) == 1
 
 
+@EVERY_DATABASE
 async def test_one_idempotency_key_many_times_at_once(system: System) -> None:
     (_, first), (_, second) = system.node(), system.node()
     await system.ready(first)

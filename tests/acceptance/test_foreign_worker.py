@@ -9,7 +9,7 @@ import pika
 import pytest
 
 from tests.acceptance.plain_pika import EVENTS, PikaWorker, fail, succeed
-from tests.acceptance.system import Client, System, create_all
+from tests.acceptance.system import EVERY_DATABASE, Client, System, create_all
 from tests.support import eventually
 
 RUBBISH = [
@@ -47,6 +47,7 @@ def three_times_and_rubbish(channel: Any, command: dict[str, Any]) -> None:
     channel.basic_publish("orchestrator.events", event, b"not json", properties)
 
 
+@EVERY_DATABASE
 @pytest.mark.req("S3-38", "S3-39", "S3-43", "S3-55")
 async def test_events_three_times_and_rubbish_in_between(system: System) -> None:
     _, url = system.node()
@@ -108,6 +109,7 @@ async def test_a_mistyped_event_is_kept(system: System) -> None:
     assert letter["routingKey"] == "evt.gitRepoCraeted"
 
 
+@EVERY_DATABASE
 @pytest.mark.req("S3-32", "S3-33")
 async def test_a_failing_step_ends_the_saga_with_its_reason(system: System) -> None:
     _, url = system.node()

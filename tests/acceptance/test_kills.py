@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.system import AGAIN, Client, System, create_all
+from tests.acceptance.system import AGAIN, EVERY_DATABASE, Client, System, create_all
 from tests.servers.rabbit import RabbitServer
 from tests.taps import Tap
 
@@ -16,6 +16,7 @@ IN_HAND = 10
 """Repositories that a worker makes at the same time; those are left half made when it is killed."""
 
 
+@EVERY_DATABASE
 @pytest.mark.req("S3-52", "S3-53", "S3-54")
 async def test_a_worker_is_killed_in_the_middle(system: System) -> None:
     tap = Tap(system.broker_url)
@@ -33,6 +34,7 @@ async def test_a_worker_is_killed_in_the_middle(system: System) -> None:
     ledger.check_wire(tap.read())
 
 
+@EVERY_DATABASE
 @pytest.mark.req("S3-48", "S3-52")
 async def test_a_node_is_killed_in_the_middle(system: System) -> None:
     tap = Tap(system.broker_url)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.system import Client, System, create_all
+from tests.acceptance.system import EVERY_DATABASE, Client, System, create_all
 
 
+@EVERY_DATABASE
 @pytest.mark.req("S3-34", "S3-40", "S3-41", "S3-47", "S3-48", "S3-49", "S3-52", "S3-53", "DC-4", "DC-6")
 async def test_300_concurrent_starts_complete_by_exactly_the_good_path(system: System) -> None:
     nodes = [system.node(), system.node()]
@@ -24,6 +25,7 @@ async def test_300_concurrent_starts_complete_by_exactly_the_good_path(system: S
     assert len(list(system.repos.glob("*.git"))) == 300
 
 
+@EVERY_DATABASE
 async def test_workers_serve_the_queues_that_they_are_given(system: System) -> None:
     _, url = system.node()
     await system.ready(url)
@@ -37,6 +39,7 @@ async def test_workers_serve_the_queues_that_they_are_given(system: System) -> N
         await client.completed(app["id"])
 
 
+@EVERY_DATABASE
 async def test_nodes_stop_within_seconds_and_lose_nothing(system: System) -> None:
     (first, first_url), (_, second_url) = system.node(), system.node()
     worker = system.worker()

@@ -70,5 +70,5 @@ def drop(context: Context, command: Command) -> None:
 
 @handles("cmd.tell")
 async def tell(context: Context, command: Command) -> None:
-    """Takes an eighth of its time, and leaves nothing."""
-    await asyncio.sleep(SECONDS / 8)
+    """Takes a moment, and leaves nothing."""
+    await asyncio.sleep(0.05)
