@@ -11,7 +11,7 @@ from uuid import UUID
 
 from app import clock
 from app.broker.dead_letter import DELIVERIES, REDRIVEN
-from app.broker.port import Delivery
+from app.broker.port import Delivery, Outgoing
 from app.broker.topology import COMMANDS, DEAD, EVENTS, UNROUTED
 from app.persistence.dead_letters import DeadLetter, kept
 from sagas.engine.catalog import Catalog
@@ -77,6 +77,31 @@ def examine(delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
         recorded_at=now,
     )
     return Corpse(letter, delivery, _times(delivery), _earlier(delivery), died_at is not None)
+
+
+def renewed(corpse: Corpse) -> Outgoing:
+    """The same message as if it had just died, for a dead-letter queue that has handed it out too often.
+
+    What the broker wrote about its death cannot be written anew; it is told as whoever buries a message tells it.
+    """
+    delivery, letter = corpse.delivery, corpse.letter
+    unrouted = letter.queue == UNROUTED
+    told: dict[str, str | int] = {}
+    for name in ("traceparent", "tracestate", REDRIVEN):
+        value = delivery.headers.get(name)
+        told |= {name: value} if isinstance(value, str) else {}
+    if not unrouted:
+        told |= {"x-reason": letter.reason, "x-routing-key": letter.routing_key, DELIVERIES: letter.deliveries}
+    return Outgoing(
+        exchange=EVENTS if unrouted else DEAD,
+        routing_key=letter.routing_key if unrouted else letter.queue,
+        body=delivery.body,
+        message_id=delivery.message_id or clock.uuid7(),
+        correlation_id=delivery.correlation_id,
+        type=delivery.type,
+        timestamp=letter.died_at,
+        headers=told,
+    )
 
 
 def source_of(delivery: Delivery) -> str:

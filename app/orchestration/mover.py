@@ -10,11 +10,11 @@ from functools import partial
 from typing import Final
 
 from app import clock, crash
-from app.broker.port import Broker, Consumer, Delivery
+from app.broker.port import Broker, Consumer, Delivery, Outcome
 from app.broker.topology import EVENTS, UNROUTED, dead_letters_of
 from app.errors import RetryLater, SchemaMismatch
 from app.lifecycle import Loop, backoff
-from app.orchestration.autopsy import DELIVERY_LIMIT, Corpse, examine
+from app.orchestration.autopsy import DELIVERY_LIMIT, Corpse, examine, renewed
 from app.orchestration.outgoing import REDRIVEN
 from app.orchestration.redrive import owe, row_of, taken_ids
 from app.persistence import audit, dead_letters
@@ -33,6 +33,8 @@ log = logging.getLogger("orchestrix.dead_letters")
 BATCH: Final = 100
 PREFETCH: Final = 16
 """Per queue: a dead letter can be as long as the broker lets anybody send."""
+WORN: Final = 10
+"""So often a dead letter may come back before it is sent anew: some brokers drop what comes back 20 times."""
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 REDRIVE: Final = "redrive-dead-letter"
 """The verb under which the audit has what was sent again."""
@@ -84,8 +86,17 @@ class DeadLetterMover:
         deliveries = await consumer.receive(BATCH)
         await self._move(consumer, [one for one in deliveries if not one.redelivered])
         for one in deliveries:
-            if one.redelivered:
+            if one.redelivered and not (one.delivery_count >= WORN and await self._renew(consumer, one)):
                 await self._move(consumer, [one])
+
+    async def _renew(self, consumer: Consumer, delivery: Delivery) -> bool:
+        """Puts a fresh copy in the place of one that the broker may soon drop; whether it is there."""
+        [published] = await self._broker.publish([renewed(examine(delivery, self._catalog, self._database.now()))])
+        if published.outcome is not Outcome.CONFIRMED:
+            log.warning("a dead letter of %s has come back often: %s", delivery.queue, published.detail)
+            return False
+        await consumer.acknowledge([delivery])
+        return True
 
     async def _move(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         """Keeps the letters, however long the database is away."""

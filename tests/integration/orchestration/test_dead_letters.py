@@ -202,6 +202,37 @@ async def test_letters_wait_for_the_database(house: House, monkeypatch: pytest.M
     await house.holds(f"{CREATED}.dead", 0)
 
 
+async def test_what_comes_back_often_is_not_dropped_by_the_broker(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some drop from a queue without dead letters of its own what has come back 20 times."""
+    real, tries, away = dead_letters.record, 0, True
+
+    async def record(*arguments):  # type: ignore[no-untyped-def]
+        nonlocal tries
+        tries += 1
+        if away:
+            raise Unavailable("the database is away")
+        await real(*arguments)
+
+    monkeypatch.setattr(dead_letters, "record", record)
+    await house.bury(CREATED, b"{", id="m-1", reason="not-json: x", correlation_id="c-1", headers={"x-redriven": "2"})
+    await house.send("evt.fantasy", b"{}", id="m-2")
+    await house.mover.start()
+    consumer = house.mover._consumer
+    assert consumer is not None
+    for _ in range(50):
+        before = tries
+        await eventually(lambda before=before: tries > before, deadline=10)  # type: ignore[misc]
+        await consumer.reopen()
+    away = False
+    letters = {one.message_id: one for one in await house.kept(2)}
+    buried, unrouted = letters["m-1"], letters["m-2"]
+    assert (buried.reason, buried.correlation_id, buried.deliveries) == ("not-json: x", "c-1", 1)
+    assert buried.headers["x-redriven"] == "2"
+    assert (unrouted.reason, unrouted.routing_key) == ("unrouted", "evt.fantasy")
+
+
 async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     real = examine
 
