@@ -211,9 +211,10 @@ def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 def _cancel(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     flying = undo.in_flight(instance) and command_for(saga, instance) is not None
     reason = f"{ask.verb.value}: {ask.reason}"
-    unsure = instance.progress.unanswered
     waits = flying and instance.blocker != UNSENDABLE
-    moved = undo.begin(saga, instance, reason, tick, current=unsure and not waits, awaited=waits, actor=ask.actor)
+    moved = undo.begin(
+        saga, instance, reason, tick, current=instance.progress.unanswered, awaited=waits, actor=ask.actor
+    )
     if (awaited := moved.instance.progress.awaited) is None:
         return _acted(moved, instance)
     coming = undo.with_undo(saga, [awaited, *moved.instance.progress.todo])

@@ -37,7 +37,7 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
     """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga."""
     if instance.progress.awaited is not None:
         return _expired(saga, instance, tick, final=False)
-    over = instance.deadline_at is not None and instance.deadline_at <= tick.now and not instance.progress.todo
+    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     here = out(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
     if instance.wake_reason == RETRY and not over:

@@ -102,7 +102,6 @@ def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Ti
         sent=(*instance.progress.sent, *former),
         unanswered=instance.progress.unanswered or not failure.answered,
         error=failure.told,
-        held=None,
     )
     instance = replace(instance, command_id=tick.command_id, attempt=attempt, tries=instance.tries + 1)
     waiting = armed(instance, RETRY, min(wait, LONGEST_WISH), tick.now)
@@ -112,7 +111,7 @@ def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Ti
 def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
     """An undo has failed for good: a person is asked."""
     row = change(instance, COMPENSATION_FAILED, failure.told, tick.now, caused_by=failure.caused_by)
-    held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told, held=None)
+    held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told)
     blocked = replace(held, blocker=UNDO_FAILED, wake_at=None, wake_reason=None, wait_ms=0)
     return Moved(blocked, (row,), None)
 

@@ -116,7 +116,7 @@ def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> In
     if instance.blocker == PAUSED:
         held = replace(instance.progress, resume=reason)
         return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=milliseconds(wait))
-    if instance.deadline_at is not None and not instance.progress.todo:
+    if instance.deadline_at is not None:
         wait = min(wait, max(timedelta(0), instance.deadline_at - now))
     return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait), blocker=None)
 

@@ -128,7 +128,8 @@ def test_a_command_that_cannot_be_sent_is_not_waited_for() -> None:
     run = Run(TRIP, "flight", "notice")
     run.cannot_be_sent()
     run.asks(Verb.CANCEL)
-    assert (run.instance.blocker, run.instance.progress.todo) == (None, ("flight",))
+    assert (run.instance.blocker, run.instance.progress.awaited) == (None, None)
+    assert (run.instance.progress.todo, run.sent[-1].type) == (("flight",), "cmd.drop-flight")
 
 
 def test_what_an_earlier_run_left_is_undone_in_its_place() -> None:

@@ -314,6 +314,29 @@ def test_what_was_undone_in_an_earlier_run_is_still_known() -> None:
     assert run.sent[-1].type == "cmd.drop-flight"
 
 
+def test_what_a_later_run_did_not_come_to_is_known_from_the_one_before() -> None:
+    run = failing("flight", "notice", "hotel")
+    run.undone("hotel")
+    run.undone("flight")
+    run.asks(Verb.RETRY)
+    run.done("flight")
+    run.fails()
+    assert run.instance.progress.undone == ("hotel",), "the flight is there again"
+    run.undone("flight")
+    run.done("hotel", causation_id=THIRD)
+    assert (run.state, run.sent[-1].type) == (FAILED, "cmd.drop-hotel")
+
+
+def test_what_a_person_left_behind_is_not_undone_for_an_earlier_run_s_sake() -> None:
+    run = failing("flight")
+    run.undone("flight")
+    run.asks(Verb.RETRY)
+    run.done("flight")
+    run.asks(Verb.TERMINATE)
+    assert (run.instance.progress.undone, run.instance.progress.left) == ((), ("flight",))
+    assert run.done("flight", causation_id=FIRST) == "ended"
+
+
 def test_what_was_never_undone_stays_ended() -> None:
     run = failing()
     assert run.done("flight") == "ended"
