@@ -148,14 +148,16 @@ async def test_a_command_that_kills_its_workers_fails_its_saga_alone(
 async def _work_until_all_end(system: System, env: dict[str, str]) -> int:
     """Starts a worker again after each death; how many have died."""
     kills = 0
-    worker = system.worker(**env)
+    doomed = ("-q", "cmd.grab", "-q", "cmd.drop")
+    worker = system.worker(*doomed, **env)
+    system.worker("-q", "cmd.tell", **env)
 
     async def ended() -> bool:
         nonlocal kills, worker
         if worker.returncode is not None:
             assert worker.returncode == -9, worker.log_tail()
             kills += 1
-            worker = system.worker(**env)
+            worker = system.worker(*doomed, **env)
         ledger = await invariants.read(system.database_url, saga="brief")
         return all(app.state in (COMPLETED, FAILED) for app in ledger.apps) and not ledger.outbox
 
