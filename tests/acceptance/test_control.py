@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from sagas.engine.definition import COMPLETED, FAILED
+from sagas.engine.definition import COMPLETED, FAILED, TERMINAL
 from tests import invariants
 from tests.acceptance.plain_pika import PikaWorker, fail, succeed
 from tests.acceptance.system import Client, System, create_all
@@ -194,19 +194,25 @@ class Hand:
         assert answer.status_code in (200, 409), (verb, answer.text)
         self.answers[f"{verb} {answer.status_code}"] += 1
 
-    async def ask_all(self, verbs: dict[str, str]) -> None:
-        """What helps where something is blocked."""
-        for id in self._ids:
-            app = await self._client.app(id)
-            if (verb := verbs.get(app["blocker"] or "")) is not None:
-                answer = await self._client.http.post(f"/apps/{id}/{verb}", json={"reason": "go on"})
-                assert answer.status_code in (200, 409), answer.text
+    async def help(self, app: invariants.Row, idle: bool) -> None:
+        """What a person does about a saga that is blocked, or that has been waiting for long."""
+        path, body = f"/apps/{app.id}", {"reason": "go on"}
+        if (verb := HELP.get(app.blocker or "")) is not None:
+            answer = await self._client.http.post(f"{path}/{verb}", json=body)
+        elif idle:  # for an answer that nobody gives, perhaps without a deadline
+            at = (datetime.now(UTC) + timedelta(seconds=0.5)).isoformat()
+            answer = await self._client.http.patch(f"{path}/deadline", json={**body, "at": at})
+        else:
+            return
+        assert answer.status_code in (200, 409), answer.text
 
 
 VERBS: Final = (
     *("retry", "retry", "skip", "pause", "pause", "resume", "resume", "cancel", "terminate"),
     *("edit", "set-deadline", "cancel-deadline"),
 )
+PATIENCE: Final = 5.0
+"""Seconds without a change after which somebody looks after a saga."""
 HELP: Final = {"paused": "resume", "undo_failed": "retry", "unsendable": "retry"}
 
 
@@ -234,18 +240,29 @@ async def test_people_step_in_everywhere_while_workers_run_and_die(
             await asyncio.gather(*(hand.ask() for _ in range(4)))
         print(dict(hand.answers))
 
-        async def all_free() -> bool:
-            await hand.ask_all(HELP)
-            apps = (await system.ledger()).apps
-            return all(app.state in (COMPLETED, FAILED) for app in apps)
-
-        await eventually(all_free, deadline=150, every=0.5, message="every saga ends")
+        await _helped(system, hand)
     ledger = await system.all_ended(names, deadline=30)
     ledger.check(names)
     ledger.check_effects(system.repos, drafts=10)
     ledger.check_wire(tap.read())
     assert {COMPLETED, FAILED} == {app.state for app in ledger.apps}
     assert sum(app.state == FAILED and not app.stopped for app in ledger.apps) > 0, "some were undone whole"
+
+
+async def _helped(system: System, hand: Hand) -> None:
+    """Waits until every saga has ended, with somebody's help where nothing moves."""
+    versions: dict[int, tuple[int, float]] = {}
+
+    async def all_ended() -> bool:
+        live = [app for app in (await system.ledger()).apps if app.state not in TERMINAL]
+        now = time.monotonic()
+        for app in live:
+            version, since = versions.get(app.id, (0, now))
+            versions[app.id] = app.version, now if version != app.version else since
+            await hand.help(app, now - versions[app.id][1] > PATIENCE)
+        return not live
+
+    await eventually(all_ended, deadline=120, every=0.5, message="every saga ends")
 
 
 @asynccontextmanager
