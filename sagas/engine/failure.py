@@ -16,11 +16,13 @@ from .transition import change, move, sending
 
 LONGEST_WISH: Final = timedelta(days=30)
 """The longest wait that a worker can ask for."""
+SPOKEN_FOR: Final = frozenset({"WorkerCrashed", "DeliveryLimit", "Timeout"})
+"""Reports on behalf of work that nobody saw the end of: it may have come into effect, or still be going on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a try ended. `answered` says that a worker has said so: then it has left nothing behind."""
+    """Why a try ended. `answered` says that it was reported, and not only that nothing was heard of it."""
 
     reason: str
     type: str = "Deadline"
@@ -35,6 +37,11 @@ class Failure:
         after = None if error.retry_after_ms is None else timedelta(milliseconds=min(error.retry_after_ms, 2**40))
         text = f"{error.type}: {error.message}"
         return cls(text[:MAX_REASON], error.type, error.retryable, after, answered=True, caused_by=caused_by)
+
+    @property
+    def leaves_nothing(self) -> bool:
+        """Whether the worker that did the work has said that it failed: then there is nothing to undo."""
+        return self.answered and self.type not in SPOKEN_FOR
 
     @property
     def told(self) -> str:
@@ -66,7 +73,7 @@ EXPIRED: Final = Failure(DEADLINE)
 def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
     """What `failure` of the present try does: another try, the undo of all, or a person is asked."""
     if instance.progress.awaited is not None:
-        unsure = instance.progress.unanswered or not failure.answered
+        unsure = instance.progress.unanswered or not failure.leaves_nothing
         return undo.answered(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
     here = out(saga, instance)
     if here is not None and _worth_another(here, instance, failure):
@@ -74,7 +81,7 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
     if instance.state == COMPENSATING:
         return _give_up(saga, instance, failure, tick)
     sent = instance.wake_reason != RETRY
-    unsure = instance.progress.unanswered or (sent and not failure.answered)
+    unsure = instance.progress.unanswered or (sent and not failure.leaves_nothing)
     instance = progressed(instance, error=failure.told)
     return undo.begin(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
 
@@ -100,7 +107,7 @@ def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Ti
     instance = progressed(
         move(saga, instance, instance.state, row),
         sent=(*instance.progress.sent, *former),
-        unanswered=instance.progress.unanswered or not failure.answered,
+        unanswered=instance.progress.unanswered or not failure.leaves_nothing,
         error=failure.told,
     )
     instance = replace(instance, command_id=tick.command_id, attempt=attempt, tries=instance.tries + 1)

@@ -115,7 +115,7 @@ async def test_a_command_that_kills_its_workers_fails_its_saga_alone(
     system: System, scale: Callable[[int, int], int]
 ) -> None:
     shutil.copy(Path(brief.__file__), system.folder)
-    deaths = scale(4, 19)
+    deaths = scale(8, 19)
     env = {
         "ORCHESTRIX_SAGAS": "brief",
         "ORCHESTRIX_WORKERS": "brief",
