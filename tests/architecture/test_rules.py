@@ -32,14 +32,17 @@ TIME_AND_CHANCE = {
 MAY_SLEEP = {"tests/support.py", "tests/servers/reaper.py"}
 # These wait for nothing: they keep the pace of a load, take samples, or do what a plan says at its time.
 KEEP_TIME = {
+    "tests/acceptance/test_control.py",
     "tests/bench/load.py",
     "tests/bench/node.py",
     "tests/bench/peers/celery_client.py",
     "tests/bench/peers/dbos_app.py",
+    "tests/fault/brief.py",
     "tests/fault/load.py",
     "tests/fault/nemesis.py",
     "tests/fault/proxy.py",
     "tests/fault/test_clients.py",
+    "tests/integration/orchestration/test_instant.py",
 }
 
 

@@ -215,9 +215,10 @@ class Witness:
         if before != row["state"]:
             self.complain(f"I4: the history of {name} ends in {before}, its row says {row['state']}")
         reasons = [str(change[4]) for change in changes]
-        for place, change in enumerate(changes):
-            if change[3] in self._withdrawn - self._arrived and not any(map(_STOPS.match, reasons[place:])):
-                self.complain(f"I9: {change[3]} of {name} was removed from the outbox before it was sent")
+        owed = {change[3]: place for place, change in reversed(list(enumerate(changes)))}
+        for command_id in sorted((self._withdrawn - self._arrived) & owed.keys()):
+            if not any(map(_STOPS.match, reasons[owed[command_id] :])):
+                self.complain(f"I9: {command_id} of {name} was removed from the outbox before it was sent")
         if row["state"] == COMPLETED and all(reason in _GOOD or reason.startswith("evt.") for reason in reasons):
             for command_id in sorted({str(change[3]) for change in changes if change[3]} - self._arrived):
                 self.complain(f"I10: {name} owed {command_id}, which never went out")
