@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -20,6 +21,7 @@ from .invoke import invoke
 from .job import Job
 from .outage import Outage
 from .reporter import Report, Reporter
+from .suspects import Suspects
 from .triage import Triage
 
 STALE: Final = 1.0
@@ -42,7 +44,7 @@ class Runners:
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._ready: asyncio.Queue[Job] = asyncio.Queue()
-        self._alone: asyncio.Queue[Job] = asyncio.Queue()
+        self._alone = Suspects()
         self._busy: set[Job] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -50,17 +52,20 @@ class Runners:
 
     def put(self, job: Job) -> None:
         """Puts the job in its lane; returns at once."""
-        (self._alone if job.redelivered else self._ready).put_nowait(job)
+        if job.redelivered:
+            self._alone.put(job)
+        else:
+            self._ready.put_nowait(job)
 
     def start(self, triage: Triage) -> None:
         """Begins to work; `triage` looks again at what had to wait."""
         self._triage = triage
-        lanes = [self._ready] * self._settings.concurrency + [self._alone]
+        lanes = [self._ready.get] * self._settings.concurrency + [self._alone.take]
         self._tasks = [asyncio.create_task(self._serve(lane), name="runner") for lane in lanes]
 
     async def stop(self, timeout: float) -> None:
         """Gives back what has not begun, and waits up to `timeout` seconds for the rest, which is then cancelled."""
-        await self._desk.give_back(self._drain(self._ready) + self._drain(self._alone))
+        await self._desk.give_back(self._drain_ready() + self._alone.drain())
         try:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
@@ -71,12 +76,12 @@ class Runners:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
 
-    def _drain(self, lane: asyncio.Queue[Job]) -> list[Job]:
-        return [lane.get_nowait() for _ in range(lane.qsize())]
+    def _drain_ready(self) -> list[Job]:
+        return [self._ready.get_nowait() for _ in range(self._ready.qsize())]
 
-    async def _serve(self, lane: asyncio.Queue[Job]) -> None:
+    async def _serve(self, take: Callable[[], Awaitable[Job]]) -> None:
         while True:
-            job = await lane.get()
+            job = await take()
             self._busy.add(job)
             self._quiet.clear()
             try:
