@@ -172,7 +172,8 @@ def again(
     if not isinstance(step.undo, Compensation) or step.name not in progress.attempts:
         return Ignored("nothing-to-undo")
     row = change(instance, instance.state, reason, tick.now, caused_by=caused_by)
-    todo = (*progress.todo[:sent], *with_undo(saga, [step.name, *progress.todo[sent:]]))
+    out_now = 0 if progress.awaited is not None else 1
+    todo = (*progress.todo[:out_now], *with_undo(saga, [step.name, *progress.todo[out_now:]]))
     return Moved(move(saga, progressed(instance, todo=todo), instance.state, row), (row,), None)
 
 

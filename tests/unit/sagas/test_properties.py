@@ -76,6 +76,7 @@ ALL_THE_WAY = [Arrival(0), FOR_GOOD, Arrival(0, "undone")]
 @example(APP_PROVISIONING, [Arrival(0), Blocked(), FOR_GOOD, Blocked()])
 @example(APP_PROVISIONING, [*ALL_THE_WAY, Arrival(0), Asked(Verb.RETRY), Arrival(0, "undone"), FOR_GOOD])
 @example(APP_PROVISIONING, [Arrival(0), Asked(Verb.TERMINATE), Asked(Verb.RETRY), FOR_GOOD, Arrival(0, "undone")])
+@example(APP_PROVISIONING, [Arrival(0), FOR_GOOD, FOR_GOOD, Arrival(1), Asked(Verb.SKIP), Arrival(1, "undone")])
 @example(APP_PROVISIONING, [Arrival(0), Asked(Verb.CANCEL), Elapsed(), Arrival(1), Arrival(1, "undone")])
 def test_history_is_a_gapless_path_and_nothing_is_stuck_or_forgotten(saga: Saga, happenings: list[Happening]) -> None:
     story = Story(saga)

@@ -252,6 +252,18 @@ def test_what_succeeds_after_its_failure_was_told_is_undone_all_the_same() -> No
     assert (run.state, run.instance.progress.undone) == (FAILED, ("flight", "hotel"))
 
 
+@pytest.mark.parametrize("held", ["retry", "undo failed"])
+def test_what_succeeds_late_does_not_push_the_present_undo_aside(held: str) -> None:
+    run = failing("flight", "notice")
+    run.fails(AGAIN if held == "retry" else FOR_GOOD)
+    run.done("hotel", causation_id=THIRD)
+    assert run.instance.progress.todo == ("flight", "hotel")
+    run.asks(Verb.RETRY)
+    assert (run.sent[-1].type, run.sent[-1].attempt) == ("cmd.drop-flight", 2)
+    run.undone("flight")
+    assert (run.sent[-1].type, run.sent[-1].attempt) == ("cmd.drop-hotel", 1)
+
+
 def test_what_succeeds_after_the_end_is_undone_once_more() -> None:
     run = failing("flight")
     run.undone("flight")
