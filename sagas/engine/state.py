@@ -47,7 +47,8 @@ class Progress:
 
     def to_json(self) -> dict[str, Any] | None:
         """What is stored: the fields that are set; None if none is."""
-        return {name: value for name in self.__slots__ if (value := getattr(self, name))} or None
+        fields = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: value for name, value in fields if value != getattr(NO_PROGRESS, name)} or None
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> Progress:

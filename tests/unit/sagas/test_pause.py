@@ -9,6 +9,7 @@ import pytest
 
 from sagas import COMPLETED, FAILED
 from sagas.engine.asks import Verb
+from sagas.engine.state import Progress
 from tests.unit.sagas.builders import FIRST, FOR_GOOD, THIRD
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
@@ -144,6 +145,18 @@ def test_a_pause_costs_a_run_none_of_its_time() -> None:
     assert run.instance.deadline_at == run.now + timedelta(seconds=56)
     assert run.wait == 56.0, "the notice has 60 seconds"
     assert run.instance.progress.run_ms is None
+
+
+def test_a_run_that_was_over_before_its_pause_is_over_behind_it() -> None:
+    run = Run(replace(TRIP, timeout=timedelta(seconds=60)))
+    run.passes(90)
+    run.asks(Verb.PAUSE)
+    run.instance = replace(run.instance, progress=Progress.from_json(run.instance.progress.to_json()))
+    run.done("flight")
+    run.asks(Verb.RESUME)
+    assert (run.wait, run.instance.deadline_at) == (0.0, run.now)
+    run.expires()
+    assert (run.state, run.rows[-1][2]) == (BACK, "deadline")
 
 
 def test_a_cancelled_deadline_stays_cancelled_over_a_pause() -> None:
