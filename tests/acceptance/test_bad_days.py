@@ -103,7 +103,8 @@ async def test_names_of_all_kinds(system: System) -> None:
         for app in taken:
             await client.completed(app["id"])
     assert sorted(path.name for path in system.repos.glob("*.git")) == sorted(f"{app['id']}.git" for app in taken)
-    outside = [path for path in system.folder.iterdir() if path.name not in {"repos"} and path.suffix != ".log"]
+    ours = {"repos", "test.db", "test.db-shm", "test.db-wal"}
+    outside = [path for path in system.folder.iterdir() if path.name not in ours and path.suffix != ".log"]
     assert not outside, outside
 
 

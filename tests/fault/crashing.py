@@ -205,9 +205,9 @@ async def worker_dies(rig: Rig, at: At) -> None:
 
 
 async def overdue(rig: Rig, at: At) -> None:
-    """While it sends again what has not been answered in time."""
+    """While it sends what is due."""
     await _nobody_works(rig)
-    await rig.sql("UPDATE apps SET wake_at = created_at WHERE wake_at IS NOT NULL")
+    await rig.sql("UPDATE apps SET wake_at = created_at, wake_reason = 'retry' WHERE wake_at IS NOT NULL")
     node, _ = rig.armed_node(at)
     await died(node, at)
     await rig.ready_node()

@@ -142,8 +142,11 @@ class World:
             await engine.dispose()
 
     async def a_deadline_passes(self) -> None:
-        """Makes every live saga overdue, as it would be after the minute that its step has."""
-        await self.sql("UPDATE apps SET wake_at = '2020-01-01 00:00:00' WHERE wake_at IS NOT NULL")
+        """Lets every live saga send its command again, as it would after the minute that its step has, without a try
+        more."""
+        await self.sql(
+            "UPDATE apps SET wake_at = '2020-01-01 00:00:00', wake_reason = 'retry' WHERE wake_at IS NOT NULL"
+        )
 
     async def completed(self, answered: Iterable[str] = ()) -> int:
         """How many apps are COMPLETED; of these names only, if any are given."""
