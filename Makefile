@@ -68,8 +68,9 @@ dev: install
 services: install
 	@$(BIN)/python -m tests.servers ensure
 
+# In two processes, each with servers of its own; in one with ARGS="-n 0".
 test: services
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 2) $(ARGS)
 
 soak: services
 	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest $(ARGS)

@@ -8,6 +8,7 @@ changes only what these say.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 _ROOT = Path(__file__).parents[1]
 ROWS = Path(__file__).with_name("requirements.txt")
 RESULTS = _ROOT / "build" / "requirements.json"
+_TOLD = "orchestrix_rows"
+_PARTIAL = "orchestrix_partial"
 
 
 def rows() -> dict[str, str]:
@@ -32,11 +35,16 @@ def unproven(proven: Iterable[str]) -> list[str]:
 
 
 class Ledger:
-    """The pytest plugin that writes down which rows the passing tests name."""
+    """The pytest plugin that writes down which rows the passing tests name.
+
+    Where tests run in several processes, those that run tests hand on what they see; the one that started them writes.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._complete = config.args_source is not pytest.Config.ArgsSource.ARGS
-        self._outcome: dict[str, tuple[bool, list[str]]] = {}
+        self._failed: set[str] = set()
+        self._ended: dict[str, list[str]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Refuses a mark that names no row."""
@@ -49,27 +57,49 @@ class Ledger:
     def pytest_deselected(self) -> None:
         """Some tests were left out: what they proved before still stands."""
         self._complete = False
+        if _sees_a_part(self._config):
+            self._config.workeroutput[_PARTIAL] = True  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """A process that ran tests has ended."""
+        if getattr(node, "workeroutput", {}).get(_PARTIAL):
+            self._complete = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A test has passed when set-up, call and tear-down have."""
+        """Lets the report say which rows its test names: it travels from process to process, the test does not."""
         report = yield
-        named = _named(item)
-        if named:
-            so_far, _ = self._outcome.get(item.nodeid, (True, named))
-            self._outcome[item.nodeid] = (so_far and report.passed, named)
+        setattr(report, _TOLD, _named(item))
         return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has passed when set-up, call and tear-down have; a process may die before it comes to the last."""
+        test, named = report.nodeid, getattr(report, _TOLD, [])
+        if not report.passed:
+            self._failed.add(test)
+        if named and report.when == "teardown":
+            self._ended[test] = named
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the results; an interrupted run adds to the last ones like a partial run."""
+        if _sees_a_part(self._config):
+            return
         complete = self._complete and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         results = {} if complete else load()
-        for test in self._outcome:
+        for test in self._failed:
             results.pop(test, None)
-        results |= {test: named for test, (passed, named) in self._outcome.items() if passed}
+        results |= {test: named for test, named in self._ended.items() if test not in self._failed}
         if results or RESULTS.exists():
             RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True))
+            unfinished = RESULTS.with_suffix(f".{os.getpid()}")  # another run may read at any time
+            unfinished.write_text(json.dumps(results, indent=1, sort_keys=True))
+            unfinished.replace(RESULTS)
+
+
+def _sees_a_part(config: pytest.Config) -> bool:
+    """Whether this process runs tests for another one (pytest-xdist)."""
+    return hasattr(config, "workerinput")
 
 
 def load() -> dict[str, list[str]]:

@@ -157,8 +157,8 @@ class Supervisor:
         up_at = clock.monotonic()
         try:
             while not any(link.lost.done() for link in session.links):
-                pulse = self._heartbeat / 2 or None
-                await asyncio.wait([link.lost for link in session.links], timeout=pulse, return_when="FIRST_COMPLETED")
+                lost = [link.lost for link in session.links]
+                await asyncio.wait(lost, timeout=self._patience(session), return_when="FIRST_COMPLETED")
                 self._listen(session)
             if clock.monotonic() - up_at > STEADY_AFTER:
                 self._backoff.reset()
@@ -175,11 +175,16 @@ class Supervisor:
         for hook in list(self.up_hooks):
             _guarded(hook, self.generation)
 
+    def _patience(self, session: Session) -> float | None:
+        """Seconds until the quieter link may be dead: who looks now and then finds that out half a heartbeat late."""
+        heard_at = min(link.heard_at for link in session.links)
+        return max(0.1, heard_at + 2 * self._heartbeat - clock.monotonic()) if self._heartbeat else None
+
     def _listen(self, session: Session) -> None:
         """The peer is dead after two missed heartbeats; aio-pika alone would wait for more than three."""
         for link in session.links:
             silent = clock.monotonic() - link.heard_at
-            if self._heartbeat and silent > 2 * self._heartbeat:
+            if self._heartbeat and silent >= 2 * self._heartbeat:
                 link.abort(f"nothing heard from the broker for {silent:.0f} s")
 
     def _down(self, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.processes import Process, Processes
 from tests.support import eventually, free_port
 
 SLACK = 3
+SHORT = {"ORCHESTRIX_ORCHESTRATOR__CLAIM": "2"}
+"""What a killed `dev` had in hand is taken up after 2 s instead of 15."""
 
 
 def start_dev(processes: Processes, folder: Path, **env: str) -> tuple[Process, dict[str, str]]:
@@ -89,7 +92,7 @@ async def test_a_plain_pika_worker_joins_the_embedded_broker(processes: Processe
 
 
 async def test_dev_remembers_its_apps_over_a_kill(processes: Processes, tmp_path: Path) -> None:
-    slow = {"ORCHESTRIX_GIT__PROVIDER": "simulated", "ORCHESTRIX_WORKER__CONCURRENCY": "40"}
+    slow = {**SHORT, "ORCHESTRIX_GIT__PROVIDER": "simulated", "ORCHESTRIX_WORKER__CONCURRENCY": "40"}
     process, dev = start_dev(processes, tmp_path, **slow)
     system = System(processes, tmp_path, dev["databaseUrl"], dev["brokerUrl"])
     names = [f"survivor-{n}" for n in range(200)]
@@ -105,16 +108,22 @@ async def test_dev_remembers_its_apps_over_a_kill(processes: Processes, tmp_path
 
 
 async def test_dev_started_anew_at_once_is_ready_as_soon_as_ever(processes: Processes, tmp_path: Path) -> None:
-    slow = {"ORCHESTRIX_GIT__PROVIDER": "simulated"}
+    slow = {**SHORT, "ORCHESTRIX_GIT__PROVIDER": "simulated"}
     process, dev = start_dev(processes, tmp_path, **slow)
     async with Client(dev["apiUrl"]) as client:
         app = await client.created("caught")
     process.kill9()
+    first = _seconds_to_ready(process)
     process, dev = start_dev(processes, tmp_path, **slow)
-    seconds = float(process.wait_for_line_sync(r"Ready in ([0-9.]+)s")[1])
-    assert seconds < 3.0, "it waits for nobody else to tell the broker what it has forgotten"
+    assert _seconds_to_ready(process) < max(3.0, 2 * first), "nobody else has to tell the broker first"
     async with Client(dev["apiUrl"]) as client:
         await client.completed(app["id"])
+
+
+def _seconds_to_ready(dev: Process) -> float:
+    found = re.search(r"Ready in ([0-9.]+)s", dev.log())
+    assert found
+    return float(found[1])
 
 
 async def test_the_cli_creates_waits_and_shows(processes: Processes, tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from app.persistence.engine import Database
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
+from app.persistence.tables import metadata
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import COMPLETED
 from sagas.engine.state import Instance
 from sagas.engine.transition import Moved, Start, start
+from tests.servers import sql
 
 PAIRS = {"apps": (APPS, "app"), "sagas": (INSTANCES, "order")}
 
@@ -70,3 +72,13 @@ def note(instance_id: int, reason: str, *, saga: str = "app", count: int = 1, at
     """A message that was ignored."""
     seen = at or clock.now()
     return Note(saga, instance_id, "ignored", "evt.gitRepoCreated", reason, count, seen, seen)
+
+
+def emptied(url: str) -> str:
+    """`url` of a server, none of whose tables has a row now, whatever the test before has left."""
+    names = [table.name for table in reversed(metadata.sorted_tables)]
+    if url.startswith("postgresql"):
+        sql.run_sql(url, f"TRUNCATE {', '.join(names)} RESTART IDENTITY")
+    else:
+        sql.run_sql(url, *(f"DELETE FROM {name}" for name in names))
+    return url

@@ -13,15 +13,13 @@ import pytest
 from app.persistence import schema
 from app.persistence.engine import Database
 from app.persistence.pairs import Pair
-from app.persistence.tables import metadata
-from tests.conformance.store.build import PAIRS
-from tests.servers import shared, sql
+from tests.conformance.store.build import PAIRS, emptied
+from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
 
 SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mariadb")]
 ALL = ["sqlite", *SERVERS]
-_NAMES = [table.name for table in reversed(metadata.sorted_tables)]
 
 
 def upgraded(url: str) -> str:
@@ -57,12 +55,7 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "store.db")
         return f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
-    url = str(request.getfixturevalue(f"{request.param}_tables"))
-    if request.param == "postgresql":
-        sql.run_sql(url, f"TRUNCATE {', '.join(_NAMES)} RESTART IDENTITY")
-    else:
-        sql.run_sql(url, *(f"DELETE FROM {name}" for name in _NAMES))
-    return url
+    return emptied(str(request.getfixturevalue(f"{request.param}_tables")))
 
 
 @pytest.fixture(params=ALL)

@@ -18,7 +18,7 @@ from app.persistence.dialects.file import DatabaseFile
 from app.persistence.engine import Database, Transaction, parse_url
 from app.persistence.faults import translated
 from app.persistence.pairs import APPS
-from tests.conformance.store.build import started, stored
+from tests.conformance.store.build import emptied, started, stored
 from tests.servers import sql
 from tests.support import eventually
 
@@ -93,8 +93,7 @@ def test_a_commit_refused_by_a_full_disk_leaves_nothing_open(url: str) -> None:
 def full_postgresql(postgresql_tables: str) -> Iterator[str]:
     """PostgreSQL that finds its disk full at each COMMIT of an app."""
     sql.run_sql(
-        postgresql_tables,
-        "TRUNCATE apps CASCADE",
+        emptied(postgresql_tables),
         "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql"
         " AS 'BEGIN RAISE EXCEPTION USING ERRCODE = ''53100''; END'",
         "CREATE CONSTRAINT TRIGGER is_full AFTER INSERT ON apps DEFERRABLE INITIALLY DEFERRED"
@@ -108,7 +107,7 @@ def full_postgresql(postgresql_tables: str) -> Iterator[str]:
 def full_mariadb(mariadb_tables: str) -> Iterator[str]:
     """MariaDB that finds its disk full at each app."""
     trigger = "CREATE TRIGGER is_full BEFORE INSERT ON apps FOR EACH ROW"
-    sql.run_sql(mariadb_tables, "DELETE FROM apps", f"{trigger} SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1021")
+    sql.run_sql(emptied(mariadb_tables), f"{trigger} SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1021")
     yield mariadb_tables
     sql.run_sql(mariadb_tables, "DROP TRIGGER is_full")
 

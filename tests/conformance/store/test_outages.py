@@ -18,7 +18,7 @@ from app.persistence.dialects import postgresql
 from app.persistence.engine import Connection, Database, Transaction
 from app.persistence.pairs import APPS
 from sagas.engine.state import Change
-from tests.conformance.store.build import some, started, stepped, stored
+from tests.conformance.store.build import emptied, some, started, stepped, stored
 from tests.servers import sql
 from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
@@ -207,8 +207,7 @@ async def test_a_commit_under_way_is_finished_when_its_caller_is_cancelled(postg
 @pytest.fixture
 def postgresql_empty(postgresql_tables: str) -> str:
     """The tables of PostgreSQL, empty."""
-    sql.run_sql(postgresql_tables, "TRUNCATE apps CASCADE")
-    return postgresql_tables
+    return emptied(postgresql_tables)
 
 
 @pytest.mark.servers

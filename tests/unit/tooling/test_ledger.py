@@ -38,6 +38,18 @@ def test_bad_at_the_end(broken):
     pass
 """
 
+OTHERS = """
+import os, pytest
+@pytest.mark.req("S3-1")
+def test_beside_it():
+    pass
+@pytest.mark.parametrize("what", ["a@b"])
+@pytest.mark.req("S3-5")
+def test_of(what):
+    assert not os.environ.get("MENDED") or os._exit(1)
+"""
+TWO = ("-p", "xdist", "-n", "2")
+
 
 def test_every_row_is_listed_with_its_proof() -> None:
     rows = ledger.rows()
@@ -54,6 +66,28 @@ def test_only_passing_tests_prove_and_a_part_changes_only_its_own(tmp_path: Path
     assert proven(tmp_path) == {"S3-1", "S3-2", "S3-3"}
     run(tmp_path)
     assert proven(tmp_path) == {"S3-1", "S3-2"}
+
+
+def test_what_several_processes_have_seen_ends_in_one_place(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "test_other.py").write_text(OTHERS)
+    run(tmp_path, *TWO)
+    assert proven(tmp_path) == {"S3-1", "S3-2", "S3-5"}
+    assert {name.partition("::")[2] for name in results(tmp_path)} == {"test_good", "test_beside_it", "test_of[a@b]"}
+    run(tmp_path, *TWO, "-k", "test_bad", mended=True)
+    assert proven(tmp_path) == {"S3-1", "S3-2", "S3-3", "S3-5"}
+    run(tmp_path, *TWO)
+    assert proven(tmp_path) == {"S3-1", "S3-2", "S3-5"}
+
+
+def test_a_test_whose_process_dies_proves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_other.py").write_text(OTHERS)
+    run(tmp_path, *TWO)
+    assert proven(tmp_path) == {"S3-1", "S3-5"}
+    run(tmp_path, *TWO, "-k", "test_of", mended=True)
+    assert proven(tmp_path) == {"S3-1"}
 
 
 def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
@@ -85,4 +119,9 @@ def run(folder: Path, *arguments: str, mended: bool = False) -> str:
 
 
 def proven(folder: Path) -> set[str]:
-    return {row for named in json.loads((folder / "results.json").read_text()).values() for row in named}
+    return {row for named in results(folder).values() for row in named}
+
+
+def results(folder: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads((folder / "results.json").read_text())
+    return found

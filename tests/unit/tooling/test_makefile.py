@@ -52,13 +52,16 @@ class Machine:
         (self.bin / name).chmod(0o755)
 
     def install(self, *, user: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        return self.make("install", user=user, **more)
+
+    def make(self, *arguments: str, user: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
         environment = {
             "PATH": str(self.bin),
             "NOTES": str(self.notes),
             "HAS_VENV": str(self.has_venv),
             "USER_ID": str(user),
         }
-        command = [str(self.bin / "make"), "install"]
+        command = [str(self.bin / "make"), *arguments]
         return subprocess.run(
             command, cwd=self.root, env=environment | more, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
@@ -126,3 +129,23 @@ def test_no_python_at_all_is_a_sentence_too(machine: Machine) -> None:
     (machine.bin / "python3").unlink()
     result = machine.install()
     assert "there is no python3; install Python 3.11" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "run"),
+    [
+        ("", "-n 2"),
+        ("tests/unit -n 0", "-n 2 tests/unit -n 0"),
+        ("tests/unit -p no:xdist", "tests/unit -p no:xdist"),
+    ],
+)
+def test_tests_run_in_two_processes_unless_told_otherwise(machine: Machine, typed: str, run: str) -> None:
+    machine.has_venv.touch()
+    assert machine.make("test", f"ARGS={typed}").returncode == 0
+    assert machine.noted().splitlines()[-1].split() == ["python", "-m", "pytest", *run.split()]
+
+
+def test_a_soak_runs_in_one_process(machine: Machine) -> None:
+    machine.has_venv.touch()
+    assert machine.make("soak").returncode == 0
+    assert machine.noted().splitlines()[-1].split() == ["python", "-m", "pytest"]

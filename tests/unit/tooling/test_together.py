@@ -1,0 +1,66 @@
+"""Do tests that must not run beside each other stay in one process?"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.together import TOGETHER, group
+
+TESTS = """
+import os, pytest, time
+from pathlib import Path
+@pytest.mark.parametrize("turn", range(20))
+def test_it(turn):
+    with Path("seen").open("a") as seen:
+        seen.write(f"{__file__} {os.getpid()}\\n")
+    time.sleep(0.02)
+"""
+STARTS_DEV = re.compile(r'\("dev"|"dev", "--port"|start_dev\(|dev_dies\(')
+
+
+@pytest.mark.parametrize("start", [start for starts in TOGETHER.values() for start in starts])
+def test_a_group_names_what_is_there(start: str) -> None:
+    path, _, name = start.partition("::")
+    assert (ROOT / path).exists()
+    assert not name or f"def {name}" in (ROOT / path).read_text()
+
+
+def test_the_first_group_that_fits_counts() -> None:
+    assert group("tests/fault/test_crash_points.py::test_dev_dies[x]") == "dev"
+    assert group("tests/fault/test_crash_points.py::test_a_process_dies[x]") == "crash points"
+    assert group("tests/fault/test_links.py::test_slow_links_with_jitter") == "breakable servers"
+    assert group("tests/unit/test_x.py::test_y[tests/fault/]") == "tests/unit/test_x.py::test_y[tests/fault/]"
+
+
+def test_every_test_that_starts_dev_is_in_its_group() -> None:
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        name = str(path.relative_to(ROOT))
+        for test in re.split(r"^(?:async )?def (?=test_)", path.read_text(), flags=re.MULTILINE)[1:]:
+            if not name.startswith("tests/unit/") and STARTS_DEV.search(test):
+                id = f"{name}::{test.partition('(')[0]}"
+                assert group(id) == "dev", id
+
+
+def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
+    for name in ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py"):
+        path = tmp_path / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", "."]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, "-c", os.devnull, "tests"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert len(runs) == 60
+    assert len({pid for path, pid in runs if "fault" in path}) == 1
+    assert len({pid for _, pid in runs}) == 2
