@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -46,7 +47,15 @@ HASTY = Saga(
         ),
     ),
 )
-CATALOG = Catalog([APP_PROVISIONING, HASTY])
+CALM = replace(
+    HASTY,
+    name="calm",
+    steps=tuple(
+        replace(step, command="cmd.stroll", event="evt.strolled", timeout=timedelta(seconds=1.5))
+        for step in HASTY.steps
+    ),
+)
+CATALOG = Catalog([APP_PROVISIONING, HASTY, CALM])
 
 
 class HookedBroker(FakeBroker):

@@ -49,18 +49,18 @@ async def test_a_queue_without_consumers_fails_nobody(rig: Rig) -> None:
 
 async def test_after_an_outage_everybody_has_one_full_time_again(rig: Rig) -> None:
     await rig.wakeups.start()
-    sagas = [await rig.begin(f"patient-{n}", saga="hasty") for n in range(5)]
+    sagas = [await rig.begin(f"patient-{n}", saga="calm") for n in range(5)]
     await rig.outbox_empty()
     rig.broker.go_down()
-    await holds(lambda: len(rig.sent("cmd.hurry")) == 5, during=1.0)
+    await holds(lambda: len(rig.sent("cmd.stroll")) == 5, during=1.8)
     rig.broker.come_up()
 
     async def excused() -> bool:
         return any([(await rig.now(one)).wake_reason == "broker_down" for one in sagas])
 
-    await eventually(excused, deadline=2)
+    await eventually(excused, deadline=1)
     for one in sagas:
-        rig.report(one, "evt.hurried")
+        rig.report(one, "evt.strolled")
     for one in sagas:
         assert (await rig.reached(one, "COMPLETED")).version == 2, "none had failed"
 
