@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from app.api.access import ANONYMOUS
 from app.api.bodies import checked_data
 from app.api.headers import CORRELATION, correlation_id, trace_context
 from app.api.idempotency import REPLAYED, key_of
@@ -43,6 +44,7 @@ async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> 
         data=checked_data(kind.saga, wish.data),
         traceparent=traceparent,
         tracestate=tracestate,
+        actor=call.actor if call.actor != ANONYMOUS else None,
     )
     key = key_of(call.request, call.actor, body, lambda instance, fingerprint: _stored(kind, instance, fingerprint))
     result = await call.context.starter.start(StartRequest(kind.saga.name, wanted, key))

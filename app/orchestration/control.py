@@ -16,13 +16,12 @@ from app.orchestration.watch import Watch
 from app.persistence import audit, instances, moves, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
-from app.persistence.moves import Owed
 from app.persistence.pairs import Pair, pair_of
 from sagas.engine.asks import Acted, Ask, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import act
 from sagas.engine.orders import Tick
-from sagas.engine.state import UNSENDABLE, Instance
+from sagas.engine.state import Instance
 
 
 class Control:
@@ -81,12 +80,13 @@ class Control:
         now = acted.instance
         if acted.withdrawn is not None:
             await outbox.withdraw(tx, [acted.withdrawn])
-        if before.blocker == UNSENDABLE and ask.verb is Verb.RETRY and before.command_id is not None:
-            await outbox.unpark(tx, [before.command_id])
-        owed = [row_for(now, acted.command)] if acted.command is not None else []
         history = [(now.id, change) for change in acted.history]
-        if not await moves.write(tx, pair, [(before.version, now)], history, Owed(owed)):
+        if not await moves.write(tx, pair, [(before.version, now)], history):
             raise Conflict("a locked row was changed by somebody else")
+        if (
+            acted.command is not None
+        ):  # also where an older copy is on its way: it may have come while nobody might work
+            await outbox.replace_all(tx, [row_for(now, acted.command)])
         await audit.insert(tx, [_audited(before, now, ask)])
         crash.point("control.before_commit")
 

@@ -229,7 +229,7 @@ class OutboxRelay:
             self._look()
 
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
-        await outbox.delete(tx, sorted(row.id for row in rows))
+        await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self._node)
         now = self._database.now()
         late: dict[Pair, list[tuple[int, str, int]]] = {}
         for row in rows:
@@ -249,8 +249,10 @@ class OutboxRelay:
         if instance is None or instance.command_id != row.id or not instance.live:
             await outbox.delete(tx, [row.id])
             return
-        await outbox.park(tx, row.id, detail)
-        if instance.blocker is None:
+        if instance.blocker is not None:  # the person who ends that sends it anew
+            await outbox.delete(tx, [row.id])
+        else:
+            await outbox.park(tx, row.id, detail)
             held = block(instance, UNSENDABLE, f"{UNSENDABLE}: {row.type}: {detail}", self._database.now())
             await instances.update(tx, pair, [(instance.version, held.instance)])
             await history.insert(tx, pair, [(instance.id, change) for change in held.history])

@@ -30,6 +30,8 @@ log = logging.getLogger("orchestrix.wakeups")
 
 NAP = 5.0
 """Seconds between two looks when nothing is due earlier."""
+HELD = 0.1
+"""Seconds until the next look where all that is due is in somebody else's hands."""
 FRESH = 1.0
 """Seconds for which it is believed how many consumers a queue has."""
 TIMEOUTS = "timeouts"
@@ -114,22 +116,23 @@ class Wakeups:
             await self._wake.wait(wait)
             return
         await self._ask_queues()
-        for pair, names in self._sagas.items():
-            if names:
-                await self._wake_all(pair, names)
+        if not sum([await self._wake_all(pair, names) for pair, names in self._sagas.items() if names]):
+            await self._wake.wait(clock.uniform(HELD / 2, HELD))
 
-    async def _wake_all(self, pair: Pair, names: Sequence[str]) -> None:
+    async def _wake_all(self, pair: Pair, names: Sequence[str]) -> int:
+        """How many were due and in nobody else's hands."""
         try:
             woken = await self._database.run(lambda tx: self._write(tx, pair, names))
         except Conflict as late:
             log.debug("somebody else was first: %s", late)
-            return
+            return 0
         if woken.due:
             crash.point("wakeups.after_commit")
             log.debug("%d sagas were due: %d commands sent, %d moved", woken.due, len(woken.sent), len(woken.moved))
             self._relay.poke()
             self._watch.committed(one.instance for one in woken.moved)
             journal.committed(one.instance for one in woken.moved)
+        return woken.due
 
     async def _write(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> Woken:
         due = await instances.due(tx, pair, names, limit=self._batch)

@@ -162,12 +162,19 @@ async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
 
 
 async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, str, int]]) -> None:
-    """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one that is out."""
-    now = tx.now()
-    values = [
-        (id, command_id, DEADLINE, now + timedelta(milliseconds=timeout), timeout)
-        for id, command_id, timeout in sorted(rows)
-    ]
+    """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one that is out.
+
+    It only ever puts them off, at most to the end of the run's own time. What somebody holds is left as it is.
+    """
+    timeouts = {(id, command_id): timeout for id, command_id, timeout in rows}
+    values = []
+    for one in await lock(tx, pair, [id for id, _, _ in rows]):
+        timeout = timeouts.get((one.id, one.command_id or ""))
+        if timeout is None or one.wake_at is None or one.wake_reason not in (DEADLINE, UNSENT):
+            continue
+        at = min(tx.now() + timedelta(milliseconds=timeout), one.deadline_at or NEVER)
+        if at > one.wake_at:
+            values.append((one.id, one.command_id, DEADLINE, at, timeout))
     if values:
         await tx.dialect.update(tx, _confirmed_late(pair), values)
 

@@ -91,10 +91,20 @@ async def claim(tx: Transaction, node: str, lease_s: float, limit: int) -> list[
     return sorted(claimed, key=lambda row: row.id)
 
 
-async def delete(tx: Transaction, ids: Sequence[str]) -> None:
-    """Removes rows that the broker has confirmed."""
+async def delete(tx: Transaction, ids: Sequence[str], claimed_by: str | None = None) -> None:
+    """Removes rows that the broker has confirmed; only those that `claimed_by` has had in hand last, if it is given.
+
+    A row that was written anew meanwhile under the same id is another one, which is still to be sent.
+    """
     if ids:
-        await tx.execute(delete_from(outbox).where(tx.dialect.among(outbox.c.id, sorted(set(ids)))))
+        mine = [outbox.c.claimed_by == claimed_by] if claimed_by is not None else []
+        await tx.execute(delete_from(outbox).where(tx.dialect.among(outbox.c.id, sorted(set(ids))), *mine))
+
+
+async def replace_all(tx: Transaction, rows: Sequence[OutboxRow]) -> None:
+    """Writes rows that are to be sent whatever became of earlier ones under their ids; anybody may take them."""
+    await delete(tx, [row.id for row in rows])
+    await insert(tx, rows, claimed_by=None, lease_s=0.0)
 
 
 async def withdraw(tx: Transaction, ids: Sequence[str]) -> set[str]:

@@ -40,7 +40,9 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     here = out(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
-    if instance.wake_reason == RETRY and not over:
+    if instance.wake_reason == RETRY:
+        if over:
+            return _expired(saga, instance, tick, final=True)
         sent = armed(instance, DEADLINE, here.order.timeout, tick.now)
         return Rearmed(sent, command_for(saga, sent))
     reason, wait = _excuse(around, here.order.timeout, tick.now)

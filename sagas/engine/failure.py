@@ -16,8 +16,9 @@ from .transition import change, move, sending
 
 LONGEST_WISH: Final = timedelta(days=30)
 """The longest wait that a worker can ask for."""
-SPOKEN_FOR: Final = frozenset({"WorkerCrashed", "DeliveryLimit", "Timeout"})
-"""Reports on behalf of work that nobody saw the end of: it may have come into effect, or still be going on."""
+SPOKEN_FOR: Final = frozenset({"WorkerCrashed", "DeliveryLimit", "Timeout", "BadOutput", "Unsendable", "Undone"})
+"""Reports on behalf of work that nobody saw the end of, or that ended well and could not say so: it may have come into
+effect, or still be going on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
 def hold(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
     """Keeps a failure that came during a pause; it is judged at the end of it."""
     row = change(instance, instance.state, f"held: {failure.told}", tick.now, caused_by=failure.caused_by)
-    held = progressed(instance, held=failure.to_json(), error=failure.told)
+    unsure = instance.progress.unanswered or not failure.leaves_nothing
+    held = progressed(instance, held=failure.to_json(), error=failure.told, unanswered=unsure)
     return Moved(move(saga, held, instance.state, row), (row,), None)
 
 

@@ -45,7 +45,7 @@ class Command:
     undoes_attempt: int | None = None
 
     def body(self) -> bytes:
-        """The JSON of `contract.md`, in UTF-8."""
+        """The JSON that goes over the wire, in UTF-8."""
         undoes = {} if self.undoes_attempt is None else {"undoesAttempt": self.undoes_attempt}
         return dump(
             {

@@ -33,7 +33,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a client asks for. `data` has passed the saga's model."""
+    """What a client asks for. `data` has passed the saga's model; `actor` is who asks, where that is known."""
 
     key: str
     created_by: str
@@ -41,6 +41,7 @@ class Start:
     data: Mapping[str, Any]
     traceparent: str | None = None
     tracestate: str | None = None
+    actor: str | None = None
 
 
 def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
@@ -70,7 +71,9 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         tracestate=asked.tracestate,
         deadline_at=deadline,
     )
-    created = Change(1, None, first.state, CREATED, asked.created_by, asked.correlation_id, None, command_id, now)
+    created = Change(
+        1, None, first.state, CREATED, asked.actor or asked.created_by, asked.correlation_id, None, command_id, now
+    )
     return Moved(instance, (created,), command_for(saga, instance))
 
 

@@ -79,15 +79,17 @@ def begin(
     moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)
     if progress.awaited is None:
         return sending(saga, issued(saga, replace(moved, blocker=None), tick), [row])
-    return Moved(_waiting(moved, tick), (row,), None)
+    return Moved(_waiting(saga, moved, tick), (row,), None)
 
 
-def _waiting(instance: Instance, tick: Tick) -> Instance:
-    """`instance`, paused or not, with the rest of its step's time to wait."""
-    if instance.wake_at is not None:
-        return replace(instance, wake_reason=DEADLINE)
-    at = tick.now + timedelta(milliseconds=instance.wait_ms)
-    return replace(instance, blocker=None, wake_at=at, wake_reason=DEADLINE)
+def _waiting(saga: Saga, instance: Instance, tick: Tick) -> Instance:
+    """`instance`, paused or not, with the rest of its step's time to wait, however long a person had given it."""
+    step = saga.step(instance.progress.awaited or "")
+    assert step is not None, "it waits for a step of its own"
+    rest = timedelta(milliseconds=instance.wait_ms) if instance.wake_at is None else instance.wake_at - tick.now
+    wait = min(max(rest, timedelta(0)), step.timeout)
+    wait_ms = wait // timedelta(milliseconds=1)
+    return replace(instance, blocker=None, wake_at=tick.now + wait, wake_reason=DEADLINE, wait_ms=wait_ms)
 
 
 def in_flight(instance: Instance) -> bool:
@@ -194,10 +196,12 @@ def _again_after_the_end(
 
 def _undo_is_to_be_sent(instance: Instance) -> bool:
     """Whether the first undo leaves only after what is known now: then it undoes that too."""
-    progress, reason = instance.progress, instance.wake_reason
+    progress = instance.progress
     if instance.blocker == PAUSED:
-        reason = progress.resume
-    return progress.awaited is not None or instance.blocker == UNDO_FAILED or reason in (RETRY, UNSENT)
+        waits = progress.resume in (RETRY, UNSENT)
+    else:
+        waits = instance.wake_reason == RETRY  # what is unsent by its row may have left long ago
+    return progress.awaited is not None or instance.blocker == UNDO_FAILED or waits
 
 
 def _unwatched(instance: Instance) -> Instance:

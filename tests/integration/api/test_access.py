@@ -107,10 +107,11 @@ async def test_without_tokens_everybody_is_anonymous(world: World) -> None:
     assert [action.ask.actor for action in world.control.actions] == ["anonymous"]
 
 
-async def test_a_start_keeps_the_name_that_it_is_given(client: httpx.AsyncClient) -> None:
+async def test_a_start_is_in_history_under_the_name_of_the_token(client: httpx.AsyncClient) -> None:
     created = await client.post("/apps", json={**BODY, "createdBy": "carl"}, headers=ADA)
     history = await client.get(f"/apps/{created.json()['id']}/history", headers=BOB)
-    assert history.json()["items"][0]["actor"] == "carl"
+    assert history.json()["items"][0]["actor"] == "ada"
+    assert created.json()["createdBy"] == "carl"
 
 
 async def test_nobody_gets_the_answer_to_anothers_key(client: httpx.AsyncClient, world: World) -> None:
