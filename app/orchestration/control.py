@@ -83,9 +83,7 @@ class Control:
         history = [(now.id, change) for change in acted.history]
         if not await moves.write(tx, pair, [(before.version, now)], history):
             raise Conflict("a locked row was changed by somebody else")
-        if (
-            acted.command is not None
-        ):  # also where an older copy is on its way: it may have come while nobody might work
+        if acted.command is not None:  # also where a copy is on its way: it may come while nobody may work on it
             await outbox.replace_all(tx, [row_for(now, acted.command)])
         await audit.insert(tx, [_audited(before, now, ask)])
         crash.point("control.before_commit")

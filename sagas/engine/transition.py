@@ -71,9 +71,8 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         tracestate=asked.tracestate,
         deadline_at=deadline,
     )
-    created = Change(
-        1, None, first.state, CREATED, asked.actor or asked.created_by, asked.correlation_id, None, command_id, now
-    )
+    who, related = asked.actor or asked.created_by, asked.correlation_id
+    created = Change(1, None, first.state, CREATED, who, related, None, command_id, now)
     return Moved(instance, (created,), command_for(saga, instance))
 
 

@@ -197,10 +197,8 @@ def _again_after_the_end(
 def _undo_is_to_be_sent(instance: Instance) -> bool:
     """Whether the first undo leaves only after what is known now: then it undoes that too."""
     progress = instance.progress
-    if instance.blocker == PAUSED:
-        waits = progress.resume in (RETRY, UNSENT)
-    else:
-        waits = instance.wake_reason == RETRY  # what is unsent by its row may have left long ago
+    unsent = instance.blocker == PAUSED and progress.resume in (RETRY, UNSENT)  # else its row may have left long ago
+    waits = unsent or instance.wake_reason == RETRY
     return progress.awaited is not None or instance.blocker == UNDO_FAILED or waits
 
 
