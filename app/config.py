@@ -142,6 +142,62 @@ class RegistrationSettings(_Group):
     provider: Literal["database", "simulated", "none"] = "database"
 
 
+class ClusterSettings(_Group):
+    """How nodes watch each other and hand over, in seconds (`handoff_retries`: how often at most).
+
+    `presence` is the time between two pings that both say that a node is gone.
+    """
+
+    heartbeat: float = Field(10.0, gt=0)
+    dead: float = Field(30.0, gt=0)
+    lease: float = Field(30.0, gt=0)
+    renew: float = Field(10.0, gt=0)
+    handoff_ack: float = Field(5.0, gt=0)
+    handoff_retries: int = Field(3, ge=1)
+    handoff_hard: float = Field(60.0, gt=0)
+    orphan_check: float = Field(30.0, gt=0)
+    reconcile: float = Field(10.0, gt=0)
+    presence: float = Field(2.0, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ClusterSettings:
+        _under_half("cluster.renew", self.renew, "cluster.lease", self.lease, "one lost renewal would end a leadership")
+        _under_half("cluster.heartbeat", self.heartbeat, "cluster.dead", self.dead, "one lost beat would be a death")
+        asking = self.handoff_ack * self.handoff_retries
+        if self.handoff_hard <= asking:
+            raise ValueError(
+                f"cluster.handoff_hard ({self.handoff_hard:g}) is not above cluster.handoff_ack x "
+                f"cluster.handoff_retries ({asking:g}), so a node would end while it still waits for answers: "
+                "raise the first or lower the others"
+            )
+        if self.presence >= self.dead:
+            raise ValueError(
+                f"cluster.presence ({self.presence:g}) is not below cluster.dead ({self.dead:g}), so it would never "
+                "tell anything sooner: lower the one or raise the other"
+            )
+        return self
+
+
+class JobsSettings(_Group):
+    """How many jobs may run at once in the cluster, and how a worker holds its own, in seconds."""
+
+    max_live: int = Field(1000, ge=1)
+    beat: float = Field(10.0, gt=0)
+    silent: float = Field(30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobsSettings:
+        _under_half("jobs.beat", self.beat, "jobs.silent", self.silent, "one lost beat would be a lost job")
+        return self
+
+
+def _under_half(name: str, value: float, of: str, limit: float, or_else: str) -> None:
+    if value >= limit / 2:
+        raise ValueError(
+            f"{name} ({value:g}) is not under half of {of} ({limit:g}), so {or_else}: lower the one or raise the other"
+        )
+
+
 class Settings(_Group):
     """Every setting. Read from `ORCHESTRIX_…`, nested with `__`; the names of `ALIASES` stand in for some of them."""
 
@@ -159,6 +215,8 @@ class Settings(_Group):
     worker: WorkerSettings = WorkerSettings()
     git: GitSettings = GitSettings()
     registration: RegistrationSettings = RegistrationSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    jobs: JobsSettings = JobsSettings()
 
     @field_validator("sagas", "workers", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ OrchestrixError                 (sagas.engine.errors) root of all
 │   ├── Invalid                 the input is wrong; the message says what is allowed
 │   └── SchemaMismatch          the database schema is behind or ahead of this version
 └── Conflict                    somebody else was first: read again, then decide
+    └── Deposed                 a leader wrote after a newer term had begun
 """
 
 from sagas.engine.errors import DefinitionError, IllegalTransition, OrchestrixError
@@ -22,6 +23,7 @@ __all__ = [
     "Conflict",
     "Contention",
     "DefinitionError",
+    "Deposed",
     "GiveUp",
     "IllegalTransition",
     "Invalid",
@@ -72,3 +74,7 @@ class SchemaMismatch(GiveUp):
 
 class Conflict(OrchestrixError):
     """Somebody else was first: read again, then decide."""
+
+
+class Deposed(Conflict):
+    """A leader wrote after a newer term had begun: nothing was written, and it leads no more."""

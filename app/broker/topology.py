@@ -14,6 +14,11 @@ COMMANDS: Final = "orchestrator.commands"
 EVENTS: Final = "orchestrator.events"
 DEAD: Final = "orchestrator.dead"
 UNROUTED: Final = "orchestrator.unrouted"
+LEADER: Final = "orchestrix.coordinator.leader"
+HEARTBEAT: Final = "orchestrix.coordinator.heartbeat"
+SINGLE: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+"""A queue that one consumer reads at a time, the next one when that is gone. Never a classic one: the consumer's end
+has been seen to take the queue with it."""
 
 _EXCHANGES: Final = (
     Exchange(UNROUTED, "fanout"),
@@ -53,6 +58,26 @@ def dead_letters_of(queue: str) -> str:
 def incarnation_queue(incarnation: str) -> Queue:
     """The empty queue whose absence says that the broker has lost its memory."""
     return Queue(f"orchestrix.incarnation.{incarnation}", {"x-queue-type": "quorum"})
+
+
+def node_queue(node_id: str) -> str:
+    """The queue that is there while the node is connected, and by which it is poked."""
+    return f"orchestrix.node.{node_id}"
+
+
+def heartbeat_queue(node_id: str) -> str:
+    """Where a node hears the others' heartbeats."""
+    return f"{HEARTBEAT}.{node_id}"
+
+
+def cluster_topology(node_id: str) -> Topology:
+    """What a coordinator needs: the leader's queue, its own presence, and a place to hear all heartbeats."""
+    presence, ear = node_queue(node_id), heartbeat_queue(node_id)
+    return Topology(
+        exchanges=(Exchange(HEARTBEAT, "topic"),),
+        queues=(Queue(LEADER, SINGLE), Queue(presence, exclusive=True), Queue(ear, exclusive=True)),
+        bindings=(Binding(ear, HEARTBEAT, "#"),),
+    )
 
 
 def _many(exchange: str, names: Iterable[str]) -> Topology:

@@ -314,3 +314,53 @@ job_group = _table(
     Column("updated_at", UtcTime, nullable=False),
     UniqueConstraint("app_name"),
 )
+
+leases = _table(
+    "leases",
+    Column("name", String(100), nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("holder", String(100), nullable=False),
+    Column("mode", String(10), nullable=False),
+    Column("lease_until", UtcTime, nullable=False),
+    Column("gained_at", UtcTime, nullable=False),
+    Column("resigned_at", UtcTime),
+    PrimaryKeyConstraint("name"),
+)
+
+handovers = _table(
+    "handovers",
+    Column("term", BigInteger, nullable=False, autoincrement=False),
+    Column("from_holder", String(100)),
+    Column("to_holder", String(100), nullable=False),
+    Column("mode", String(10), nullable=False),
+    Column("reason", String(20), nullable=False),
+    Column("began_at", UtcTime, nullable=False),
+    Column("gained_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    PrimaryKeyConstraint("term"),
+)
+
+nodes = _table(
+    "nodes",
+    Column("id", String(100), nullable=False),
+    Column("name", String(40), nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("roles", String(100), nullable=False),
+    Column("job_count", Integer, nullable=False),
+    Column("started_at", UtcTime, nullable=False),
+    Column("beat_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    PrimaryKeyConstraint("id"),
+    Index(None, "state", "beat_at"),
+)
+
+workers = _table(
+    "workers",
+    Column("id", String(100), nullable=False),
+    Column("queues", Json, nullable=False),
+    Column("jobs", Integer, nullable=False),
+    Column("started_at", UtcTime, nullable=False),
+    Column("beat_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("id"),
+    Index(None, "beat_at"),
+)

@@ -1,0 +1,1 @@
+"""How do the nodes of a cluster agree on who leads and on who lives?"""
