@@ -16,6 +16,8 @@ DEAD: Final = "orchestrator.dead"
 UNROUTED: Final = "orchestrator.unrouted"
 LEADER: Final = "orchestrix.coordinator.leader"
 HEARTBEAT: Final = "orchestrix.coordinator.heartbeat"
+JOB_CANCEL: Final = "orchestrix.job.cancel"
+WORKER_HEARTBEAT: Final = "orchestrix.worker.heartbeat"
 SINGLE: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 """A queue that one consumer reads at a time, the next one when that is gone. Never a classic one: the consumer's end
 has been seen to take the queue with it."""
@@ -78,6 +80,37 @@ def cluster_topology(node_id: str) -> Topology:
         queues=(Queue(LEADER, SINGLE), Queue(presence, exclusive=True), Queue(ear, exclusive=True)),
         bindings=(Binding(ear, HEARTBEAT, "#"),),
     )
+
+
+def status_queue(job_id: str) -> str:
+    """Where the worker says what the job comes to."""
+    return f"orchestrix.job.{job_id}.status"
+
+
+def logs_queue(job_id: str) -> str:
+    """Where the worker sends what the job logs."""
+    return f"orchestrix.job.{job_id}.logs"
+
+
+def job_channels(job_id: str) -> Topology:
+    """The queues between the worker that runs the job and the node that owns it."""
+    return Topology(queues=(Queue(status_queue(job_id), SINGLE), Queue(logs_queue(job_id), SINGLE)))
+
+
+def dispatch_queue(queue: str) -> str:
+    """Where the workers that serve `queue` find their jobs."""
+    return f"orchestrix.job.dispatch.{queue}"
+
+
+def job_dispatch(queue: str) -> Topology:
+    """The queue by which jobs reach the workers that serve `queue`; the default exchange leads to it."""
+    return queue_of_work(dispatch_queue(queue))
+
+
+def queue_of_work(name: str) -> Topology:
+    """A queue with its dead letters that is reached by its own name, through the default exchange."""
+    whole = work_queue("", name)
+    return Topology(queues=whole.queues, bindings=tuple(one for one in whole.bindings if one.exchange))
 
 
 def _many(exchange: str, names: Iterable[str]) -> Topology:
