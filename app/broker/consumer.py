@@ -12,19 +12,22 @@ from typing import Final
 from pamqp import commands
 
 from app import clock
-from app.errors import Unavailable
+from app.errors import ConfigError, Unavailable
 
 from . import codec
 from . import queues as lookup
 from .backoff import Backoff
 from .channel import Channel, ChannelLost, Listener
 from .link import Link
-from .port import Delivery
+from .port import Delivery, Topology
 
 log = logging.getLogger("orchestrix.broker")
 
 CHECK_EVERY: Final = 10.0
 """Seconds between two looks at whether the broker still knows the subscriptions."""
+OWN_CHECK_EVERY: Final = 60.0
+"""The same for a consumer that declares its queues itself: there can be a thousand of them."""
+_MISSING: Final = 404
 STEP: Final = 4
 """The prefetch grows by this factor; each step costs two round trips a queue."""
 _sessions = itertools.count(1)
@@ -47,15 +50,17 @@ class AmqpConsumer(Listener):
         prefetch: int,
         exclusive: bool,
         missed: Callable[[], None] = lambda: None,
+        own: Topology | None = None,
     ) -> None:
         self._link, self._queues, self._limit, self._exclusive = link, tuple(queues), prefetch, exclusive
-        self._missed = missed
+        self._missed, self._own = missed, own
+        self._check_every = CHECK_EVERY if own is None else OWN_CHECK_EVERY
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         self._applied = asyncio.Event()
         self._channel: Channel | None = None
-        self._session = 0
+        self._session = self._qos = 0
         self._unfinished: dict[int, None] = {}
         self._tags: dict[str, str] = {}
         self._shares: dict[str, dict[str, int]] = {}
@@ -174,7 +179,8 @@ class AmqpConsumer(Listener):
 
     def on_lost(self, lost: ChannelLost) -> None:
         self._forget()
-        if lost.code and str(lost) != self._complaint:
+        expected = self._own is not None and lost.code == _MISSING
+        if lost.code and not expected and str(lost) != self._complaint:
             self._complaint = str(lost)
             log.warning("the broker closed the channel of %s: %s %s", ", ".join(self._queues), lost.code, lost)
         self._changed.set()
@@ -199,6 +205,7 @@ class AmqpConsumer(Listener):
                 await self._live(link)
             except Unavailable as e:
                 log.debug("consumer of %s: %s", self._queues, e)
+                await self._declare_own(link, e)
             except Exception:
                 log.exception("the consumer of %s failed in a way nobody foresaw", self._queues)
             if clock.monotonic() - began > CHECK_EVERY or self._reopen:
@@ -208,12 +215,22 @@ class AmqpConsumer(Listener):
                 await asyncio.sleep(backoff.next())
             self._reopen = False
 
+    async def _declare_own(self, link: Link, lost: Unavailable) -> None:
+        """Declares the queues if it was one of them that the broker missed."""
+        if self._own is None or not isinstance(lost, ChannelLost) or lost.code != _MISSING:
+            return
+        try:
+            await lookup.declare(link, self._own)
+            self._reopen, self._complaint = True, ""  # at once
+        except (Unavailable, ConfigError) as e:
+            log.warning("consumer of %s: %s", self._queues, e)
+
     async def _live(self, link: Link) -> None:
         """Opens a channel and serves it until it is lost or to be opened again."""
         channel = await link.channel(self)
         self._begin(channel)
         try:
-            check_at = clock.monotonic() + CHECK_EVERY
+            check_at = clock.monotonic() + self._check_every
             while not self._reopen:
                 self._changed.clear()
                 channel.check()
@@ -223,18 +240,19 @@ class AmqpConsumer(Listener):
                 await self._wait(check_at)
                 if clock.monotonic() >= check_at:
                     await self._check(link)
-                    check_at = clock.monotonic() + CHECK_EVERY
+                    check_at = clock.monotonic() + self._check_every
         finally:
             self._forget()
             await channel.close()
 
     def _begin(self, channel: Channel) -> None:
-        self._channel, self._session = channel, next(_sessions)
+        self._channel, self._session, self._qos = channel, next(_sessions), 0
         self._absent.clear()
         self._restart()
 
     def _restart(self) -> None:
-        self._prefetch, self._finished, self._step_due = (self._limit if self._exclusive else 1), 0, False
+        whole = self._exclusive or self._own is not None
+        self._prefetch, self._finished, self._step_due = (self._limit if whole else 1), 0, False
         self._idle_checks = 0
 
     async def _wait(self, check_at: float) -> None:
@@ -256,7 +274,7 @@ class AmqpConsumer(Listener):
             self._step_due = False
         for queue in self._queues:
             share = self._prefetch - sum(self._shares.get(queue, {}).values())
-            if share and (queue in self._shares or await self._is_there(link, queue)):
+            if share and (queue in self._shares or self._own is not None or await self._is_there(link, queue)):
                 await self._subscribe(channel, queue, share)
 
     async def _is_there(self, link: Link, queue: str) -> bool:
@@ -277,7 +295,9 @@ class AmqpConsumer(Listener):
         tag = f"{len(self._tags)}.{clock.token()}"
         self._tags[tag] = queue
         self._shares.setdefault(queue, {})[tag] = share
-        await channel.call(commands.Basic.Qos(prefetch_count=share))  # for the consumers that come after it
+        if share != self._qos:
+            await channel.call(commands.Basic.Qos(prefetch_count=share))  # for the consumers that come after it
+            self._qos = share
         await channel.call(commands.Basic.Consume(queue=queue, consumer_tag=tag, exclusive=self._exclusive))
 
     async def _unsubscribe(self, channel: Channel) -> None:

@@ -205,10 +205,14 @@ class Broker(Protocol):
         UNKNOWN at once. A result that comes late is UNKNOWN: the message may still arrive.
         """
 
-    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> Consumer:
+    async def consume(
+        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+    ) -> Consumer:
         """A consumer of the queues on a channel of its own; `prefetch` ≥ 1 is the limit per queue.
 
-        Works while the link is down; a missing queue is tried again until it is there.
+        Works while the link is down; a missing queue is tried again until it is there. With `own`, which has the
+        queues, it is declared where one is missing, and the consumer begins with its whole prefetch: a queue with a
+        single active consumer serves no other subscription of the channel.
         """
 
     async def declare(self, topology: Topology) -> None:

@@ -115,13 +115,15 @@ class AmqpBroker:
             return [Published(Outcome.UNKNOWN, self.trouble or "not connected to the broker")] * len(messages)
         return await self._publisher.publish(messages, timeout)
 
-    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> Consumer:
+    async def consume(
+        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+    ) -> Consumer:
         if prefetch < 1:
             raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
         for queue in queues:
             admin.check_name(queue)
         self._consumers = [one for one in self._consumers if not one.closed]
-        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set)
+        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set, own)
         self._consumers.append(consumer)
         consumer.start()
         return consumer

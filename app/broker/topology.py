@@ -17,8 +17,12 @@ UNROUTED: Final = "orchestrator.unrouted"
 LEADER: Final = "orchestrix.coordinator.leader"
 HEARTBEAT: Final = "orchestrix.coordinator.heartbeat"
 JOB_CANCEL: Final = "orchestrix.job.cancel"
+JOB_ASSIGNED: Final = "orchestrix.job.assigned"
+JOB_HANDOFF: Final = "orchestrix.job.handoff"
 WORKER_HEARTBEAT: Final = "orchestrix.worker.heartbeat"
-SINGLE: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+DISPATCH: Final = "orchestrix.job.dispatch."
+"""What the queues begin with by which jobs reach workers."""
+SINGLE: Final[Mapping[str, str | int | bool]] = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 """A queue that one consumer reads at a time, the next one when that is gone. Never a classic one: the consumer's end
 has been seen to take the queue with it."""
 
@@ -99,7 +103,7 @@ def job_channels(job_id: str) -> Topology:
 
 def dispatch_queue(queue: str) -> str:
     """Where the workers that serve `queue` find their jobs."""
-    return f"orchestrix.job.dispatch.{queue}"
+    return DISPATCH + queue
 
 
 def job_dispatch(queue: str) -> Topology:
@@ -107,10 +111,66 @@ def job_dispatch(queue: str) -> Topology:
     return queue_of_work(dispatch_queue(queue))
 
 
+def cancel_queue(worker_id: str) -> str:
+    """Where a worker hears which jobs are to stop."""
+    return f"{JOB_CANCEL}.{worker_id}"
+
+
+def worker_topology(worker_id: str, queues: Iterable[str]) -> Topology:
+    """What a worker of jobs needs: the queues that it serves, where it beats, and a place to hear who is to stop."""
+    ear = cancel_queue(worker_id)
+    own = Topology(
+        exchanges=(Exchange(JOB_CANCEL, "topic"), Exchange(WORKER_HEARTBEAT, "topic")),
+        queues=(Queue(ear, exclusive=True),),
+        bindings=(Binding(ear, JOB_CANCEL, "#"),),
+    )
+    return sum((job_dispatch(queue) for queue in queues), own)
+
+
 def queue_of_work(name: str) -> Topology:
     """A queue with its dead letters that is reached by its own name, through the default exchange."""
     whole = work_queue("", name)
     return Topology(queues=whole.queues, bindings=tuple(one for one in whole.bindings if one.exchange))
+
+
+def handoff_ack(node_id: str) -> str:
+    """Where a node that hands jobs off hears who has taken them."""
+    return f"{JOB_HANDOFF}.ack.{node_id}"
+
+
+def beats_queue(node_id: str) -> str:
+    """Where a node hears the beats of workers."""
+    return f"{WORKER_HEARTBEAT}.{node_id}"
+
+
+def jobs_topology(node_id: str) -> Topology:
+    """What the nodes share for jobs, and where this one hears acknowledgements and beats."""
+    acks, beats = handoff_ack(node_id), beats_queue(node_id)
+    return queues_of_work(
+        Topology(
+            exchanges=(Exchange(JOB_CANCEL, "topic"), Exchange(WORKER_HEARTBEAT, "topic")),
+            queues=(Queue(acks, exclusive=True), Queue(beats, exclusive=True)),
+            bindings=(Binding(beats, WORKER_HEARTBEAT, "#"),),
+        ),
+        JOB_ASSIGNED,
+        JOB_HANDOFF,
+    )
+
+
+def queues_of_work(topology: Topology, *names: str) -> Topology:
+    """`topology` and queues as of `queue_of_work`, with the exchange that their dead letters go by."""
+    dead = Topology(_EXCHANGES, (Queue(UNROUTED, {"x-queue-type": "quorum"}),), (Binding(UNROUTED, UNROUTED, ""),))
+    return sum((queue_of_work(name) for name in names), dead + topology)
+
+
+def once_each(parts: Iterable[Topology]) -> Topology:
+    """All of the parts, and what several of them name only once."""
+    whole = sum(parts, Topology())
+    return Topology(
+        tuple({one.name: one for one in whole.exchanges}.values()),
+        tuple({one.name: one for one in whole.queues}.values()),
+        tuple(dict.fromkeys(whole.bindings)),
+    )
 
 
 def _many(exchange: str, names: Iterable[str]) -> Topology:

@@ -97,10 +97,12 @@ class MemoryBroker:
             return [late] * len(messages)
         return [answer.result() if answer.done() else late for answer in answers]
 
-    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> MemoryConsumer:
+    async def consume(
+        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+    ) -> MemoryConsumer:
         if prefetch < 1:
             raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
-        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive)
+        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own)
         self._consumers.append(consumer)
         if self._session is not None and self.state is LinkState.UP:
             consumer.attach(self._session)
@@ -247,16 +249,28 @@ class MemoryConsumer:
     """`port.Consumer` over `MemoryServer`."""
 
     def __init__(
-        self, broker: MemoryBroker, server: MemoryServer, queues: Sequence[str], limit: int, exclusive: bool
+        self,
+        broker: MemoryBroker,
+        server: MemoryServer,
+        queues: Sequence[str],
+        limit: int,
+        exclusive: bool,
+        own: Topology | None = None,
     ) -> None:
         self._broker, self._server = broker, server
-        self._queues, self._limit, self._exclusive = tuple(queues), limit, exclusive
+        self._queues, self._limit, self._exclusive, self._own = tuple(queues), limit, exclusive, own
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._channel: ServerChannel | None = None
         self._unfinished: dict[int, None] = {}
-        self._prefetch, self._finished = 1, 0
+        self._finished = 0
+        self._prefetch = self._first
         self._paused = self._closed = False
+
+    @property
+    def _first(self) -> int:
+        """The prefetch to begin with."""
+        return 1 if self._own is None else self._limit
 
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         while not self._inbox:
@@ -290,7 +304,7 @@ class MemoryConsumer:
 
     async def resume(self) -> None:
         self._paused = False
-        self._prefetch, self._finished = 1, 0
+        self._prefetch, self._finished = self._first, 0
         self._subscribe()
 
     async def reopen(self) -> None:
@@ -310,8 +324,10 @@ class MemoryConsumer:
     def attach(self, session: Session) -> None:
         """There is a link: opens a channel on it."""
         if not self._closed:
+            if (own := self._own) is not None:
+                session.consume_up.send(lambda: self._server.declare(own))
             self._channel = self._server.open_channel(session, self._queues, self._delivered)
-            self._prefetch, self._finished = 1, 0
+            self._prefetch, self._finished = self._first, 0
             self._subscribe()
 
     def detach(self) -> None:

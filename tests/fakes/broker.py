@@ -170,7 +170,9 @@ class FakeBroker:
         await asyncio.sleep(0)
         return [self._publish(message) for message in messages]
 
-    async def consume(self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False) -> FakeConsumer:
+    async def consume(
+        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+    ) -> FakeConsumer:
         consumer = FakeConsumer(self, queues, prefetch)
         self.consumers.append(consumer)
         self.pump()

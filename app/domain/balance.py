@@ -1,0 +1,34 @@
+"""Which nodes hand jobs over because they have far more than others?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TIMES: Final = 2
+"""A node is overloaded only with so many times the jobs of the least loaded one …"""
+APART: Final = 10
+"""… and with so many more: a few jobs are not worth the move."""
+
+
+def handed_over(loads: Mapping[str, int]) -> dict[str, int]:
+    """How many jobs each overloaded node gives away, by node; nothing where the loads are alike.
+
+    A node gives at most what lies above the average, so that it is not the one with too few afterwards, and all
+    together no more than the nodes with too few can take: nothing comes back the next time.
+    """
+    if len(loads) < 2:
+        return {}
+    least, total = min(loads.values()), sum(loads.values())
+    even = -(-total // len(loads))
+    surplus = {node: load - even for node, load in loads.items() if _far_above(load, least) and load > even}
+    room = sum(max(0, even - load) for load in loads.values())
+    given: dict[str, int] = {}
+    for node in sorted(surplus, key=lambda node: (-surplus[node], node)):
+        if count := min(surplus[node], room):
+            given[node], room = count, room - count
+    return given
+
+
+def _far_above(load: int, least: int) -> bool:
+    return load >= TIMES * least and load - least >= APART

@@ -1,0 +1,75 @@
+"""What does a node that gives a job away do next, while it waits for the one that takes it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+LATE: Final = 30.0
+"""Seconds for which an answer still counts that comes after all has been tried."""
+
+SHUTDOWN: Final = "Shutdown"
+NODE_CRASH: Final = "NodeCrash"
+REBALANCE: Final = "Rebalance"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`ack` seconds are waited for an answer to each of `tries` offers; after `hard` seconds all is over."""
+
+    ack: float = 5.0
+    tries: int = 3
+    hard: float = 60.0
+
+    @property
+    def all_tried(self) -> float:
+        """Seconds after which nobody answers any more."""
+        return self.ack * self.tries
+
+
+class Step(Enum):
+    """What to do."""
+
+    WAIT = "wait"
+    PUBLISH = "publish"
+    """Offer it, for the first time or again."""
+    REMOVED = "removed"
+    """Another node has it: forget it."""
+    ORPHAN_PENDING = "orphan pending"
+    """Mark it so that the leader finds a new owner, and go on to the next."""
+    FORCE = "force"
+    """Leave it as it is and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """How it stands with one job. `offers` is how often it was offered; `marked` whether as ORPHAN_PENDING."""
+
+    offers: int = 0
+    acked: bool = False
+    marked: bool = False
+
+
+def next_step(offer: Offer, elapsed: float, limits: Limits) -> Step:
+    """The four cases, for a job whose hand-off began `elapsed` seconds ago.
+
+    A: answered within `ack`. B: not answered, offered again. C: not answered at all, marked; an answer still counts for
+    a while. D: the hard limit.
+    """
+    if offer.acked:
+        return Step.REMOVED
+    if elapsed >= limits.hard or (offer.marked and elapsed >= limits.all_tried + LATE):
+        return Step.FORCE
+    if offer.marked:
+        return Step.WAIT
+    if elapsed >= limits.all_tried:
+        return Step.ORPHAN_PENDING
+    return Step.PUBLISH if offer.offers < limits.tries and elapsed >= offer.offers * limits.ack else Step.WAIT
+
+
+def next_look(offer: Offer, limits: Limits) -> float:
+    """Seconds after the beginning at which, without an answer, there is something to do again."""
+    if offer.marked:
+        return min(limits.hard, limits.all_tried + LATE)
+    return min(limits.hard, limits.all_tried, offer.offers * limits.ack)

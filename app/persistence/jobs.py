@@ -1,0 +1,328 @@
+"""How are jobs and their attempts written and found, many at a time?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final
+
+from sqlalchemy import Select, and_, bindparam, func, null, or_, select, update
+from sqlalchemy.sql import ColumnElement
+
+from app.domain.jobs import (
+    DISPATCHED,
+    FINAL,
+    LIVE,
+    ORPHAN_PENDING,
+    OWNED,
+    PENDING,
+    RUNNING,
+    Attempt,
+    Job,
+)
+from app.errors import Conflict
+
+from .dialects import BulkInsert, BulkUpdate
+from .engine import Connection, Transaction
+from .tables import UtcTime, broker_incarnation, job_attempts, jobs, nodes
+
+__all__ = [
+    "Filter",
+    "Holding",
+    "attempts",
+    "beaten",
+    "by_histories",
+    "due",
+    "get",
+    "histories",
+    "insert",
+    "loads",
+    "lock",
+    "next_due",
+    "next_overdue",
+    "occupied",
+    "orphans",
+    "overdue",
+    "owned_by",
+    "page",
+    "silent",
+    "store",
+    "unheard",
+    "unowned",
+]
+
+_UP: Final = ("ALIVE", "DRAINING")
+"""The states of nodes that may still read what they own."""
+_FIELDS: Final = tuple(field.name for field in fields(Job))
+_FIXED: Final = frozenset(
+    "id queue executor_group handler payload routing retries timeout_ms created_by correlation_id created_at"
+    " schedule_id due_at saga instance_id step".split()
+)
+_MOVING: Final = tuple(name for name in _FIELDS if name not in _FIXED)
+_INSERT: Final = BulkInsert(jobs, _FIELDS, key=("id",))
+_UPDATE: Final = BulkUpdate(jobs, match=("id", "version"), change=_MOVING)
+_ATTEMPT: Final = tuple(field.name for field in fields(Attempt))
+_NEW_ATTEMPT: Final = BulkInsert(job_attempts, _ATTEMPT, key=("history_id",))
+_values: Final = attrgetter(*_FIELDS)
+_moved: Final = attrgetter(*_MOVING)
+_attempt_values: Final = attrgetter(*_ATTEMPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the jobs of a list have in common; no field set means all."""
+
+    states: Sequence[str] = ()
+    queue: str | None = None
+    created_by: str | None = None
+    schedule_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A job that a node owns, as far as its reading of the queues needs to know it."""
+
+    id: str
+    owner_epoch: int
+    ownership: str | None
+    ended: bool
+    finished_at: datetime | None
+
+
+After = tuple[datetime, str]
+
+
+async def insert(tx: Transaction, new: Sequence[Job]) -> set[str]:
+    """Inserts new jobs; the ids of those that are there now.
+
+    One is left out whose id is taken, or that came of its schedule for the same time before.
+    """
+    if not new:
+        return set()
+    await tx.dialect.insert_absent(tx, _INSERT, [_values(job) for job in sorted(new, key=lambda job: job.id)])
+    query = select(jobs.c.id).where(tx.dialect.among(jobs.c.id, sorted(job.id for job in new)))
+    return set((await tx.execute(query)).scalars())
+
+
+async def get(connection: Connection, id: str) -> Job | None:
+    """One job."""
+    found = await _jobs(connection, _select().where(jobs.c.id == id))
+    return found[0] if found else None
+
+
+async def attempts(connection: Connection, job_id: str) -> list[Attempt]:
+    """The attempts of a job, the first one first."""
+    table = job_attempts.c
+    query = select(*(table[name] for name in _ATTEMPT)).where(table.job_id == job_id).order_by(table.attempt)
+    return [Attempt(*row) for row in await connection.execute(query)]
+
+
+async def histories(connection: Connection, history_ids: Iterable[str]) -> dict[str, Attempt]:
+    """The attempts of these names."""
+    wanted = sorted(set(history_ids))
+    if not wanted:
+        return {}
+    table = job_attempts.c
+    query = select(*(table[name] for name in _ATTEMPT)).where(connection.dialect.among(table.history_id, wanted))
+    return {row[0]: Attempt(*row) for row in await connection.execute(query)}
+
+
+async def page(connection: Connection, wanted: Filter, limit: int, after: After | None = None) -> list[Job]:
+    """Up to `limit` jobs that fit, the newest first; `after` is `created_at` and `id` of the last one seen."""
+    table = jobs.c
+    query = _select(whole=False).where(*_conditions(wanted))
+    if after is not None:
+        at, id = after
+        query = query.where(table.created_at <= at, or_(table.created_at < at, table.id < id))
+    return await _jobs(connection, query.order_by(table.created_at.desc(), table.id.desc()).limit(limit))
+
+
+async def lock(tx: Transaction, ids: Iterable[str]) -> dict[str, Job]:
+    """Locks and reads jobs, without their payloads; waits for others up to the limit, then raises `Contention`."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return {}
+    query = _select(whole=False).where(tx.dialect.among(jobs.c.id, wanted)).order_by(jobs.c.id)
+    return {job.id: job for job in await _jobs(tx, query.with_for_update())}
+
+
+async def store(tx: Transaction, changed: Sequence[tuple[int, Job]], tried: Iterable[Attempt] = ()) -> None:
+    """Compare-and-set of (version before, job from now on), and the attempts that changed with them.
+
+    Raises `Conflict` if a job is not at its version any more.
+    """
+    rows = [(job.id, before, *_moved(job)) for before, job in sorted(changed, key=lambda one: one[1].id)]
+    if rows and len(await tx.dialect.update(tx, _UPDATE, rows)) != len(rows):
+        raise Conflict("a job was changed by somebody else")
+    await _put(tx, {attempt.history_id: attempt for attempt in tried})
+
+
+async def due(tx: Transaction, limit: int, most_open: int) -> list[Job]:
+    """Locks and reads up to `limit` jobs that wait for a worker and whose time has come, the longest waiting first.
+
+    Those that have queues already come first, then as many others as there may be queues: `most_open` jobs in all.
+    """
+    table = jobs.c
+    ready = _select().where(table.state == PENDING, table.wake_at <= tx.dialect.clock(tx.now()))
+    found = await _jobs(tx, _oldest(ready.where(table.channels == 1), limit))
+    room = min(limit - len(found), most_open - await occupied(tx))
+    if room > 0:
+        found += await _jobs(tx, _oldest(ready.where(table.channels == 0), room))
+    return found
+
+
+async def next_due(connection: Connection) -> float | None:
+    """Seconds until the next job is due by the database's clock, negative if it is; None without any."""
+    return await _until(connection, jobs.c.state == PENDING)
+
+
+async def next_overdue(connection: Connection) -> float | None:
+    """Seconds until the time of a job is over by the database's clock, negative if it is; None without any."""
+    return await _until(connection, jobs.c.state.in_(LIVE))
+
+
+async def occupied(connection: Connection) -> int:
+    """How many jobs may have queues at the broker."""
+    query = select(func.count()).select_from(jobs).where(jobs.c.channels == 1)
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def overdue(tx: Transaction, limit: int) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose time is over, and that no node is just handing to another."""
+    table = jobs.c
+    query = _select(whole=False).where(
+        table.state.in_(LIVE),
+        table.channels == 1,
+        table.wake_at <= tx.dialect.clock(tx.now()),
+        or_(table.ownership.is_(None), table.ownership == OWNED),
+    )
+    return await _jobs(tx, _oldest(query, limit))
+
+
+async def silent(tx: Transaction, seconds: float, limit: int) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose worker has not beaten for so many seconds."""
+    table = jobs.c
+    query = _select(whole=False).where(
+        table.state == RUNNING, table.channels == 1, table.worker_beat_at <= _ago(tx, seconds), table.ownership == OWNED
+    )
+    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+
+
+async def unheard(tx: Transaction, limit: int) -> list[Job]:
+    """Locks and reads up to `limit` jobs that were sent to a worker by a broker that has lost its memory since."""
+    table = jobs.c
+    forgot = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
+    query = _select(whole=False).where(table.state == DISPATCHED, table.channels == 1, table.dispatched_at < forgot)
+    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+
+
+async def unowned(tx: Transaction, seconds: float, limit: int) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose queues nobody reads, and that were not offered for so many seconds."""
+    table = jobs.c
+    offered = func.coalesce(table.handoff_at, table.dispatched_at, type_=UtcTime())
+    query = _select(whole=False).where(table.channels == 1, table.owner.is_(None), offered <= _ago(tx, seconds))
+    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+
+
+async def orphans(tx: Transaction, seconds: float, limit: int) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose owner is gone, or was given up, not offered for so many seconds."""
+    table = jobs.c
+    up = select(nodes.c.id).where(nodes.c.state.in_(_UP))
+    gone = or_(table.ownership == ORPHAN_PENDING, table.owner.not_in(up))
+    offered = or_(
+        table.handoff_at.is_(None), table.handoff_reason != "NodeCrash", table.handoff_at <= _ago(tx, seconds)
+    )
+    query = _select(whole=False).where(table.channels == 1, table.owner.is_not(None), gone, offered)
+    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+
+
+async def owned_by(connection: Connection, node: str) -> list[Holding]:
+    """What a node owns, by id."""
+    table = jobs.c
+    query = select(table.id, table.owner_epoch, table.ownership, table.state, table.finished_at)
+    found = await connection.execute(query.where(table.channels == 1, table.owner == node).order_by(table.id))
+    return [Holding(id, epoch, ownership, state in FINAL, at) for id, epoch, ownership, state, at in found]
+
+
+async def loads(connection: Connection) -> dict[str, int]:
+    """How many jobs each node owns that owns any."""
+    table = jobs.c
+    query = select(table.owner, func.count()).where(table.channels == 1, table.owner.is_not(None))
+    return {str(node): int(count) for node, count in await connection.execute(query.group_by(table.owner))}
+
+
+async def by_histories(connection: Connection, history_ids: Iterable[str]) -> dict[str, Job]:
+    """The jobs whose present or last attempts have these names, by them, without payloads."""
+    wanted = sorted(set(history_ids))
+    if not wanted:
+        return {}
+    query = _select(whole=False).where(connection.dialect.among(jobs.c.history_id, wanted))
+    return {str(job.history_id): job for job in await _jobs(connection, query)}
+
+
+async def beaten(tx: Transaction, history_ids: Iterable[str]) -> None:
+    """Notes that the workers of these attempts are there; no change that anybody else has to know of."""
+    wanted = sorted(set(history_ids))
+    if wanted:
+        which = and_(tx.dialect.among(jobs.c.history_id, wanted), jobs.c.state == RUNNING)
+        ids = select(jobs.c.id).where(which).order_by(jobs.c.id).with_for_update(skip_locked=True)
+        found = list((await tx.execute(ids)).scalars())
+        if found:
+            change = update(jobs).where(tx.dialect.among(jobs.c.id, found))
+            await tx.execute(change.values(worker_beat_at=tx.now()))
+
+
+async def _put(tx: Transaction, tried: dict[str, Attempt]) -> None:
+    """Writes attempts, whether they are there already or not."""
+    new = [one for one in tried.values() if one.state == DISPATCHED]
+    if new:
+        rows = [_attempt_values(one) for one in sorted(new, key=lambda one: one.history_id)]
+        await tx.dialect.insert_absent(tx, _NEW_ATTEMPT, rows)
+    old = sorted((one for one in tried.values() if one.state != DISPATCHED), key=lambda one: one.history_id)
+    if old:
+        await tx.execute(_attempt_update(), [{f"new_{name}": getattr(one, name) for name in _ATTEMPT} for one in old])
+
+
+@cache
+def _attempt_update() -> Any:
+    change = update(job_attempts).where(job_attempts.c.history_id == bindparam("new_history_id"))
+    changing = [name for name in _ATTEMPT if name not in ("history_id", "job_id", "attempt", "dispatched_at")]
+    return change.values({name: bindparam(f"new_{name}") for name in changing})
+
+
+def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
+    table = jobs.c
+    same = {table.queue: wanted.queue, table.created_by: wanted.created_by, table.schedule_id: wanted.schedule_id}
+    found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
+    if wanted.states:
+        found.append(table.state.in_(sorted(set(wanted.states))))
+    return found
+
+
+def _oldest(query: Select[Any], limit: int) -> Select[Any]:
+    table = jobs.c
+    return query.order_by(table.wake_at, table.id).limit(limit).with_for_update(skip_locked=True)
+
+
+def _ago(connection: Connection, seconds: float) -> datetime:
+    return connection.now() - timedelta(seconds=seconds)
+
+
+async def _until(connection: Connection, which: ColumnElement[bool]) -> float | None:
+    clock = connection.dialect.clock(connection.now())
+    query = select(func.min(jobs.c.wake_at, type_=UtcTime()), clock).where(which)
+    earliest, now = (await connection.execute(query)).one()
+    return (earliest - now).total_seconds() if earliest is not None else None
+
+
+@cache
+def _select(whole: bool = True) -> Select[Any]:
+    """The columns of `Job` in its own order; without the payload, which can be long, unless it is wanted."""
+    return select(*(jobs.c[name] if whole or name != "payload" else null().label(name) for name in _FIELDS))
+
+
+async def _jobs(connection: Connection, query: Select[Any]) -> list[Job]:
+    return [Job(**row._mapping) for row in await connection.execute(query)]
