@@ -68,6 +68,10 @@ _MEANINGS: dict[int, type[OrchestrixError]] = {
     4025: Invalid,  # CHECK, MariaDB
 }
 
+_BLOCKERS = text(
+    "SELECT DISTINCT p.id FROM sys.innodb_lock_waits w JOIN information_schema.processlist p ON p.id = w.blocking_pid"
+    " WHERE w.waiting_pid = :session AND p.command = 'Sleep' AND p.time >= 1"
+)
 _FULL = ((1021,), (1114,))  # the disk, and what InnoDB makes of it: the table
 
 
@@ -126,6 +130,15 @@ class MySql:
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).mappings().first()
         return None if plan is None or plan["rows"] is None else int(plan["rows"])
+
+    async def session(self, tx: Statements) -> int | None:
+        return int((await tx.execute(select(func.connection_id()))).scalar_one())
+
+    async def end_blockers(self, connection: Questions, session: int) -> int:
+        idle = [int(one) for one in (await connection.execute(_BLOCKERS, {"session": session})).scalars()]
+        for one in idle:
+            await connection.execute(text(f"KILL CONNECTION {one}"))
+        return len(idle)
 
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         # A locking read sees newer rows than the sub-query beside it, which could miss a row's elder sister.

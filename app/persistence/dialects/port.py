@@ -135,6 +135,15 @@ class Dialect(Protocol):
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         """How many rows the query finds, as the server guesses before it looks; None where it does not guess."""
 
+    async def session(self, tx: Statements) -> int | None:
+        """By which number the server knows the transaction's connection; None where nobody could end it anyway."""
+
+    async def end_blockers(self, connection: Questions, session: int) -> int:
+        """Ends the sessions that have done nothing for a second and hold what `session` waits for; how many.
+
+        Of a client that stands still in the middle of a transaction, nobody knows when it goes on.
+        """
+
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         """Of outbox rows that were selected and locked as first of their saga, those that still are."""
 

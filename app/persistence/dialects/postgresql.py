@@ -57,6 +57,10 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
 }
 _PREFIXES = ("a", "b", "c", "d")
 _LAST_USE = "orchestrix used"
+_END_BLOCKERS = text(
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(:session))"
+    " AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '1 second'"
+)
 FRESH = 1.0
 """Seconds after its last use for which a connection is taken to be there still."""
 _MIGRATION = 0x6F72636865737478  # "orchestx": no other lock of the database has this number
@@ -123,6 +127,12 @@ class PostgreSql:
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).scalar_one()
         return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
+
+    async def session(self, tx: Statements) -> int | None:
+        return int((await tx.execute(select(func.pg_backend_pid()))).scalar_one())
+
+    async def end_blockers(self, connection: Questions, session: int) -> int:
+        return int((await connection.execute(_END_BLOCKERS, {"session": session})).scalar_one())
 
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         return locked

@@ -95,6 +95,12 @@ class Sqlite:
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         return None
 
+    async def session(self, tx: Statements) -> int | None:
+        return None
+
+    async def end_blockers(self, connection: Questions, session: int) -> int:
+        return 0
+
     async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         return locked
 

@@ -1,0 +1,117 @@
+"""Which nodes are there, and when was each heard of last, by the database's clock?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import case, delete, select, update
+
+from app.domain.leases import Fence
+from app.domain.nodes import LIVE, Node, NodeState
+
+from . import leases
+from .engine import Connection, Transaction
+from .tables import nodes, workers
+
+_LIVE: Final = tuple(state.value for state in LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """The nodes that count as living, as they are at `now` of the database's clock."""
+
+    nodes: Sequence[Node]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A row of `workers`."""
+
+    id: str
+    queues: Sequence[str]
+    jobs: int
+    started_at: datetime
+    beat_at: datetime
+
+
+async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -> bool:
+    """A new node, ALIVE; False if there is one of that id, or was."""
+    now = tx.now()
+    row = {
+        "id": node_id,
+        "name": name,
+        "state": NodeState.ALIVE.value,
+        "roles": ",".join(sorted(roles)),
+        "job_count": 0,
+        "started_at": now,
+        "beat_at": now,
+    }
+    return await tx.dialect.insert_one(tx, nodes, row)
+
+
+async def beat(tx: Transaction, node_id: str, state: NodeState, job_count: int) -> bool:
+    """The node lives; False if it was declared dead, or nobody knows it any more."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
+    values = {"state": state.value, "job_count": job_count, "beat_at": tx.dialect.clock(tx.now())}
+    return (await tx.execute(mine.values(values))).rowcount == 1
+
+
+async def leave(tx: Transaction, node_id: str) -> bool:
+    """The node has gone in good order; False if it was declared dead before."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
+    now = tx.dialect.clock(tx.now())
+    return (await tx.execute(mine.values(state=NodeState.LEFT.value, job_count=0, ended_at=now))).rowcount == 1
+
+
+async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: datetime) -> bool:
+    """The node is dead, unless it has beaten since `beat_at`; False then. Raises `Deposed` and `Contention`."""
+    silent = update(nodes).where(nodes.c.id == node_id, nodes.c.beat_at == beat_at, nodes.c.state.in_(_LIVE))
+    values = {"state": NodeState.DEAD.value, "ended_at": tx.dialect.clock(tx.now())}
+    declared = (await tx.execute(silent.values(values))).rowcount == 1
+    await leases.check(tx, fence)
+    return declared
+
+
+async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
+    """Deletes nodes and workers that were heard of last `kept_s` seconds ago. Raises `Deposed` and `Contention`."""
+    before = tx.now() - timedelta(seconds=kept_s)
+    await tx.execute(delete(nodes).where(nodes.c.state.not_in(_LIVE), nodes.c.beat_at < before))
+    await tx.execute(delete(workers).where(workers.c.beat_at < before))
+    await leases.check(tx, fence)
+
+
+async def living(connection: Connection) -> Living:
+    """All that live, and what time it is."""
+    clock = connection.dialect.clock(connection.now()).label("now")
+    found = list(await connection.execute(select(nodes, clock).where(nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)))
+    return Living([_node(row) for row in found], found[0].now if found else connection.now())
+
+
+async def listed(connection: Connection, limit: int) -> list[Node]:
+    """Those that live, in the order of their start; then the others, the last to end first."""
+    ended = case((nodes.c.state.in_(_LIVE), 0), else_=1)
+    alive_first = (ended, case((ended == 0, nodes.c.started_at)), nodes.c.ended_at.desc(), nodes.c.id)
+    return [_node(row) for row in await connection.execute(select(nodes).order_by(*alive_first).limit(limit))]
+
+
+async def listed_workers(connection: Connection, limit: int) -> list[WorkerRow]:
+    """The workers that were heard of last."""
+    query = select(workers).order_by(workers.c.beat_at.desc(), workers.c.id).limit(limit)
+    return [WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at) for r in await connection.execute(query)]
+
+
+def _node(row: Any) -> Node:
+    return Node(
+        id=row.id,
+        name=row.name,
+        state=NodeState(row.state),
+        roles=tuple(row.roles.split(",")) if row.roles else (),
+        job_count=row.job_count,
+        started_at=row.started_at,
+        beat_at=row.beat_at,
+        ended_at=row.ended_at,
+    )
