@@ -97,7 +97,8 @@ class LogSettings(_Group):
 class WorkerSettings(_Group):
     """How much a worker does at once, and how long it may take to stop, in seconds.
 
-    A command that came `max_deliveries` times before is not worked on: it seems to end every worker that tries.
+    It does `concurrency` commands and as many jobs: neither takes the other's place. A command that came
+    `max_deliveries` times before is not worked on: it seems to end every worker that tries.
     """
 
     concurrency: int = Field(10, ge=1, le=1000)

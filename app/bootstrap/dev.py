@@ -41,7 +41,7 @@ async def development(settings: Settings, *, folder: Path, broker_ports: Sequenc
         assert local.database_url is not None
         await schema.upgrade(local.database_url)
         node = build_node(local, ROLES, broker.url, alone=True)
-        worker = assemble(local, node.database, node.broker, node.catalog, [])
+        worker = assemble(local, node.database, node.broker, node.catalog, name=node.name)
         yield Development(local, broker.url, node, worker)
     finally:
         await broker.stop()

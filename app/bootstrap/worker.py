@@ -19,10 +19,12 @@ async def run_worker(
     settings: Settings,
     *,
     queues: Sequence[str],
+    job_queues: Sequence[str] = (),
     broker_url: Callable[[], str],
     ready: Callable[[Sequence[str]], None],
 ) -> None:
-    """Serves `queues` (all that there are handlers for if empty) until SIGINT or SIGTERM.
+    """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
+    are empty. `ready` gets the names of all queues.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -30,7 +32,7 @@ async def run_worker(
     database = open_database(settings)
     name = unique_name(settings)
     broker = open_broker(broker_url, f"orchestrix worker {name}", saga_topology(catalog))
-    worker = assemble(settings, database, broker, catalog, queues)
+    worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name)
     watch = DatabaseWatch(database)
     with Signals() as signals:
         await broker.start()
@@ -41,7 +43,7 @@ async def run_worker(
             await worker.start()
             await broker.wait_up()
             settle_memory()
-            ready(worker.queues)
+            ready([*worker.queues, *(worker.jobs.queues if worker.jobs is not None else ())])
 
         beginning = asyncio.create_task(begin(), name="begin")
         try:

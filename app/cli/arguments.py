@@ -76,11 +76,19 @@ def _add_processes(commands: Any) -> None:
     serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator (default: both)")
     _add_urls(serve)
 
-    worker = _leaf(commands, "worker", "run:worker", "a worker: handles commands, answers with events")
+    worker = _leaf(commands, "worker", "run:worker", "a worker: handles commands, runs jobs")
     worker.add_argument(
         "-q", "--queue", action="append", default=[], metavar="QUEUE", help="a command to handle, again for more (all)"
     )
-    worker.add_argument("--concurrency", type=_whole(*_CONCURRENCY), metavar="N", help="how many commands at once (10)")
+    worker.add_argument(
+        "--job-queue", action="append", default=[], metavar="NAME", help="a queue of jobs to run, again for more (all)"
+    )
+    worker.add_argument(
+        "--concurrency",
+        type=_whole(*_CONCURRENCY),
+        metavar="N",
+        help="so many commands, and so many jobs, at once (10)",
+    )
     _add_urls(worker)
 
 

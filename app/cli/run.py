@@ -78,7 +78,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def worker(arguments: argparse.Namespace) -> int:
-    """`worker`: handles commands until SIGINT or SIGTERM. It waits for the database and the broker."""
+    """`worker`: handles commands and runs jobs until SIGINT or SIGTERM. It waits for the database and the broker."""
     folder = Path.cwd()
     settings = load(arguments)
     broker_url = places.broker(settings, folder)
@@ -89,7 +89,8 @@ def worker(arguments: argparse.Namespace) -> int:
     def ready(queues: Sequence[str]) -> None:
         log.info("ready", extra={"queues": list(queues), "concurrency": settings.worker.concurrency})
 
-    asyncio.run(run_worker(settings, queues=arguments.queue, broker_url=broker_url, ready=ready))
+    chosen_queues = {"queues": arguments.queue, "job_queues": arguments.job_queue}
+    asyncio.run(run_worker(settings, **chosen_queues, broker_url=broker_url, ready=ready))
     return exits.OK
 
 

@@ -1,10 +1,11 @@
-"""Which handlers does this worker have: its own, the user's, or those that the command line chose?"""
+"""Which handlers and jobs does this worker have: its own, the user's, or those that the command line chose?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
+from app import clock
 from app.broker.port import Broker
 from app.config import Settings
 from app.errors import ConfigError
@@ -15,18 +16,54 @@ from workers import app_registration, git_repo
 
 from .context import LOGGER
 from .handlers import HandlerTable
-from .modules import load_handlers
+from .jobs.runner import JobRunner
+from .modules import load_handlers, load_jobs
 from .worker import Worker
 
 
 def assemble(
-    settings: Settings, database: Database, broker: Broker, catalog: Catalog, queues: Sequence[str] = ()
+    settings: Settings,
+    database: Database,
+    broker: Broker,
+    catalog: Catalog,
+    queues: Sequence[str] = (),
+    job_queues: Sequence[str] = (),
+    *,
+    name: str | None = None,
 ) -> Worker:
-    """A worker for `queues`, or for every command that it has a handler for. A user's handler replaces a built-in one.
+    """A worker for `queues` and `job_queues`; if none is named, for every command that it has a handler for, and every
+    queue that its jobs name. A user's handler replaces a built-in one. `name` is its id on the wire.
 
     Raises `ConfigError`: a module of `ORCHESTRIX_WORKERS` is wrong, a queue or the saga of a handler is unknown, or
     this machine lacks what a built-in handler needs.
     """
+    handlers = HandlerTable() if job_queues and not queues else _handlers(settings, database, catalog, queues)
+    if not job_queues and queues:
+        return Worker(broker, database, catalog, handlers, settings)
+    runner = _runner(settings, broker, job_queues, name or f"{settings.node_id}-{clock.token()[:8]}")
+    return Worker(broker, database, catalog, handlers, settings, runner)
+
+
+def _runner(settings: Settings, broker: Broker, queues: Sequence[str], name: str) -> JobRunner | None:
+    """What runs the user's jobs; None if there are none and nobody asks for any."""
+    jobs = load_jobs(settings.workers)
+    if not jobs and not queues:
+        return None
+    for queue in set(queues) - set(jobs.queues):
+        LOGGER.warning("no job here names the queue %s: what comes there is done by the functions of others", queue)
+    tuned = settings.worker
+    return JobRunner(
+        broker,
+        jobs,
+        queues,
+        worker_id=name,
+        places=tuned.concurrency,
+        stop_timeout=tuned.stop_timeout,
+        beat=settings.jobs.beat,
+    )
+
+
+def _handlers(settings: Settings, database: Database, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:
     users = load_handlers(settings.workers)
     built_in = _built_in(settings, database)
     known = list(dict.fromkeys([*built_in, *users]))
@@ -39,7 +76,7 @@ def assemble(
             LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the built-in handler", command)
         table.add(command, users[command] if command in users else built_in[command]()[command])
     _warn_of_undo(catalog, table, users, known)
-    return Worker(broker, database, catalog, table, settings)
+    return table
 
 
 def _built_in(settings: Settings, database: Database) -> dict[str, Callable[[], HandlerTable]]:

@@ -30,6 +30,11 @@ def succeeded(job: Job, data: Mapping[str, Any]) -> Outgoing:
 
 def failed(job: Job, error: StepError) -> Outgoing:
     """The event that says why the step failed."""
+    return _event(job, STEP_FAILED, {"error": error_fields(error)})
+
+
+def error_fields(error: StepError) -> dict[str, Any]:
+    """The error as it goes over the wire: cleaned, and cut where it is very long."""
     fields: dict[str, Any] = {
         "type": cleaned(error.type, MAX_TYPE) or "Error",
         "message": cleaned(error.message, MAX_MESSAGE),
@@ -37,7 +42,7 @@ def failed(job: Job, error: StepError) -> Outgoing:
     }
     if error.retry_after_ms is not None:
         fields["retryAfterMs"] = error.retry_after_ms
-    return _event(job, STEP_FAILED, {"error": fields})
+    return fields
 
 
 def unsendable(job: Job) -> Outgoing:
@@ -65,11 +70,11 @@ def _event(job: Job, name: str, more: Mapping[str, Any]) -> Outgoing:
         correlation_id=command.correlation_id,
         type=name,
         timestamp=clock.now(),
-        headers=_trace(job.deliveries[0]),
+        headers=trace_of(job.deliveries[0]),
     )
 
 
-def _trace(delivery: Delivery) -> dict[str, str]:
+def trace_of(delivery: Delivery) -> dict[str, str]:
     """The trace context of the message, so that what follows from it joins the same trace."""
     found = {name: delivery.headers.get(name) for name in ("traceparent", "tracestate")}
     return {name: value for name, value in found.items() if isinstance(value, str) and 0 < len(value) <= MAX_TRACE}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from app.broker.port import Outgoing
-from sagas.engine.messages import MAX_DATA, MAX_ID, StepError, Unreadable, dump, load
+from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, load
 
-from . import events
+from . import events, failures
 from .context import LOGGER, Context
 from .errors import OWN_TROUBLE, StepFailed
 from .handlers import Handler
 from .job import Job
-from .threads import in_thread
+from .threads import call, is_async
 
 
 async def invoke(handler: Handler, job: Job) -> tuple[Outgoing, bool]:
@@ -38,15 +36,15 @@ async def invoke(handler: Handler, job: Job) -> tuple[Outgoing, bool]:
 
 async def _outcome(handler: Handler, job: Job) -> object:
     context = Context.of(job.command, job.ends)
-    scope = asyncio.timeout(context.remaining if _is_async(handler) else None)
+    scope = asyncio.timeout(context.remaining if is_async(handler) else None)
     try:
         async with scope:
-            return await _call(handler, context, job)
+            return await call(handler, context, job.command)
     except OWN_TROUBLE:
         raise
     except StepFailed as failure:
         LOGGER.warning("%s failed: %s: %s", job.command.type, failure.type, failure.message, extra=job.told)
-        return StepError(failure.type, failure.message, failure.retryable, _milliseconds(failure.retry_after))
+        return failures.said(failure)
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) and task.cancelling():
             raise
@@ -57,40 +55,16 @@ async def _outcome(handler: Handler, job: Job) -> object:
         return _bug(job, error)
 
 
-async def _call(handler: Handler, context: Context, job: Job) -> object:
-    if not _is_async(handler):
-        return await in_thread(handler, context, job.command)
-    answer = handler(context, job.command)
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-def _is_async(handler: Handler) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-
-
 def _bug(job: Job, error: BaseException) -> StepError:
     """An error that the handler did not foresee. Its stack trace stays in this worker's log."""
     LOGGER.error("%s failed", job.command.type, exc_info=error, extra=job.told)
-    return StepError(type(error).__name__, _text(error), retryable=True)
+    return failures.unforeseen(error)
 
 
 def _timeout(job: Job) -> StepError:
     error = StepError("Timeout", f"{job.what} was not done in {job.command.timeout_ms} ms", retryable=True)
     LOGGER.warning("%s", error.message, extra=job.told)
     return error
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "its text cannot be read"
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    if seconds is None or not math.isfinite(seconds):
-        return None
-    return min(max(0, round(seconds * 1000)), MAX_ID - 1)
 
 
 def _checked(job: Job, output: object) -> Outgoing:

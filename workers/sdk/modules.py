@@ -1,4 +1,4 @@
-"""Which sagas and handlers do the user's own modules bring?"""
+"""Which sagas, handlers and jobs do the user's own modules bring?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import Saga
 
 from .handlers import HandlerTable, registered
+from .jobs.functions import JobTable, registered_jobs
 
 SAGAS: Final = "ORCHESTRIX_SAGAS"
 WORKERS: Final = "ORCHESTRIX_WORKERS"
@@ -38,16 +39,26 @@ def load_sagas(names: Sequence[str]) -> list[Saga]:
 def load_handlers(names: Sequence[str]) -> HandlerTable:
     """The handlers that the modules define or import by name.
 
-    Raises `ConfigError` that names the module and says what is wrong with it.
+    Raises `ConfigError` that names the module and says what is wrong with it: it may have jobs alone, but not nothing.
     """
     table = HandlerTable()
     for module in load_modules(names, WORKERS):
         theirs = [one for one in registered if _belongs(one.handler, module)]
-        if not theirs:
-            raise ConfigError(f'{WORKERS}: {_where(module)} has no handler: write @handles("cmd.…") above a function')
+        if not theirs and not any(_belongs(one.function, module) for one in registered_jobs):
+            what = 'has no handler and no job: write @handles("cmd.…") or @job("…") above a function'
+            raise ConfigError(f"{WORKERS}: {_where(module)} {what}")
         for command, handler in theirs:
             table.add(command, handler)
     return table
+
+
+def load_jobs(names: Sequence[str]) -> JobTable:
+    """The jobs that the modules define or import by name.
+
+    Raises `ConfigError` that names the module and says what is wrong with it, or where a job has two functions.
+    """
+    modules = load_modules(names, WORKERS)
+    return JobTable(one for one in registered_jobs if any(_belongs(one.function, module) for module in modules))
 
 
 def load_modules(names: Sequence[str], setting: str) -> list[ModuleType]:

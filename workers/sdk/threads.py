@@ -1,13 +1,30 @@
-"""How does a handler that is no coroutine run beside the event loop?"""
+"""How does an author's function run: in the event loop, or beside it in a thread?"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
+import inspect
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether the function runs in the event loop, so that it can be cancelled."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call(function: Callable[..., Any], *arguments: object) -> Any:
+    """The answer of `function`: an `async def` runs in the loop, any other in a thread. Raises what it raises."""
+    if not is_async(function):
+        return await in_thread(function, *arguments)
+    answer = function(*arguments)
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:
@@ -36,3 +53,32 @@ async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:
     if error is not None:
         raise error
     return result
+
+
+class Done(Generic[T]):
+    """An answer that is there already: `await` returns it at once, and it is as true as the answer."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        yield from ()
+        return self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+
+def ask(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+    """What `work` answers in `loop`: to be awaited there; any other thread waits for it here.
+
+    Raises what `work` raises, and `asyncio.CancelledError` if the loop has ended.
+    """
+    if asyncio._get_running_loop() is loop:
+        return work()
+    if loop.is_closed():
+        raise asyncio.CancelledError("the worker has ended")
+    try:
+        return Done(asyncio.run_coroutine_threadsafe(work(), loop).result())
+    except concurrent.futures.CancelledError:
+        raise asyncio.CancelledError("the worker does not listen any more") from None

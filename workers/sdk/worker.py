@@ -18,6 +18,7 @@ from .desk import Counts, Desk
 from .guard import Guard
 from .handlers import HandlerTable
 from .intake import Intake
+from .jobs.runner import JobRunner
 from .outage import Outage
 from .reporter import Reporter
 from .runners import Runners
@@ -30,12 +31,18 @@ LAST_WORD = 1.0
 class Worker:
     """Serves the command queues of its handlers: look at the saga, do the work, publish the event, acknowledge.
 
-    Holds nothing that another worker needs: it may end at any time. Raises `ConfigError` for a handler whose command
-    belongs to no saga of the catalog.
+    Beside them it runs `jobs`, if it has any. Holds nothing that another worker needs: it may end at any time. Raises
+    `ConfigError` for a handler whose command belongs to no saga of the catalog.
     """
 
     def __init__(
-        self, broker: Broker, database: Database, catalog: Catalog, handlers: HandlerTable, settings: Settings
+        self,
+        broker: Broker,
+        database: Database,
+        catalog: Catalog,
+        handlers: HandlerTable,
+        settings: Settings,
+        jobs: JobRunner | None = None,
     ) -> None:
         for command in handlers:
             if catalog.command(command) is None:
@@ -46,6 +53,7 @@ class Worker:
         self._handlers = handlers
         self._settings = settings.worker
         self._parts: _Parts | None = None
+        self.jobs = jobs
         self.counts = Counts()
 
     @property
@@ -59,10 +67,18 @@ class Worker:
             consumer = await self._broker.consume(self.queues, self._settings.window)
             self._parts = _Parts(self, consumer)
             await self._parts.start()
+        if self.jobs is not None:
+            await self.jobs.start()
 
     async def stop(self) -> None:
         """Takes nothing new, gives back what has not begun, and waits up to `worker.stop_timeout` seconds for the rest
-        to end and to be reported."""
+        to end and to be reported; see `JobRunner.stop` for jobs."""
+        parts = [self._stop()] if self.jobs is None else [self._stop(), self.jobs.stop()]
+        for error in await asyncio.gather(*parts, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _stop(self) -> None:
         parts, self._parts = self._parts, None
         if parts is not None:
             await parts.stop(self._settings.stop_timeout)

@@ -30,7 +30,7 @@ COMMANDS = {
     ("config",): {"show"},
 }
 LATER = {
-    *{"jobs", "schedules", "cluster", "drain", "registry", "shards", "coordinator", "job-queue"},
+    *{"schedules", "cluster", "drain", "registry", "shards", "coordinator"},
     *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
 }
 
@@ -86,7 +86,7 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["dev", "--port", "65536"],
         ["dev", "--port", "-1"],
         ["worker", "--concurrency", "0"],
-        ["worker", "--job-queue", "x"],
+        ["worker", "--job-queue"],
         ["serve", "--roles"],
     ],
 )

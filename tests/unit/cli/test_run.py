@@ -243,7 +243,13 @@ def test_a_worker_serves_what_it_is_told(served: Shell, runtime: Runtime) -> Non
     [call] = runtime.calls
     assert (call.queues, call.settings.worker.concurrency) == (["cmd.a", "cmd.b"], 3)
     assert served("worker").code == 0
-    assert runtime.calls[-1].queues == []
+    assert (runtime.calls[-1].queues, runtime.calls[-1].job_queues) == ([], [])
+
+
+def test_a_worker_runs_the_jobs_that_it_is_told(served: Shell, runtime: Runtime) -> None:
+    assert served("worker", "--job-queue", "search", "--job-queue", "bulk").code == 0
+    [call] = runtime.calls
+    assert (call.queues, call.job_queues) == ([], ["search", "bulk"])
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])

@@ -1,0 +1,32 @@
+"""What does an error that an author's function raised say of the failure?"""
+
+from __future__ import annotations
+
+import math
+
+from sagas.engine.messages import MAX_ID, StepError
+
+from .errors import StepFailed
+
+
+def said(failure: StepFailed) -> StepError:
+    """The failure as the function has described it."""
+    return StepError(failure.type, failure.message, failure.retryable, _milliseconds(failure.retry_after))
+
+
+def unforeseen(error: BaseException) -> StepError:
+    """The failure behind an error that the function did not foresee: another try may help."""
+    return StepError(type(error).__name__, _text(error), retryable=True)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "its text cannot be read"
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    if seconds is None or not math.isfinite(seconds):
+        return None
+    return min(max(0, round(seconds * 1000)), MAX_ID - 1)

@@ -1,0 +1,73 @@
+"""How does a worker say that it lives, and which attempts it holds?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app import clock
+from app.broker.port import Broker, Outgoing, Topology
+from app.broker.topology import WORKER_HEARTBEAT
+from app.errors import ConfigError, Unavailable
+from app.lifecycle import Wake
+from sagas.engine.messages import dump
+from workers.sdk.context import LOGGER
+
+from .floor import Floor
+from .reports import moment
+
+
+class Beat:
+    """Beats every so many seconds, and at once when the broker is there again; a beat that is lost is not repeated.
+
+    Before each beat it declares `topology`, for a broker that was restarted may have forgotten the worker's ear.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topology: Topology,
+        worker_id: str,
+        queues: Sequence[str],
+        floor: Floor,
+        every: float,
+    ) -> None:
+        self._broker, self._topology = broker, topology
+        self._worker_id, self._queues, self._floor, self._every = worker_id, list(queues), floor, every
+        self._complaint = ""
+        self._wake = Wake()
+        broker.on_up(lambda generation: self._wake.set())
+
+    async def round(self) -> None:
+        """Declares, beats, and waits for the next time."""
+        if await self._broker.wait_up(self._every):
+            await self.declare()
+            await self._broker.publish([self._message()], timeout=self._every / 2)
+            await self._wake.wait(self._every)
+
+    async def declare(self) -> None:
+        """Declares the topology, if the broker is there."""
+        try:
+            await self._broker.declare(self._topology)
+        except ConfigError as wrong:
+            if str(wrong) != self._complaint:
+                LOGGER.error("%s", wrong)
+            self._complaint = str(wrong)
+        except Unavailable:
+            return  # the next beat comes with the connection
+
+    def _message(self) -> Outgoing:
+        now = clock.now()
+        fields = {
+            "workerId": self._worker_id,
+            "queues": self._queues,
+            "jobs": [{"jobId": one.job_id, "historyId": one.history_id} for one in self._floor.held],
+            "timestamp": moment(now),
+        }
+        return Outgoing(
+            exchange=WORKER_HEARTBEAT,
+            routing_key=self._worker_id,
+            body=dump(fields),
+            message_id=clock.uuid7(),
+            type="worker.heartbeat",
+            timestamp=now,
+        )

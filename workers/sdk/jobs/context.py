@@ -1,0 +1,146 @@
+"""What does a job know about its attempt, and how does it talk?"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from app import clock
+from app.persistence.words import cleaned
+from sagas.engine.messages import dump, load
+
+from .dispatch import Dispatch
+from .halt import Halt, JobCancelled
+
+T = TypeVar("T")
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+MAX_LOG: Final = 8000
+"""Characters of a log message; what is behind them is cut."""
+MAX_PROGRESS: Final = 4096
+"""Bytes of JSON."""
+
+
+class Voice(Protocol):
+    """Where a job's words go."""
+
+    async def log(self, level: str, message: str) -> None:
+        """Takes a line over; waits while there is no room for it."""
+
+    async def progress(self, value: Mapping[str, Any]) -> None:
+        """Takes over how far the job is."""
+
+
+class Ask(Protocol):
+    """Has something done in the worker's event loop, for whoever asks: the loop itself, or a thread, which waits."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], /) -> Awaitable[T]:
+        """The answer, to be awaited in the loop; there already in a thread."""
+
+
+class JobContext:
+    """One attempt of a job. In a job's thread `log`, `progress` and `wait_cancelled` are called without `await`.
+
+    `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with.
+    """
+
+    def __init__(self, order: Dispatch, queue: str, voice: Voice, halt: Halt, ask: Ask) -> None:
+        self.job_id = order.job_id
+        self.history_id = order.history_id
+        self.name = order.handler
+        self.queue = queue
+        self.payload: Any = order.payload
+        self.attempt = order.attempt
+        self.correlation_id = order.correlation_id
+        self.timeout = order.timeout
+        self._ends = math.inf if order.timeout is None else clock.monotonic() + order.timeout
+        self._voice, self._halt, self._ask = voice, halt, ask
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that the attempt has left, never below 0; infinite without a time-out."""
+        return max(0.0, self._ends - clock.monotonic())
+
+    def log(self, message: object, level: str = "info") -> Awaitable[None]:
+        """Writes a line into the job's log, which is kept in order; waits while too many are under way.
+
+        A text of more than 8,000 characters is cut. Raises `ValueError` for a level other than debug, info, warning and
+        error, `JobCancelled` once the attempt has ended.
+        """
+        if level not in LEVELS:
+            raise ValueError(f"{level!r} is no level: write {', '.join(LEVELS)}")
+        text = _cut(cleaned(str(message)))
+        return self._speak(lambda: self._voice.log(level, text))
+
+    def progress(self, done: float | Mapping[str, Any]) -> Awaitable[None]:
+        """Says how far the job is: a percentage, or a JSON object of at most 4 KiB. Only the last word counts.
+
+        Raises `ValueError` or `TypeError` for what is neither, `JobCancelled` once the attempt has ended.
+        """
+        value = _progress(done)
+        return self._speak(lambda: self._voice.progress(value))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job is to stop: it was cancelled, its time is over, or the worker ends.
+
+        A job that has seen this to be true and then returns counts as stopped, not as done.
+        """
+        if self._halt.cause is None and not self._halt.over:
+            return False
+        self._halt.noticed = True
+        return True
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why it is to stop; None while it is not."""
+        return self._why if self.cancelled else None
+
+    def raise_if_cancelled(self) -> None:
+        """Raises `JobCancelled` if the job is to stop."""
+        if (reason := self.cancel_reason) is not None:
+            raise JobCancelled(reason)
+
+    def wait_cancelled(self, timeout: float | None = None) -> Awaitable[bool]:
+        """Waits until the job is to stop, at most `timeout` seconds; the answer is `cancelled`."""
+
+        async def wait() -> bool:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._halt.wait()
+            except TimeoutError:
+                pass
+            return self.cancelled
+
+        return self._ask(wait)
+
+    def _speak(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        if self._halt.over:
+            raise JobCancelled(self._why)
+        try:
+            return self._ask(work)
+        except asyncio.CancelledError:  # a thread has waited for room until the attempt had ended
+            raise JobCancelled(self._why) from None
+
+    @property
+    def _why(self) -> str:
+        return self._halt.reason or "the job has ended"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_LOG else f"{text[:MAX_LOG]}… ({len(text) - MAX_LOG} characters more)"
+
+
+def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(done, Mapping):
+        body = dump(dict(done))
+        if len(body) > MAX_PROGRESS:
+            raise ValueError(f"progress is {len(body)} bytes of JSON, at most {MAX_PROGRESS} are allowed")
+        return load(body)
+    if isinstance(done, bool) or not isinstance(done, int | float):
+        raise TypeError(f"progress is a percentage or a mapping, not a {type(done).__name__}")
+    if not 0 <= done <= 100:
+        raise ValueError(f"progress is a percentage from 0 to 100, not {done}")
+    return {"percent": done}

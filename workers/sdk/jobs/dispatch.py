@@ -1,0 +1,96 @@
+"""What does a dispatch ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.engine.messages import MAX_ID, Unreadable, load
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One attempt of a job, as it was sent. `status` and `logs` are the queues where its words go.
+
+    `timeout_ms` is None where the attempt may take as long as it likes.
+    """
+
+    job_id: str
+    history_id: str
+    handler: str
+    payload: Any
+    attempt: int
+    timeout_ms: int | None
+    correlation_id: str
+    status: str
+    logs: str
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that the attempt has."""
+        return None if self.timeout_ms is None else self.timeout_ms / 1000
+
+    @property
+    def told(self) -> dict[str, object]:
+        """What a log line about the attempt carries."""
+        return {"correlation_id": self.correlation_id, "job_id": self.job_id, "history_id": self.history_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The word to stop, for one attempt or, without `history_id`, for any attempt of the job."""
+
+    job_id: str
+    history_id: str | None
+    reason: str
+
+
+def read(body: bytes) -> Dispatch:
+    """The dispatch in `body`. Raises `Unreadable`."""
+    fields = load(body)
+    channels = fields.get("channels")
+    if not isinstance(channels, dict):
+        raise Unreadable("channels: must be an object")
+    return Dispatch(
+        job_id=_required(fields, "jobId"),
+        history_id=_required(fields, "historyId"),
+        handler=_required(fields, "handler"),
+        payload=fields.get("payload"),
+        attempt=_number(fields, "attempt"),
+        timeout_ms=None if fields.get("timeoutMs") is None else _number(fields, "timeoutMs"),
+        correlation_id=_required(fields, "correlationId"),
+        status=_required(channels, "status"),
+        logs=_required(channels, "logs"),
+    )
+
+
+def read_cancel(body: bytes) -> Cancel:
+    """The word to stop in `body`. Raises `Unreadable`."""
+    fields = load(body)
+    return Cancel(
+        job_id=_required(fields, "jobId"),
+        history_id=_text(fields, "historyId"),
+        reason=_text(fields, "reason") or "",
+    )
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise Unreadable(f"{name}: must be a string")
+    return value or None
+
+
+def _required(fields: Mapping[str, Any], name: str) -> str:
+    value = _text(fields, name)
+    if value is None:
+        raise Unreadable(f"{name}: is missing")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
+        raise Unreadable(f"{name}: must be a whole number above 0")
+    return value

@@ -1,0 +1,68 @@
+"""How did an attempt end: what does the function's answer or error amount to?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, load
+from workers.sdk.errors import StepFailed
+from workers.sdk.failures import said, unforeseen
+
+from .halt import Cause, Halt
+
+Status = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
+_BAD: Final = (TypeError, ValueError, RecursionError, Unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The last word of an attempt."""
+
+    status: Status
+    result: Mapping[str, Any] | None = None
+    error: StepError | None = None
+
+
+def returned(value: object) -> Ending:
+    """The ending of a function that has returned `value`."""
+    try:
+        return Ending("SUCCEEDED", result=_checked(value))
+    except _BAD as bad:
+        return Ending("FAILED", error=StepError("BadResult", f"the job's result cannot be sent: {bad}", False))
+
+
+def raised(error: BaseException) -> Ending:
+    """The ending of a function that has raised `error`."""
+    return Ending("FAILED", error=said(error) if isinstance(error, StepFailed) else unforeseen(error))
+
+
+def halted(halt: Halt, more: str = "") -> Ending:
+    """The ending of a function that was told to stop."""
+    if halt.cause is Cause.CANCELLED:
+        return Ending("CANCELLED", error=StepError("Cancelled", halt.reason + more, retryable=False))
+    type = "Timeout" if halt.cause is Cause.TIMED_OUT else "WorkerStopped"
+    return Ending("FAILED", error=StepError(type, halt.reason + more, retryable=True))
+
+
+def unknown(handler: str, queue: str) -> Ending:
+    """The ending of a job that no function here does.
+
+    It is not given back in the hope of another worker: where none knows the job it would go round for ever, and where
+    the broker counts, into the dead letters. So whoever submitted it is told at once.
+    """
+    message = f"a worker of queue {queue} has no function for job {handler!r}: all workers of a queue need all its jobs"
+    return Ending("FAILED", error=StepError("UnknownJob", message, retryable=False))
+
+
+def _checked(value: object) -> Mapping[str, Any] | None:
+    """The result, proved to be readable by its reader."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f"it is a {type(value).__name__}: return a mapping, or None")
+    body = dump(dict(value))
+    if len(body) > MAX_DATA:
+        raise ValueError(f"it has {len(body)} bytes, at most {MAX_DATA} are allowed")
+    return load(body)

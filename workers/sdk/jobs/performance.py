@@ -1,0 +1,98 @@
+"""How does a job's function run, and how is it brought to its end?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
+
+from workers.sdk.context import LOGGER
+from workers.sdk.threads import call, is_async
+
+from .context import JobContext
+from .endings import Ending, halted, raised, returned
+from .functions import JobFunction
+from .halt import Cause, Halt
+
+Call = Callable[..., Coroutine[Any, Any, Any]]
+LATE: Final = 2.0
+"""Seconds by which the coordinator's word that the time is over may come before the worker says so itself: a job that
+was stopped by the coordinator has timed out, one that a worker stops has failed."""
+LAST: Final = 5.0
+"""Seconds in which a function that was cancelled may still clean up before the attempt ends without it."""
+
+
+class Outcome(NamedTuple):
+    """What came of the call."""
+
+    value: object = None
+    error: BaseException | None = None
+
+
+class Performance:
+    """One function at work: it ends by itself, or is told to stop, then cancelled, then left alone."""
+
+    def __init__(
+        self, function: JobFunction, context: JobContext, halt: Halt, told: Mapping[str, object], how: Call = call
+    ) -> None:
+        self._function, self._context, self._halt, self._told, self._how = function, context, halt, told, how
+        self._work: asyncio.Task[Outcome] | None = None
+
+    async def run(self) -> Ending:
+        """How it ended. A thread, or a function that does not let itself be cancelled, may still go on then."""
+        if self._halt.cause is not None:
+            return halted(self._halt)
+        work = self._work = asyncio.create_task(self._outcome(), name=f"job {self._context.history_id}")
+        try:
+            timeout = self._context.timeout
+            await _first(work, self._halt.wait(), None if timeout is None else timeout + LATE)
+            if not work.done():
+                self._time_out()
+                await _first(work, self._halt.urgent(), self._function.grace)
+            if not work.done():
+                await self._cancel(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        return self._judged(work)
+
+    async def gone(self) -> None:
+        """Waits until nothing of it runs any more."""
+        if self._work is not None:
+            await asyncio.wait([self._work])
+
+    async def _outcome(self) -> Outcome:
+        try:
+            return Outcome(await self._how(self._function.function, self._context))
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            return Outcome(error=error)
+
+    def _time_out(self) -> None:
+        timeout = self._context.timeout
+        if timeout is not None:  # else it was told to stop: the first word counts
+            self._halt.set(Cause.TIMED_OUT, f"it did not end within {timeout:g} s")
+
+    async def _cancel(self, work: asyncio.Task[Outcome]) -> None:
+        if is_async(self._function.function):  # the thread behind another would go on, and nobody would wait for it
+            work.cancel()
+            await asyncio.wait([work], timeout=LAST)
+
+    def _judged(self, work: asyncio.Task[Outcome]) -> Ending:
+        if not work.done():
+            LOGGER.warning("job %s was told to stop and goes on, unheard", self._context.name, extra=self._told)
+            return halted(self._halt, "; it did not stop in time, and may go on unheard")
+        value, error = work.result()
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            LOGGER.warning("job %s failed", self._context.name, exc_info=error, extra=self._told)
+        if self._halt.cause is not None and (error is not None or self._halt.noticed):
+            return halted(self._halt)
+        return returned(value) if error is None else raised(error)
+
+
+async def _first(work: asyncio.Task[Outcome], other: Coroutine[Any, Any, None], timeout: float | None) -> None:
+    """Waits for the end of `work` or of `other`, or for `timeout` seconds."""
+    waiting = asyncio.create_task(other)
+    try:
+        await asyncio.wait({work, waiting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,135 @@
+"""How does a worker of jobs start, run and stop?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from app import clock
+from app.broker.port import Broker, Consumer, Delivery
+from app.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_topology
+from app.errors import ConfigError, Unavailable
+from app.lifecycle import Loop
+from workers.sdk.context import LOGGER
+
+from .attempt import Attempt
+from .beat import Beat
+from .dispatch import Dispatch
+from .ear import PREFETCH, Ear
+from .feed import Feed
+from .floor import Floor, JobCounts
+from .functions import JobTable, check_queue
+from .intake import Intake
+from .performance import LAST
+
+LAST_WORD: Final = 2.0
+"""Seconds that the last words get at least to reach the broker."""
+
+
+class JobRunner:
+    """Serves job queues: at most `places` attempts at once, each held by a beat every `beat` seconds.
+
+    `worker_id` is its name on the wire, another one at each start. Raises `ConfigError` for a queue that cannot be one,
+    or if there is no job.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        jobs: JobTable,
+        queues: Sequence[str],
+        *,
+        worker_id: str,
+        places: int,
+        stop_timeout: float,
+        beat: float,
+    ) -> None:
+        if not jobs:
+            raise ConfigError('this worker has no job to run: name a module with @job("…") by ORCHESTRIX_WORKERS')
+        for queue in queues:
+            check_queue(queue)
+        self.queues = tuple(dict.fromkeys(queues or jobs.queues))
+        self.worker_id = worker_id
+        self.topology = worker_topology(worker_id, self.queues)
+        self.counts = JobCounts()
+        self._broker, self._jobs = broker, jobs
+        self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
+        self._parts: _Parts | None = None
+
+    async def start(self) -> None:
+        """Begins to take jobs as soon as the broker is there; returns at once."""
+        if self._parts is None:
+            with suppress(ConfigError, Unavailable):  # the first beat does so again, and says what is wrong
+                await self._broker.declare(self.topology)
+            jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
+            words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True)
+            self._parts = _Parts(self, jobs, words)
+            await self._parts.start()
+
+    async def stop(self) -> None:
+        """Takes nothing new, and lets jobs go on for up to `stop_timeout` seconds.
+
+        What has not ended then is told to stop and reported as failed, so that another attempt begins elsewhere at
+        once: within about eight seconds more.
+        """
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.stop(self._stop_timeout)
+
+    def make(self, order: Dispatch, delivery: Delivery) -> Attempt:
+        """An attempt that has not begun."""
+        feed = Feed(self._broker, job_channels(order.job_id))
+        return Attempt(order, self._jobs.get(order.handler), delivery, feed, self.worker_id)
+
+
+class _Parts:
+    """The loops of a runner that runs."""
+
+    def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
+        self._consumers = jobs, words
+        self.floor = Floor(jobs, runner._places, runner.make, runner.counts)
+        self._intake = Intake(runner._broker, jobs, self.floor, runner.counts)
+        self._beat = Beat(runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat)
+        self._loops = (
+            Loop("worker beat", self._beat.round),
+            Loop("words to stop", Ear(words, self.floor.cancel).round),
+            Loop("job places", self.floor.round),
+            Loop("job intake", self._intake.round),
+        )
+
+    async def start(self) -> None:
+        for loop in self._loops:
+            await loop.start()
+
+    async def stop(self, timeout: float) -> None:
+        ends = clock.monotonic() + timeout
+        self.floor.stopping = True
+        await self._halt()
+        await self.floor.give_back()
+        if not await self._quiet(max(0.0, ends - clock.monotonic())):
+            LOGGER.warning("%d jobs did not end in time and are given up", len(self.floor.attempts))
+            self.floor.hurry("the worker stopped before the job had ended")
+            await self._quiet(LAST + LAST_WORD)
+        await self.floor.clear()
+        self._intake.stop()
+        for loop in reversed(self._loops):
+            await loop.stop()
+        for consumer in self._consumers:
+            await consumer.close()
+
+    async def _halt(self) -> None:
+        try:
+            async with asyncio.timeout(2.0):
+                await self.floor.follow()
+        except TimeoutError:
+            LOGGER.warning("the broker does not answer; it will give the jobs that come to others")
+
+    async def _quiet(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.floor.quiet.wait()
+        except TimeoutError:
+            return False
+        return True
