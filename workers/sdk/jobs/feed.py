@@ -24,6 +24,8 @@ MOST: Final = 1000
 MOST_BYTES: Final = 1024 * 1024
 """So much of one attempt may be under way; then whoever has more to say waits."""
 BATCH: Final = 200
+CALM: Final = 20
+"""While more is under way, progress waits: what is older by then is not worth sending."""
 PROGRESS_EVERY: Final = 0.5
 """Seconds between two words of which only the last counts."""
 LOOK: Final = 0.25
@@ -49,7 +51,7 @@ class Feed:
 
     async def put(self, make: Make) -> None:
         """Takes a word over, as soon as there is room. Raises `JobCancelled` once the last word is said."""
-        while not self._closed and (len(self._waiting) >= MOST or self._bytes >= MOST_BYTES):
+        while not self._closed and self._is_full:
             self._room.clear()
             await self._room.wait()
         if self._closed:
@@ -57,10 +59,12 @@ class Feed:
         self._add(make)
 
     def show(self, make: Make) -> None:
-        """Takes a word over that the next one of its kind replaces, if that comes before it is sent."""
+        """Takes a word over that the next one of its kind replaces, if that comes before it could be sent."""
         if self._closed:
             raise JobCancelled("the job has ended")
         self._latest = make
+        if len(self._waiting) < CALM and self._due <= clock.monotonic():
+            self._flush()
         self._wake.set()
 
     def end(self, make: Make) -> None:
@@ -91,6 +95,10 @@ class Feed:
 
     # What waits.
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= MOST or self._bytes >= MOST_BYTES
+
     def _add(self, make: Make) -> None:
         message = make(self.last + 1)
         self.last += 1
@@ -108,7 +116,7 @@ class Feed:
         """Waits until there is something to send."""
         while True:
             wait = max(0.0, self._due - clock.monotonic())
-            if not wait:
+            if not wait and len(self._waiting) < CALM:
                 self._flush()
             if self._waiting:
                 return

@@ -1,0 +1,159 @@
+"""How does a test run jobs on virtual time, over a broker in memory, and see all that a worker says?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from app.broker.port import Delivery, Exchange, Outgoing, Topology
+from app.broker.topology import DEAD, DISPATCH, JOB_CANCEL, WORKER_HEARTBEAT, job_channels, logs_queue, status_queue
+from app.testing.memory_broker import MemoryServer
+from app.testing.memory_client import MemoryBroker
+from app.testing.virtual_time import VirtualLoop
+from sagas.engine.messages import dump
+from tests.support import eventually
+from workers.sdk.jobs.functions import DEFAULT_QUEUE, Function, JobFunction, JobTable
+from workers.sdk.jobs.runner import JobRunner
+
+T = TypeVar("T")
+GRACE = 10.0
+BASE = Topology(exchanges=(Exchange(DEAD, "direct"),))
+
+
+def dispatch(handler: str, number: int = 1, **changes: Any) -> bytes:
+    """The dispatch of job `j-{number}` as its attempt `h-{number}`."""
+    job_id = changes.get("jobId", f"j-{number}")
+    fields = {
+        "jobId": job_id,
+        "historyId": f"h-{number}",
+        "handler": handler,
+        "payload": {"number": number},
+        "attempt": 1,
+        "timeoutMs": None,
+        "correlationId": f"c-{number}",
+        "channels": {"status": status_queue(job_id), "logs": logs_queue(job_id)},
+    }
+    return dump({**fields, **changes})
+
+
+class House:
+    """A broker, and a worker when `open` has made it. `said` are the bodies that the broker has taken, in order."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.server = MemoryServer(Random(1), pace=lambda: 0.001)
+        self.server.taps.append(self)
+        self.said: list[dict[str, Any]] = []
+        self.beats: list[tuple[float, dict[str, Any]]] = []
+        self.dead: list[Outgoing] = []
+        self.acknowledged: list[Delivery] = []
+
+    def play(self, story: Coroutine[Any, Any, T]) -> T:
+        """What the story returns."""
+        return self.loop.run_until_complete(story)
+
+    async def open(
+        self,
+        queues: Sequence[str] = (),
+        *,
+        places: int = 10,
+        stop_timeout: float = 30.0,
+        worker_id: str = "worker-1",
+        **functions: Function,
+    ) -> JobRunner:
+        """A worker of these functions, by the names of their jobs."""
+        table = JobTable(JobFunction(name, DEFAULT_QUEUE, function, GRACE) for name, function in functions.items())
+        self.broker = MemoryBroker(self.server, topology=BASE)
+        self.runner = JobRunner(
+            self.broker, table, queues, worker_id=worker_id, places=places, stop_timeout=stop_timeout, beat=10.0
+        )
+        await self.broker.start()
+        await self.runner.start()
+        await eventually(lambda: self.beats, deadline=5.0, message="the first beat")
+        return self.runner
+
+    async def close(self) -> None:
+        """The worker stops as at SIGTERM."""
+        await self.runner.stop()
+        await self.broker.stop()
+
+    def send(
+        self, handler: str, *numbers: int, queue: str = DEFAULT_QUEUE, channels: bool = True, **fields: Any
+    ) -> None:
+        """Dispatches jobs; with their channels, unless the broker has lost them."""
+        for number in numbers or (1,):
+            body = dispatch(handler, number, **fields)
+            if channels:
+                self.server.declare(job_channels(json.loads(body)["jobId"]))
+            self.put(body, queue)
+
+    def put(self, body: bytes, queue: str = DEFAULT_QUEUE) -> None:
+        """Somebody puts a message into a queue of jobs."""
+        name = DISPATCH + queue
+        self.server.put(name, Outgoing("", name, body, "m"))
+
+    async def stop_job(self, number: int = 1, reason: str = "by hand", **changes: Any) -> None:
+        """Tells all workers that a job is to stop."""
+        fields = {"jobId": f"j-{number}", "historyId": f"h-{number}", "reason": reason, **changes}
+        other = MemoryBroker(self.server)
+        await other.start()
+        await other.wait_up()
+        await other.publish([Outgoing(JOB_CANCEL, f"j-{number}", dump(fields), "m")])
+        await other.stop()
+
+    # What the broker has seen.
+
+    def published(self, message: Outgoing, queues: Sequence[str]) -> None:
+        body = json.loads(message.body)
+        if message.exchange == WORKER_HEARTBEAT:
+            self.beats.append((self.loop.time(), body))
+        elif message.exchange == DEAD:
+            self.dead.append(message)
+        elif queues and message.exchange == "":
+            self.said.append({**body, "queue": queues[0]})
+
+    def acknowledging(self, delivery: Delivery) -> None:
+        self.acknowledged.append(delivery)
+
+    def of(self, number: int = 1) -> list[dict[str, Any]]:
+        """What was said of a job."""
+        return [one for one in self.said if one["jobId"] == f"j-{number}"]
+
+    def statuses(self, number: int = 1) -> list[str]:
+        """Its statuses."""
+        return [one["status"] for one in self.of(number) if "status" in one]
+
+    def messages(self, number: int = 1) -> list[str]:
+        """Its log."""
+        return [one["message"] for one in self.of(number) if "message" in one]
+
+    def last(self, number: int = 1) -> dict[str, Any]:
+        """The latest word of a job."""
+        return self.of(number)[-1]
+
+    async def ended(self, *numbers: int, within: float = 60.0) -> None:
+        """Waits until these jobs have had their last words, and the worker holds them no more."""
+        final = {"SUCCEEDED", "FAILED", "CANCELLED"}
+        wanted = numbers or (1,)
+
+        def over() -> bool:
+            return all(final & set(self.statuses(one)) for one in wanted)
+
+        await eventually(over, deadline=within, message=f"jobs {wanted} ended: {self.said}")
+
+    async def says(self, status: str, number: int = 1, within: float = 60.0) -> None:
+        """Waits for a status."""
+        await eventually(lambda: status in self.statuses(number), deadline=within, message=f"{status}: {self.said}")
+
+    async def later(self, seconds: float) -> None:
+        """Lets so much time pass."""
+        ends = self.loop.time() + seconds
+        await eventually(lambda: self.loop.time() >= ends, deadline=seconds + 1.0)
+
+
+def tasks() -> int:
+    """How many tasks there are."""
+    return len([one for one in asyncio.all_tasks() if not one.done()])

@@ -1,0 +1,532 @@
+"""Which jobs are run, how are they held, and what is said of them?"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.broker.topology import DISPATCH, job_channels, logs_queue, status_queue
+from app.errors import ConfigError
+from app.testing.virtual_time import elapse
+from tests.support import eventually
+from workers import JobContext, Permanent, Retry
+from workers.sdk.jobs import floor
+from workers.sdk.jobs.functions import JobTable
+from workers.sdk.jobs.runner import JobRunner
+
+from .house import House, dispatch, tasks
+
+
+async def echo(context: JobContext) -> Any:
+    await context.log(f"attempt {context.attempt}")
+    await context.progress(50)
+    await context.log("half", level="warning")
+    return {"payload": context.payload}
+
+
+class Gate:
+    """A job that tells when it begins and ends when it is let."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.open = asyncio.Event()
+
+    async def __call__(self, context: JobContext) -> None:
+        self.begun.append(context.payload["number"])
+        await self.open.wait()
+
+    async def has_begun(self, count: int) -> None:
+        """Waits until so many have begun."""
+        await eventually(lambda: len(self.begun) >= count, deadline=30.0, message=f"{count} begun: {self.begun}")
+
+
+@pytest.mark.req("S0-11", "S0-14", "S0-15", "S0-25", "S0-26")
+def test_a_job_says_all_that_happens_by_one_number_on_its_own_channels(house: House) -> None:
+    async def days() -> None:
+        await house.open(echo=echo)
+        house.send("echo")
+        await house.ended()
+        who = {"jobId": "j-1", "historyId": "h-1", "workerId": "worker-1"}
+        nothing = {"result": None, "error": None}
+        status, logs = status_queue("j-1"), logs_queue("j-1")
+        first, second, third, fourth, fifth = house.of()
+        assert first == {**who, "seq": 1, "status": "RUNNING", "progress": None, **nothing, "queue": status}
+        assert {**second, "at": None} == {
+            **who,
+            "seq": 2,
+            "level": "info",
+            "message": "attempt 1",
+            "at": None,
+            "queue": logs,
+        }
+        assert second["at"].startswith("2026-01-01T00:16:40.")
+        assert second["at"].endswith("Z")
+        assert third == {**who, "seq": 3, "status": "RUNNING", "progress": {"percent": 50}, **nothing, "queue": status}
+        assert (fourth["seq"], fourth["level"], fourth["message"], fourth["queue"]) == (4, "warning", "half", logs)
+        assert fifth == {
+            **who,
+            "seq": 5,
+            "status": "SUCCEEDED",
+            "progress": {"percent": 50},
+            "error": None,
+            "result": {"payload": {"number": 1}},
+            "lastLogSeq": 4,
+            "queue": status,
+        }
+        assert house.runner.counts.succeeded == 1
+
+    house.play(days())
+
+
+def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_begins_then(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate)
+        house.server.raise_alarm("disk")
+        house.send("gate")
+        await house.later(5.0)
+        assert (house.acknowledged, gate.begun) == ([], [])
+        house.server.clear_alarm()
+        await gate.has_begun(1)
+        assert [one.queue for one in house.acknowledged] == [f"{DISPATCH}default"]
+        assert house.statuses() == ["RUNNING"]
+        assert house.server.depth(f"{DISPATCH}default") == 0
+        gate.open.set()
+        await house.ended()
+
+    house.play(days())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Permanent("Gone", "no such index"), {"type": "Gone", "message": "no such index", "retryable": False}),
+        (
+            Retry(after=30, message="busy"),
+            {"type": "Retry", "message": "busy", "retryable": True, "retryAfterMs": 30_000},
+        ),
+        (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
+        (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
+    ],
+)
+def test_an_error_is_told_with_what_may_help(house: House, error: BaseException, said: dict[str, Any]) -> None:
+    async def fail(context: JobContext) -> None:
+        await context.log("tries")
+        raise error
+
+    async def days() -> None:
+        await house.open(fail=fail)
+        house.send("fail")
+        await house.ended()
+        last = house.last()
+        assert (last["status"], last["error"], last["result"], last["lastLogSeq"]) == ("FAILED", said, None, 2)
+
+    house.play(days())
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        (7, "it is a int: return a mapping, or None"),
+        ({"x": float("nan")}, "not JSON compliant"),
+        ({"x": "y" * 70_000}, "it has 70008 bytes, at most 65536 are allowed"),
+        ({"x": object()}, "not JSON serializable"),
+        ({"x": "\0"}, "nul-or-lone-surrogate"),
+    ],
+)
+def test_a_result_that_cannot_be_sent_fails_the_job_for_good(house: House, result: Any, sentence: str) -> None:
+    async def odd(context: JobContext) -> Any:
+        return result
+
+    async def days() -> None:
+        await house.open(odd=odd)
+        house.send("odd")
+        await house.ended()
+        error = house.last()["error"]
+        assert (error["type"], error["retryable"]) == ("BadResult", False)
+        assert sentence in error["message"]
+
+    house.play(days())
+
+
+def test_a_job_that_nobody_knows_fails_at_once_and_is_not_given_back(house: House) -> None:
+    async def days() -> None:
+        await house.open(echo=echo)
+        house.send("other")
+        await house.ended()
+        (last,) = house.of()
+        assert (last["status"], last["seq"], last["lastLogSeq"]) == ("FAILED", 1, 0)
+        assert last["error"]["retryable"] is False
+        assert "queue default has no function for job 'other'" in last["error"]["message"]
+        await eventually(lambda: len(house.acknowledged) == 1, deadline=5.0)
+
+    house.play(days())
+
+
+UNREADABLE = [
+    (b"null", "not-an-object"),
+    (b"{}", "channels: must be an object"),
+    (dispatch("echo", channels={"status": "s"}), "logs: is missing"),
+    (dispatch("echo", jobId=7, channels={"status": "s", "logs": "l"}), "jobId: must be a string"),
+    (dispatch("echo", attempt=0), "attempt: must be a whole number above 0"),
+    (dispatch("echo", timeoutMs="soon"), "timeoutMs: must be a whole number above 0"),
+    (dispatch(""), "handler: is missing"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), UNREADABLE, ids=[reason for _, reason in UNREADABLE])
+def test_a_dispatch_that_cannot_be_read_goes_to_the_dead_letters_as_it_came(
+    house: House, body: bytes, reason: str
+) -> None:
+    async def days() -> None:
+        await house.open(echo=echo)
+        house.put(body)
+        house.send("echo", 2)
+        await house.ended(2)
+        await eventually(lambda: len(house.acknowledged) == 2, deadline=5.0)
+        (letter,) = house.dead
+        assert (letter.routing_key, letter.body) == (f"{DISPATCH}default", body)
+        assert str(letter.headers["x-reason"]).startswith(reason)
+
+    house.play(days())
+
+
+def test_no_more_jobs_run_at_once_than_there_are_places_and_others_may_have_the_rest(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(places=2, gate=gate)
+        house.send("gate", *range(1, 8))
+        await gate.has_begun(2)
+        await house.later(20.0)
+        assert len(gate.begun) == 2
+        queue = house.server._queues[f"{DISPATCH}default"]
+        assert len(queue.ready) == 5, "nothing is kept from other workers"
+        gate.open.set()
+        await house.ended(*range(1, 8))
+        assert sorted(gate.begun) == list(range(1, 8))
+
+    house.play(days())
+
+
+def test_what_was_given_back_often_is_kept_until_there_is_a_place(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(["a", "b", "c"], places=1, gate=gate)
+        house.server.delivery_limit = 2 * floor.BOUNCES
+        for queue, numbers in (("a", range(1, 20)), ("b", range(20, 40)), ("c", range(40, 60))):
+            house.send("gate", *numbers, queue=queue)
+        gate.open.set()
+        await house.ended(*range(1, 60), within=600.0)
+        assert (sorted(gate.begun), house.dead) == (list(range(1, 60)), [])
+
+    house.play(days())
+
+
+def test_a_second_copy_of_a_dispatch_changes_nothing_while_it_runs_and_when_it_is_over(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate)
+        house.send("gate", 1, 1)
+        await gate.has_begun(1)
+        await eventually(lambda: len(house.acknowledged) == 2, deadline=5.0)
+        gate.open.set()
+        await house.ended()
+        house.send("gate", 1)
+        await eventually(lambda: len(house.acknowledged) == 3, deadline=5.0)
+        assert (gate.begun, house.statuses()) == ([1], ["RUNNING", "SUCCEEDED"])
+        assert house.runner.counts.joined == 2
+
+    house.play(days())
+
+
+def test_a_dispatch_that_went_back_before_it_was_acknowledged_is_begun_by_whoever_gets_it_next(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        gate.open.set()
+        await house.open(gate=gate)
+        house.server.raise_alarm("disk")
+        house.send("gate")
+        await house.later(3.0)
+        await house.runner._parts.floor._consumer.reopen()  # type: ignore[union-attr]
+        await house.later(3.0)
+        house.server.clear_alarm()
+        await house.ended()
+        assert gate.begun == [1]
+        assert house.server.depth(f"{DISPATCH}default") == 0
+
+    house.play(days())
+
+
+@pytest.mark.req("S0-18")
+def test_a_worker_beats_with_all_that_it_holds(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        runner = await house.open(["default", "bulk"], gate=gate)
+        house.send("gate", 1, 2)
+        await gate.has_begun(2)
+        await house.later(25.0)
+        times = [at for at, _ in house.beats]
+        assert [round(later - earlier) for earlier, later in pairwise(times)][-2:] == [10, 10]
+        _, beat = house.beats[-1]
+        jobs = sorted(beat.pop("jobs"), key=lambda one: one["jobId"])
+        assert jobs == [{"jobId": "j-1", "historyId": "h-1"}, {"jobId": "j-2", "historyId": "h-2"}]
+        assert beat.pop("timestamp").endswith("Z")
+        assert beat == {"workerId": "worker-1", "queues": ["default", "bulk"]}
+        gate.open.set()
+        await house.ended(1, 2)
+        await house.later(11.0)
+        assert house.beats[-1][1]["jobs"] == []
+        assert runner.counts.succeeded == 2
+
+    house.play(days())
+
+
+def test_a_worker_beats_at_once_when_the_broker_is_back(house: House) -> None:
+    async def days() -> None:
+        await house.open(echo=echo)
+        await house.later(12.0)
+        house.server.stop()
+        await house.later(33.0)
+        house.server.start()
+        back = house.loop.time()
+        await house.broker.wait_up()
+        await eventually(lambda: house.beats[-1][0] > back, deadline=6.0)
+
+    house.play(days())
+
+
+def test_a_worker_that_dies_beats_no_more_and_its_job_is_nobodys(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        process = house.loop.process("worker")
+        await process.spawn(house.open(gate=gate))
+        house.send("gate")
+        await gate.has_begun(1)
+        process.on_death.append(house.broker.sever)
+        process.kill()
+        seen = len(house.beats)
+        await house.later(60.0)
+        assert len(house.beats) == seen
+        assert house.statuses() == ["RUNNING"]
+        assert house.server.depth(f"{DISPATCH}default") == 0, "it was acknowledged early: only the beats tell"
+
+    house.play(days())
+
+
+def test_sigterm_takes_no_more_and_lets_jobs_end(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate)
+        house.send("gate")
+        await gate.has_begun(1)
+        stopping = asyncio.create_task(house.close())
+        await elapse(0.1)
+        house.send("gate", 2)
+        await house.later(12.0)
+        assert (gate.begun, house.beats[-1][1]["jobs"]) == ([1], [{"jobId": "j-1", "historyId": "h-1"}])
+        gate.open.set()
+        began = house.loop.time()
+        await stopping
+        assert house.loop.time() - began < 1.0
+        assert house.statuses() == ["RUNNING", "SUCCEEDED"]
+        assert house.server.depth(f"{DISPATCH}default") == 1
+
+    house.play(days())
+
+
+def test_sigterm_gives_up_what_does_not_end_so_that_another_attempt_begins_at_once(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate, stop_timeout=5.0)
+        house.send("gate", 1, 2)
+        await gate.has_begun(2)
+        began = house.loop.time()
+        await house.close()
+        assert house.loop.time() - began == pytest.approx(5.0, abs=0.5)
+        for number in (1, 2):
+            error = house.last(number)["error"]
+            assert (house.statuses(number), error["retryable"]) == (["RUNNING", "FAILED"], True)
+            assert (error["type"], error["message"]) == (
+                "WorkerStopped",
+                "the worker stopped before the job had ended",
+            )
+
+    house.play(days())
+
+
+def test_a_stop_without_a_broker_is_not_held_up(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate, stop_timeout=5.0)
+        house.send("gate")
+        await gate.has_begun(1)
+        house.server.stop()
+        began = house.loop.time()
+        await house.close()
+        assert house.loop.time() - began < 20.0
+        assert house.statuses() == ["RUNNING"]
+
+    house.play(days())
+
+
+@pytest.mark.req("S0-12")
+def test_a_job_that_waits_is_cancelled_after_its_grace(house: House) -> None:
+    cleaned = []
+
+    async def wait(context: JobContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(context.cancel_reason)
+
+    async def days() -> None:
+        await house.open(wait=wait)
+        house.send("wait")
+        await house.says("RUNNING")
+        began = house.loop.time()
+        await house.stop_job(reason="not needed")
+        await house.says("CANCELLED")
+        assert house.loop.time() - began == pytest.approx(10.0, abs=0.2)
+        assert house.last()["error"] == {"type": "Cancelled", "message": "not needed", "retryable": False}
+        assert cleaned == ["not needed"]
+        assert house.runner.counts.cancelled == 1
+
+    house.play(days())
+
+
+def test_a_job_that_listens_ends_at_once_and_says_so(house: House) -> None:
+    async def listen(context: JobContext) -> None:
+        if await context.wait_cancelled():
+            await context.log("cleans up")
+            context.raise_if_cancelled()
+
+    async def days() -> None:
+        await house.open(listen=listen)
+        house.send("listen", 1, 2)
+        await house.says("RUNNING", 2)
+        began = house.loop.time()
+        await house.stop_job(1)
+        await house.ended(1)
+        assert house.loop.time() - began < 0.2
+        assert (house.statuses(1), house.messages(1)) == (["RUNNING", "CANCELLED"], ["cleans up"])
+        assert (house.last(1)["lastLogSeq"], house.statuses(2)) == (2, ["RUNNING"])
+        await house.stop_job(2, historyId=None)
+        await house.ended(2)
+        assert house.statuses(2) == ["RUNNING", "CANCELLED"]
+
+    house.play(days())
+
+
+def test_a_word_for_another_attempt_concerns_nobody_here(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate)
+        house.send("gate")
+        await gate.has_begun(1)
+        await house.stop_job(1, historyId="h-0")
+        await house.later(15.0)
+        assert house.statuses() == ["RUNNING"]
+        gate.open.set()
+        await house.ended()
+        assert house.statuses() == ["RUNNING", "SUCCEEDED"]
+
+    house.play(days())
+
+
+def test_a_job_that_was_cancelled_before_its_dispatch_came_is_not_begun(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate)
+        await house.stop_job(1)
+        await house.later(60.0)
+        house.send("gate")
+        await house.ended()
+        assert (gate.begun, house.statuses()) == ([], ["CANCELLED"])
+        await eventually(lambda: len([one for one in house.acknowledged if DISPATCH in one.queue]) == 1, deadline=5.0)
+
+    house.play(days())
+
+
+def test_a_word_that_cannot_be_read_is_passed_over(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        await house.open(gate=gate)
+        house.send("gate")
+        await gate.has_begun(1)
+        await house.stop_job(1, jobId=None)
+        await house.stop_job(1)
+        await house.ended()
+
+    house.play(days())
+
+
+def test_a_job_has_its_time_and_no_more(house: House) -> None:
+    remaining = []
+
+    async def slow(context: JobContext) -> None:
+        remaining.append((context.timeout, round(context.remaining)))
+        while not context.cancelled:
+            await asyncio.sleep(0.5)
+
+    async def days() -> None:
+        await house.open(slow=slow)
+        house.send("slow", timeoutMs=3000)
+        began = house.loop.time()
+        await house.ended()
+        assert house.loop.time() - began == pytest.approx(5.0, abs=0.6), "the coordinator's word may come first"
+        assert house.last()["error"] == {
+            "type": "Timeout",
+            "message": "it did not end within 3 s",
+            "retryable": True,
+        }
+        assert remaining == [(3.0, 3)]
+
+    house.play(days())
+
+
+def test_jobs_leave_nothing_behind(house: House) -> None:
+    async def days() -> None:
+        await house.open(echo=echo)
+        await house.later(1.0)
+        before = tasks()
+        for first in range(1, 200, 50):
+            house.send("echo", *range(first, first + 50))
+            await house.ended(*range(first, first + 50))
+        await eventually(lambda: tasks() == before, deadline=5.0)
+        parts = house.runner._parts
+        assert parts is not None
+        assert (parts.floor.attempts, parts.floor._tasks, parts.floor._kept) == ({}, set(), [])
+
+    house.play(days())
+
+
+def test_what_is_remembered_has_an_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floor, "MOST_REMEMBERED", 3)
+
+    async def days() -> None:
+        memory: floor.Memory[int] = floor.Memory()
+        for number in range(5):
+            memory.put(str(number), number)
+        assert [memory.get(str(number)) for number in range(5)] == [None, None, 2, 3, 4]
+        await elapse(floor.REMEMBERED + 1)
+        assert memory.get("4") is None
+
+    house.play(days())
+
+
+def test_a_worker_without_jobs_or_with_a_queue_that_cannot_be_is_refused(house: House) -> None:
+    async def days() -> None:
+        with pytest.raises(ConfigError, match=r"no job to run: name a module with @job"):
+            JobRunner(None, JobTable(), ["x"], worker_id="w", places=1, stop_timeout=1, beat=1)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"'a b' cannot be a job queue"):
+            await house.open(["a b"], echo=echo)
+
+    house.play(days())
+
+
+def test_the_channels_of_a_job_have_one_reader_each() -> None:
+    for queue in job_channels("j-1").queues:
+        assert queue.arguments == {"x-queue-type": "quorum", "x-single-active-consumer": True}
