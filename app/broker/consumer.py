@@ -69,6 +69,7 @@ class AmqpConsumer(Listener):
         self._step_due = self._paused = self._reopen = self._closed = False
         self._idle_checks = 0
         self._complaint = ""
+        self._lost_hooks: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -118,6 +119,9 @@ class AmqpConsumer(Listener):
 
     def alive(self, delivery: Delivery) -> bool:
         return self._channel is not None and self._channel.lost is None and delivery.session == self._session
+
+    def when_lost(self, hook: Callable[[], None]) -> None:
+        self._lost_hooks.append(hook)
 
     async def pause(self) -> None:
         self._paused = True
@@ -175,6 +179,9 @@ class AmqpConsumer(Listener):
         if consumer_tag in self._shares.get(queue, ()):
             log.warning("the broker cancelled the subscription to %s", queue)
             del self._shares[queue]  # its other shares go the same way
+            if self._lost_hooks:
+                self._forget()
+                self._reopen = True
             self._changed.set()
 
     def on_lost(self, lost: ChannelLost) -> None:
@@ -187,12 +194,14 @@ class AmqpConsumer(Listener):
 
     def _forget(self) -> None:
         """The deliveries of this channel are nobody's any more: the broker gives them out again."""
-        self._channel = None
+        was_open, self._channel = self._channel is not None, None
         self._inbox.clear()
         self._unfinished.clear()
         self._shares.clear()
         self._tags.clear()
         self._applied.set()
+        for hook in self._lost_hooks if was_open else ():
+            hook()
 
     # The task that keeps a channel open and its subscriptions as they are wanted.
 
@@ -317,7 +326,8 @@ class AmqpConsumer(Listener):
                 link.abort(f"the broker answers nothing on an open connection ({e})")
             return  # a refusal says nothing about our subscription
         ready = sum(count[0] for _, count in counts if count is not None)
-        self._idle_checks = self._idle_checks + 1 if ready and not self._unfinished else 0
+        idle = ready and not self._unfinished and self._own is None  # its queues may serve another one
+        self._idle_checks = self._idle_checks + 1 if idle else 0
         forgotten = [queue for queue, count in counts if count is None or count[1] == 0]
         if forgotten or self._idle_checks > 1:
             log.warning("the broker delivers nothing from %s: opening the channel again", forgotten or self._queues)

@@ -147,6 +147,12 @@ class Consumer(Protocol):
     def alive(self, delivery: Delivery) -> bool:
         """Whether the channel that brought the delivery is still open, so that an ack can reach the broker."""
 
+    def when_lost(self, hook: Callable[[], None]) -> None:
+        """`hook()` is called at once when a channel has ended, for whatever reason: its deliveries are nobody's now.
+
+        A subscription that the broker ends counts as such an end, and a new channel is opened then. Must not block.
+        """
+
     async def pause(self) -> None:
         """Take nothing new, keep what was delivered: cancels the subscription, leaves the channel open."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from typing import Final, NamedTuple, TypeVar
 
 from pamqp import commands
@@ -25,7 +25,7 @@ AT_A_TIME: Final = 6
 LET_GO: Final = 0.1
 """Seconds between missing a queue and creating it. Created within some 20 ms of its deletion, RabbitMQ (3.10) neither
 tells the old consumers nor lets them go: they swallow what the new queue sends them."""
-_DENIED, _MISSING = 403, 404
+_DENIED, _MISSING, _LOCKED = 403, 404, 405
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -72,7 +72,7 @@ async def declare(link: Link, topology: Topology) -> None:
     """Exchanges, then queues, then bindings. Goes on where one is wrong, and raises one ConfigError that names all."""
     complaints = await _declare_all(link, [_exchange(one) for one in topology.exchanges], pause=0)
     complaints += await _declare_all(link, [_queue(one) for one in topology.queues], pause=LET_GO)
-    complaints += await _bind(link, topology.bindings)
+    complaints += await _bind(link, topology.bindings, {one.name for one in topology.queues if one.exclusive})
     if complaints:
         raise ConfigError("; ".join(complaints))
 
@@ -80,6 +80,7 @@ async def declare(link: Link, topology: Topology) -> None:
 class _Wanted(NamedTuple):
     what: str
     request: Callable[[bool], Frame]
+    exclusive: bool = False
 
 
 def _exchange(one: Exchange) -> _Wanted:
@@ -101,7 +102,7 @@ def _queue(one: Queue) -> _Wanted:
             arguments=dict(one.arguments),
         )
 
-    return _Wanted(f"queue {one.name}", request)
+    return _Wanted(f"queue {one.name}", request, one.exclusive)
 
 
 async def _declare_all(link: Link, wanted: Sequence[_Wanted], pause: float) -> list[str]:
@@ -115,6 +116,8 @@ async def _declare_all(link: Link, wanted: Sequence[_Wanted], pause: float) -> l
 
 
 async def _declare(link: Link, one: _Wanted, seen: _Refusal | None) -> str | None:
+    if one.exclusive and seen is not None and seen.code == _LOCKED:
+        return None  # the broker has not missed our last connection yet; whoever reads the queue asks again
     if seen is not None and seen.code != _MISSING:
         return f"{one.what}: {seen.text}"
     refusal = await _try(link, one, passive=False)
@@ -151,7 +154,7 @@ async def _try(link: Link, one: _Wanted, *, passive: bool) -> _Refusal | None:
     return None
 
 
-async def _bind(link: Link, bindings: Iterable[Binding]) -> list[str]:
+async def _bind(link: Link, bindings: Iterable[Binding], exclusive: Set[str]) -> list[str]:
     complaints: list[str] = []
     channel: Channel | None = None
     for one in bindings:
@@ -163,6 +166,8 @@ async def _bind(link: Link, bindings: Iterable[Binding]) -> list[str]:
         except (ChannelLost, ValueError, TypeError) as e:
             if isinstance(e, ChannelLost) and not e.code:
                 raise
+            if isinstance(e, ChannelLost) and one.queue in exclusive and e.code in (_MISSING, _LOCKED):
+                continue
             complaints.append(f"binding of {one.queue} to {one.exchange}: {e}")
     if channel is not None:
         await channel.close()

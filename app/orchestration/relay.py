@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from app import clock, crash
 from app.broker.port import Broker, LinkState, Outcome, Published, Topology
-from app.broker.topology import from_json
+from app.broker.topology import from_json, once_each
 from app.errors import ConfigError, RetryLater
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
@@ -25,6 +25,8 @@ from sagas.engine.transition import block
 
 log = logging.getLogger("orchestrix.relay")
 
+AT_ONCE = 50
+"""Rows whose queues are declared together: a broker makes some eighty in a second."""
 MEMORY = 20_000
 """Rows that wait in memory; beyond that their claims run out and they are read again."""
 LATE = 1.0
@@ -50,7 +52,8 @@ class OutboxRelay:
 
     Rows that this process has just committed come by `take` and are claimed already. Rows whose claim ran out, of
     whichever node, are claimed by a scan: only the oldest of each saga, so that no first copy overtakes an older one.
-    No transaction is open while it publishes. A row whose confirm did not come is sent again beside the others, so that
+    No transaction is open while it publishes. A row that brings its own queues waits beside the others until they are
+    declared. A row whose confirm did not come is sent again beside the others, so that
     a queue that does not answer holds up nobody else; if it is not confirmed before its claim runs out, it is left to
     the next scan of any node.
     """
@@ -65,15 +68,18 @@ class OutboxRelay:
         self._node = node
         self._batch = batch
         self._waiting: deque[_Claimed] = deque()
+        self._bringing: deque[_Claimed] = deque()
         self._doubtful: deque[_Claimed] = deque()
         self._in_hand: dict[str, OutboxRow] = {}
         self._confirmed: list[OutboxRow] = []
         self._send_wake, self._again_wake, self._scan_wake, self._delete_wake = Wake(), Wake(), Wake(), Wake()
+        self._bring_wake = Wake()
         self._pause = POLL_MIN
         self._expecting_until = 0.0
         self._loops = [
             Loop("outbox relay", self._send),
             Loop("outbox relay, second try", self._send_again),
+            Loop("outbox relay, new queues", self._send_bringing),
             Loop("outbox scan", self._scan),
             Loop("outbox delete", self._delete),
         ]
@@ -90,9 +96,11 @@ class OutboxRelay:
             await loop.stop()
         with suppress(RetryLater):
             await self._delete_confirmed()
-            left = [one.row.id for one in (*self._waiting, *self._doubtful)] + list(self._in_hand)
+            queued = (*self._waiting, *self._bringing, *self._doubtful)
+            left = [one.row.id for one in queued] + list(self._in_hand)
             self._in_hand.clear()
             self._waiting.clear()
+            self._bringing.clear()
             self._doubtful.clear()
             if left:
                 await self._database.run(lambda tx: outbox.release(tx, left))
@@ -100,10 +108,13 @@ class OutboxRelay:
     def take(self, rows: Iterable[OutboxRow]) -> None:
         """Send these rows, which this node has committed with a claim of its own not longer ago than a commit takes."""
         until = clock.monotonic() + self.lease * 0.6
-        self._waiting.extend(_Claimed(until, row) for row in rows)
-        while len(self._waiting) > MEMORY:
-            self._waiting.pop()
-        self._send_wake.set()
+        for row in rows:
+            (self._waiting if row.topology is None else self._bringing).append(_Claimed(until, row))
+        for queue, wake in ((self._waiting, self._send_wake), (self._bringing, self._bring_wake)):
+            while len(queue) > MEMORY:
+                queue.pop()
+            if queue:
+                wake.set()
 
     def poke(self) -> None:
         """Rows without a claim may have been committed: look at once.
@@ -119,8 +130,8 @@ class OutboxRelay:
         self._scan_wake.set()
 
     def _link_up(self, _generation: int) -> None:
-        self._send_wake.set()
-        self._again_wake.set()
+        for wake in (self._send_wake, self._again_wake, self._bring_wake):
+            wake.set()
         self.poke()
 
     async def _send(self) -> None:
@@ -138,10 +149,28 @@ class OutboxRelay:
         await self._publish([one for one in batch if not one.apart])
         await self._publish_apart([one for one in batch if one.apart])
 
-    def _next_batch(self, queue: deque[_Claimed]) -> list[_Claimed]:
+    async def _send_bringing(self) -> None:
+        """Rows with queues of their own, which are declared first; a batch that fails comes again."""
+        if not self._bringing or self._broker.state is not LinkState.UP:
+            await self._bring_wake.wait(1.0 if self._bringing else None)
+            return
+        batch = self._next_batch(self._bringing, AT_ONCE)
+        self._in_hand.update((one.row.id, one.row) for one in batch)
+        try:
+            await self._broker.declare(once_each(from_json(one.row.topology) for one in batch))
+        except ConfigError as wrong:
+            log.warning("%s", wrong)
+        except BaseException:
+            self._bringing.extendleft(reversed(batch))
+            for one in batch:
+                self._in_hand.pop(one.row.id, None)
+            raise
+        await self._publish(batch)
+
+    def _next_batch(self, queue: deque[_Claimed], most: int | None = None) -> list[_Claimed]:
         now = clock.monotonic()
         batch: list[_Claimed] = []
-        while queue and len(batch) < self._batch:
+        while queue and len(batch) < (most or self._batch):
             one = queue.popleft()
             if one.until > now:
                 batch.append(one)
@@ -187,11 +216,11 @@ class OutboxRelay:
             self._again_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
-        return sum((from_json(row.topology) for row in rows if row.topology is not None), self._topology)
+        return once_each([self._topology, *(from_json(row.topology) for row in rows if row.topology is not None)])
 
     async def _scan(self) -> None:
         """Claims what nobody sends; sleeps until the next claim runs out, or until it is poked."""
-        if self._broker.state is LinkState.UP and len(self._waiting) < self._batch:
+        if self._broker.state is LinkState.UP and len(self._waiting) + len(self._bringing) < self._batch:
             claimed = await self._database.run(
                 lambda tx: outbox.claim(tx, self._node, lease_s=self.lease, limit=self._batch)
             )
@@ -233,7 +262,7 @@ class OutboxRelay:
         now = self._database.now()
         late: dict[Pair, list[tuple[int, str, int]]] = {}
         for row in rows:
-            if (now - row.created_at).total_seconds() > LATE:
+            if row.timeout_ms and (now - row.created_at).total_seconds() > LATE:
                 late.setdefault(pair_of(row.saga), []).append((row.instance_id, row.id, row.timeout_ms))
         for pair, moved in late.items():
             await instances.confirmed_late(tx, pair, sorted(moved))

@@ -33,6 +33,7 @@ __all__ = [
     "Filter",
     "Holding",
     "attempts",
+    "balance",
     "beaten",
     "by_histories",
     "due",
@@ -57,10 +58,9 @@ __all__ = [
 _UP: Final = ("ALIVE", "DRAINING")
 """The states of nodes that may still read what they own."""
 _FIELDS: Final = tuple(field.name for field in fields(Job))
-_FIXED: Final = frozenset(
-    "id queue executor_group handler payload routing retries timeout_ms created_by correlation_id created_at"
-    " schedule_id due_at saga instance_id step".split()
-)
+_ORDER: Final = ("id", "queue", "executor_group", "handler", "payload", "routing", "retries", "timeout_ms")
+_ORIGIN: Final = ("created_by", "correlation_id", "created_at", "schedule_id", "due_at", "saga", "instance_id", "step")
+_FIXED: Final = frozenset(_ORDER + _ORIGIN)
 _MOVING: Final = tuple(name for name in _FIELDS if name not in _FIXED)
 _INSERT: Final = BulkInsert(jobs, _FIELDS, key=("id",))
 _UPDATE: Final = BulkUpdate(jobs, match=("id", "version"), change=_MOVING)
@@ -252,6 +252,15 @@ async def loads(connection: Connection) -> dict[str, int]:
     table = jobs.c
     query = select(table.owner, func.count()).where(table.channels == 1, table.owner.is_not(None))
     return {str(node): int(count) for node, count in await connection.execute(query.group_by(table.owner))}
+
+
+async def balance(connection: Connection) -> dict[str, int]:
+    """How many jobs each coordinator owns that takes jobs; those without any too."""
+    table = nodes.c
+    query = select(table.id, table.roles).where(table.state == "ALIVE")
+    takers = {row.id: 0 for row in await connection.execute(query) if "coordinator" in row.roles.split(",")}
+    owned = await loads(connection)
+    return {node: owned.get(node, 0) for node in takers}
 
 
 async def by_histories(connection: Connection, history_ids: Iterable[str]) -> dict[str, Job]:

@@ -1,0 +1,148 @@
+"""What follows from what workers say of themselves?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from app.broker.port import Broker, Consumer, Delivery
+from app.broker.topology import beats_queue
+from app.domain import jobs as rules
+from app.domain.jobs import PENDING, Attempt, Job
+from app.errors import Conflict, RetryLater
+from app.jobs import messages
+from app.jobs.events import Stop
+from app.jobs.sweeps import Office
+from app.lifecycle import Loop, Service
+from app.persistence import jobs
+from app.persistence.engine import Transaction
+from sagas.engine.messages import Unreadable
+
+log = logging.getLogger("orchestrix.jobs")
+
+BATCH: Final = 200
+_LONG_OVER: Final = timedelta(seconds=30)
+
+
+class Beats:
+    """Notes which attempts are held, and tells those to stop that are not to go on; but only while this node leads.
+
+    So a cancel reaches a worker that was away, and so does the news that its attempt is over. Beats that are lost are
+    no loss: the next ones come soon. What others hear is thrown away, so that it does not pile up.
+    """
+
+    def __init__(self, broker: Broker, node: str) -> None:
+        self._broker = broker
+        self._node = node
+        self._office: Office | None = None
+        self._consumer: Consumer | None = None
+        self._loop = Loop("beats of workers", self._round)
+
+    async def start(self) -> None:
+        """Begins to listen."""
+        self._consumer = await self._broker.consume([beats_queue(self._node)], prefetch=BATCH)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        await self._loop.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    def duty(self, office: Office) -> Service:
+        """What the leader starts to have beats heeded."""
+        return _Heeding(self, office)
+
+    def heed(self, office: Office | None) -> None:
+        """Beats are heeded for that leader from now on, or for nobody."""
+        self._office = office
+
+    async def _round(self) -> None:
+        assert self._consumer is not None, "it has begun"
+        deliveries = await self._consumer.receive(BATCH, linger=0.05)
+        await self._consumer.acknowledge(deliveries)
+        held, office = _held(deliveries), self._office
+        if office is None or not held:
+            return
+        try:
+            await _Hearing(office).hear(held)
+        except RetryLater as away:
+            log.debug("beats are lost: %s", away)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heeding:
+    beats: Beats
+    office: Office
+
+    async def start(self) -> None:
+        self.beats.heed(self.office)
+
+    async def stop(self) -> None:
+        self.beats.heed(None)
+
+
+class _Hearing:
+    """What one leader does with the attempts that workers hold."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    async def hear(self, held: set[str]) -> None:
+        """Notes them, and answers."""
+        async with self._office.database.read() as connection:
+            current = await jobs.by_histories(connection, held)
+            known = await jobs.histories(connection, held - current.keys())
+        going = [name for name, job in current.items() if job.state == rules.RUNNING]
+        if going:
+            await self._office.database.run(lambda tx: jobs.beaten(tx, going))
+        stops = [stop for name, job in current.items() if (stop := _stop(name, job)) is not None]
+        stops += await self._of_others(known)
+        if stops:
+            self._office.stop(stops)
+        await self._reopen([stop.job for stop in stops])
+
+    async def _of_others(self, known: dict[str, Attempt]) -> list[Stop]:
+        """Attempts that were followed by others."""
+        found: list[Stop] = []
+        for name, attempt in known.items():
+            async with self._office.database.read() as connection:
+                job = await jobs.get(connection, attempt.job_id)
+            if job is not None:
+                found.append(Stop(job, name, "this attempt is over"))
+        return found
+
+    async def _reopen(self, told: Iterable[Job]) -> None:
+        """A worker that talks into queues that were deleted makes them anew: somebody has to clear them away."""
+        now = self._office.database.now()
+        ids = [job.id for job in told if job.finished_at is not None and now - job.finished_at > _LONG_OVER]
+        if ids:
+            try:
+                await self._office.database.run(lambda tx: self._write(tx, ids))
+            except Conflict as first:
+                log.debug("somebody else was first: %s", first)
+
+    async def _write(self, tx: Transaction, ids: Sequence[str]) -> None:
+        found = [job for job in (await jobs.lock(tx, ids)).values() if job.ended and not job.channels]
+        now = self._office.database.now()
+        await jobs.store(tx, [(job.version, rules.reopened(job, now)) for job in found])
+
+
+def _held(deliveries: Iterable[Delivery]) -> set[str]:
+    held: set[str] = set()
+    for delivery in deliveries:
+        try:
+            held.update(messages.read_beat(delivery.body).histories)
+        except Unreadable as refused:
+            log.debug("a beat cannot be read: %s", refused)
+    return held
+
+
+def _stop(name: str, job: Job) -> Stop | None:
+    """What a worker is told that holds this attempt of the job, which is its last one."""
+    if job.ended or job.state == PENDING:
+        return Stop(job, name, job.cancel_reason or "this attempt is over")
+    return Stop(job, name, job.cancel_reason) if job.cancel_reason is not None else None

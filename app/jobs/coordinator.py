@@ -1,0 +1,138 @@
+"""What is a node's whole part in jobs made of, and how does it end without losing one?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from app.broker.port import Broker
+from app.config import ClusterSettings, JobsSettings
+from app.domain.handoff import SHUTDOWN, Limits
+from app.domain.leases import Fence
+from app.errors import RetryLater
+from app.jobs.beats import Beats
+from app.jobs.cancel import Stops
+from app.jobs.dispatch import Dispatcher, Relay
+from app.jobs.events import JobEvents
+from app.jobs.handing import Acks, Giver
+from app.jobs.holdings import Holdings
+from app.jobs.rebalance import Rebalance
+from app.jobs.reconcile import Reconcile
+from app.jobs.sweeps import Office, Orphanage, Sweep, Watchman
+from app.jobs.taking import Taker
+from app.lifecycle import Service, Services, Wake
+from app.persistence.engine import Database
+
+log = logging.getLogger("orchestrix.jobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the part in jobs stands on.
+
+    `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs. `poke`
+    tells the leader, if that is another node, that a job is due; `news` is told which jobs have changed here.
+    """
+
+    database: Database
+    relay: Relay
+    control: Broker
+    open_link: Callable[[int], Broker]
+    cluster: ClusterSettings
+    jobs: JobsSettings
+    poke: Callable[[], None] = lambda: None
+    news: Callable[[Iterable[str]], None] = lambda ids: None
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """One node's part in jobs, under one id. `duties` are what it does beside while it leads.
+
+    It ends by handing over what it owns, unless it is `alone` and nobody could take it, or has been declared dead.
+    """
+
+    node: str
+    around: Surroundings
+    alone: bool = False
+    draining: bool = False
+    due: Wake = field(default_factory=Wake)
+    orphaned: Wake = field(default_factory=Wake)
+    stops: Stops = field(init=False)
+    events: JobEvents = field(init=False)
+    holdings: Holdings = field(init=False)
+    taker: Taker = field(init=False)
+    giver: Giver = field(init=False)
+    rebalance: Rebalance = field(init=False)
+    reconcile: Reconcile = field(init=False)
+    beats: Beats = field(init=False)
+    _services: Services = field(init=False)
+
+    def __post_init__(self) -> None:
+        around, tuned = self.around, self.around.cluster
+        database, control, node = around.database, around.control, self.node
+        self.stops = Stops(control)
+        self.events = JobEvents(database, node, stop=self.stops.tell, due=self.poke, news=around.news)
+        self.holdings = Holdings(database, self.events, node, around.open_link)
+        self.taker = Taker(database, control, self.holdings, node)
+        acks = Acks(control, node)
+        limits = Limits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
+        self.giver = Giver(database, control, self.holdings, acks, node, limits)
+        self.rebalance = Rebalance(database, self.taker, self.giver, node, every=tuned.orphan_check)
+        self.reconcile = Reconcile(database, self.holdings, node, every=tuned.reconcile)
+        self.beats = Beats(control, node)
+        self._services = Services(
+            [control, self.events, self.holdings, acks, self.beats, self.taker, self.reconcile, self.rebalance]
+        )
+
+    @property
+    def count(self) -> int:
+        """How many jobs it reads."""
+        return self.holdings.count
+
+    def poke(self) -> None:
+        """A job is due: the leader looks at once, wherever it is."""
+        self.due.set()
+        self.around.poke()
+
+    async def start(self) -> None:
+        """Begins to take jobs."""
+        await self._services.start()
+
+    async def stop(self) -> None:
+        """Hands over what it owns, then ends."""
+        if not self.alone:
+            await self.drain()
+        await self._services.stop()
+
+    async def abandon(self) -> None:
+        """Ends at once: others have its jobs already."""
+        await self._services.stop()
+
+    async def drain(self) -> None:
+        """Takes no more jobs, and hands over those that it has; returns when others have them, or time is over."""
+        self.draining = True
+        await self.rebalance.stop()
+        await self.taker.stop()
+        try:
+            taken = await self.giver.give(SHUTDOWN)
+        except RetryLater as away:
+            log.warning("jobs cannot be handed over: %s", away)
+        else:
+            if taken:
+                log.info("%d jobs were handed over", taken)
+
+    def duties(self, fence: Fence) -> Service:
+        """What it does while it leads: sends what is due, and looks for what nobody tells it."""
+        around = self.around
+        office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
+        watchman = Watchman(office, around.control, silent=around.jobs.silent)
+        orphanage = Orphanage(office, every=around.cluster.orphan_check)
+        return Services(
+            [
+                Dispatcher(around.database, fence, self.due, around.relay, most_open=around.jobs.max_live),
+                Sweep("time-outs of jobs", watchman.look),
+                Sweep("jobs without owner", orphanage.look, self.orphaned),
+                self.beats.duty(office),
+            ]
+        )

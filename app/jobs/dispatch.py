@@ -1,0 +1,90 @@
+"""How does a job that is due reach a worker, and an owner?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from app import clock
+from app.domain import jobs as rules
+from app.domain.leases import Fence
+from app.jobs import outgoing
+from app.lifecycle import Loop, Wake
+from app.persistence import jobs, leases, outbox
+from app.persistence.engine import Database, Transaction
+from app.persistence.outbox import OutboxRow
+
+log = logging.getLogger("orchestrix.jobs")
+
+BATCH: Final = 100
+NAP: Final = 5.0
+"""Seconds between two looks when nothing is due earlier and nobody says that something is."""
+FULL: Final = 0.5
+"""Seconds until the next look where all is due that may be, and no more may be at work."""
+
+
+class Relay(Protocol):
+    """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row."""
+
+    lease: float
+
+    def take(self, rows: Sequence[OutboxRow]) -> None:
+        """Send these, which this node has just committed under a claim of its own."""
+
+    def poke(self) -> None:
+        """Look for rows that nobody has claimed."""
+
+
+class Dispatcher:
+    """A duty of the leader: sends what is due, at most `most_open` jobs at a time, each write fenced by its term."""
+
+    def __init__(self, database: Database, fence: Fence, wake: Wake, relay: Relay, *, most_open: int) -> None:
+        self._database = database
+        self._fence = fence
+        self._wake = wake
+        self._relay = relay
+        self._most_open = most_open
+        self._loop = Loop("job dispatch", self._round)
+
+    async def start(self) -> None:
+        """Begins to look for jobs that are due."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what is due is left to the next leader."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        wait = await self._until_next()
+        if wait > 0:
+            await self._wake.wait(wait)
+            return
+        rows = await self._database.run(self._write)
+        if rows:
+            log.debug("jobs are dispatched: %d messages", len(rows))
+            self._relay.take(rows)
+        else:
+            await self._wake.wait(FULL)
+
+    async def _write(self, tx: Transaction) -> list[OutboxRow]:
+        due = await jobs.due(tx, BATCH, self._most_open)
+        if not due:
+            return []
+        now = self._database.now()
+        moved = [rules.dispatched(job, clock.uuid7(), now) for job in due]
+        await jobs.store(
+            tx,
+            [(before.version, one.job) for before, one in zip(due, moved, strict=True)],
+            [one.attempt for one in moved if one.attempt is not None],
+        )
+        rows = [outgoing.dispatch(one.job, now) for one in moved]
+        rows += [outgoing.assigned(one.job, now) for one in moved if one.job.owner is None]
+        await outbox.insert(tx, rows, claimed_by=self._fence.holder, lease_s=self._relay.lease)
+        await leases.check(tx, self._fence)
+        return rows
+
+    async def _until_next(self) -> float:
+        async with self._database.read() as connection:
+            due = await jobs.next_due(connection)
+        return NAP if due is None else min(due, NAP)

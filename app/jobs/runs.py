@@ -1,0 +1,27 @@
+"""How do runs of schedules become jobs, and how does one end before its time?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app import clock
+from app.domain import jobs as rules
+from app.domain.jobs import Job
+from app.domain.schedules import Run, Schedule, job_of
+from app.jobs.events import Stop
+from app.persistence import jobs
+from app.persistence.engine import Transaction
+
+
+def made(schedule: Schedule, runs: Sequence[Run], tx: Transaction, by: str | None = None) -> list[Job]:
+    """A job for each run, which `by` wants; the order of the runs is that of their ids."""
+    return [job_of(schedule, run, clock.uuid7(), tx.now(), by) for run in runs]
+
+
+async def cancel(tx: Transaction, ids: Sequence[str], reason: str) -> list[Stop]:
+    """Cancels those that have not ended; which workers are to be told so after the commit."""
+    found = [job for job in (await jobs.lock(tx, ids)).values() if not job.ended]
+    moved = [rules.cancelled(job, reason, tx.now()) for job in found]
+    changed = [(job.version, one.job) for job, one in zip(found, moved, strict=True) if one.job.version != job.version]
+    await jobs.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
+    return [Stop(one.job, one.stop, reason) for one in moved if one.stop is not None]

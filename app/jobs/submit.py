@@ -1,0 +1,128 @@
+"""How is a job put down, so that it is done whatever happens next?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app import clock
+from app.domain.jobs import Job
+from app.errors import Conflict, Contention
+from app.persistence import idempotency, jobs
+from app.persistence.engine import Database, Transaction
+from app.persistence.idempotency import StoredAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants done. `timeout_ms` is the time of each attempt; `after` when the first may begin."""
+
+    queue: str
+    handler: str
+    payload: Any = None
+    retries: int = 0
+    timeout_ms: int | None = None
+    created_by: str = "anonymous"
+    correlation_id: str | None = None
+    after: datetime | None = None
+    schedule_id: str | None = None
+    due_at: datetime | None = None
+    saga: str | None = None
+    instance_id: int | None = None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    """A client's key. `render` makes the answer that is stored with the job."""
+
+    scope: str
+    key: str
+    fingerprint: str
+    render: Callable[[Job], StoredAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The key was used before with the same order: its stored answer."""
+
+    answer: StoredAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReused:
+    """The key was used before with another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An order with this key has not been put down yet."""
+
+
+Submitted = Job | Replayed | KeyReused | InFlight
+
+
+class _KeyTaken(Conflict):
+    """Another order with this key was put down first."""
+
+
+def job_of(order: Order, now: datetime) -> Job:
+    """The job that `order` asks for, with an id of its own."""
+    return Job(
+        id=clock.uuid7(),
+        queue=order.queue,
+        handler=order.handler,
+        payload=order.payload,
+        retries=order.retries,
+        timeout_ms=order.timeout_ms,
+        created_by=order.created_by,
+        correlation_id=order.correlation_id or clock.uuid7(),
+        created_at=now,
+        updated_at=now,
+        wake_at=order.after or now,
+        schedule_id=order.schedule_id,
+        due_at=order.due_at,
+        saga=order.saga,
+        instance_id=order.instance_id,
+        step=order.step,
+    )
+
+
+class Submitter:
+    """Puts jobs down. `poke` lets the leader look at once, wherever it is; it looks by itself a little later."""
+
+    def __init__(self, database: Database, poke: Callable[[], None]) -> None:
+        self._database = database
+        self._poke = poke
+
+    async def submit(self, order: Order, key: OrderKey | None = None) -> Submitted:
+        """The job, committed, or what stands in its way. Raises `Unavailable` and `OutcomeUnknown`."""
+        stored = await self._stored(key) if key is not None else None
+        if stored is not None:
+            return stored
+        job = job_of(order, self._database.now())
+        try:
+            await self._database.run(lambda tx: self._write(tx, job, key), attempts=1 if key else 4)
+        except _KeyTaken:
+            return (await self._stored(key) if key is not None else None) or InFlight()
+        except Contention:
+            if key is None:
+                raise
+            return InFlight()
+        self._poke()
+        return job
+
+    @staticmethod
+    async def _write(tx: Transaction, job: Job, key: OrderKey | None) -> None:
+        if key is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(job)):
+            raise _KeyTaken("another order with this key came first")
+        await jobs.insert(tx, [job])
+
+    async def _stored(self, key: OrderKey) -> Replayed | KeyReused | None:
+        async with self._database.read() as connection:
+            stored = await idempotency.find(connection, key.scope, key.key)
+        if stored is None:
+            return None
+        return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()

@@ -1,0 +1,197 @@
+"""What does the leader look for among the jobs, because nobody tells it?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+from app import clock
+from app.broker.port import Broker, LinkState
+from app.domain import jobs as rules
+from app.domain.handoff import NODE_CRASH
+from app.domain.jobs import FORGOTTEN, ORPHAN_PENDING, OVERDUE, SILENT, Ending, Job
+from app.domain.leases import Fence
+from app.errors import Deposed
+from app.jobs import outgoing
+from app.jobs.dispatch import Relay
+from app.jobs.events import Stop
+from app.lifecycle import Loop, Wake
+from app.persistence import jobs, leases, outbox
+from app.persistence.engine import Database, Transaction
+
+T = TypeVar("T")
+Find = Callable[[Transaction, int], Awaitable[list[Job]]]
+log = logging.getLogger("orchestrix.jobs")
+
+BATCH: Final = 200
+UNOWNED: Final = 30.0
+"""Seconds for which a job that was sent to a worker may be without an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What every duty of the leader stands on.
+
+    `stop` tells workers; `due` says that a job waits for another attempt.
+    """
+
+    database: Database
+    fence: Fence
+    relay: Relay
+    stop: Callable[[Sequence[Stop]], None]
+    due: Callable[[], None]
+
+    async def write(self, work: Callable[[Transaction], Awaitable[list[T]]]) -> list[T]:
+        """What `work` returns, written as the leader of this term unless it is nothing. Raises `Deposed`."""
+        return await self.database.run(partial(self._fenced, work))
+
+    async def _fenced(self, work: Callable[[Transaction], Awaitable[list[T]]], tx: Transaction) -> list[T]:
+        done = await work(tx)
+        if done:
+            await leases.check(tx, self.fence)
+        return done
+
+
+class Sweep:
+    """One duty: looks, then again after so many seconds as that look says, or when it is woken.
+
+    A term that has ended is no failure: there is nothing more to do.
+    """
+
+    def __init__(self, name: str, look: Callable[[], Awaitable[float]], wake: Wake | None = None) -> None:
+        self._name = name
+        self._look = look
+        self._wake = wake or Wake()
+        self._loop = Loop(name, self._round)
+
+    async def start(self) -> None:
+        """Begins to look."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops looking."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        try:
+            seconds = await self._look()
+        except Deposed as over:
+            log.warning("%s: %s", self._name, over)
+            await asyncio.Event().wait()
+        else:
+            await self._wake.wait(seconds)
+
+
+class Watchman:
+    """Ends attempts whose time is over, whose worker is silent, or that the broker has forgotten.
+
+    Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
+    opened last, by its gain of leadership or by the end of an outage: what was sent before is spared for a while.
+    """
+
+    def __init__(self, office: Office, broker: Broker, *, silent: float) -> None:
+        self._office = office
+        self._broker = broker
+        self._silent = silent
+        self._heard_since: datetime | None = None
+        broker.on_up(lambda _generation: self._hear())
+
+    async def look(self) -> float:
+        """Looks once; in how many seconds again."""
+        if self._broker.state is not LinkState.UP:
+            return 1.0
+        if self._heard_since is None:
+            self._hear()
+        await self._end(jobs.unheard, FORGOTTEN, "the broker had lost its memory")
+        await self._end(self._overdue, OVERDUE, "its time is over")
+        await self._end(self._unheard_of, SILENT, "its worker was not heard any more")
+        return await self._until_next()
+
+    def _hear(self) -> None:
+        self._heard_since = self._office.database.now()
+
+    def _spares(self, tx: Transaction) -> bool:
+        since = self._heard_since
+        return since is None or tx.now() - since < timedelta(seconds=self._silent)
+
+    async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
+        found = await jobs.overdue(tx, limit)
+        return [job for job in found if not (self._spares(tx) and self._is_older(job))]
+
+    def _is_older(self, job: Job) -> bool:
+        since = self._heard_since
+        return since is None or job.dispatched_at is None or job.dispatched_at < since
+
+    async def _unheard_of(self, tx: Transaction, limit: int) -> list[Job]:
+        return [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit)
+
+    async def _until_next(self) -> float:
+        async with self._office.database.read() as connection:
+            due = await jobs.next_overdue(connection)
+        most = min(self._silent / 6, 5.0)
+        return most if due is None else min(max(due, 0.1), most)
+
+    async def _end(self, find: Find, ending: Ending, reason: str) -> None:
+        while stops := await self._office.write(partial(self._write, find, ending, reason)):
+            log.warning("%d attempts of jobs are over: %s", len(stops), reason)
+            self._office.stop(stops)
+            self._office.due()
+            if len(stops) < BATCH:
+                return
+
+    async def _write(self, find: Find, ending: Ending, reason: str, tx: Transaction) -> list[Stop]:
+        found = await find(tx, BATCH)
+        now = self._office.database.now()
+        moved = [rules.ended(job, ending, now, clock.uniform(0, 1)) for job in found]
+        changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
+        await jobs.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
+        return [Stop(one.job, one.stop, reason) for one in moved if one.stop is not None]
+
+
+class Orphanage:
+    """Offers jobs whose owner is gone, or that nobody has ever owned, to the nodes that are there."""
+
+    def __init__(self, office: Office, *, every: float) -> None:
+        self._office = office
+        self._every = every
+
+    async def look(self) -> float:
+        """Looks once; in how many seconds again."""
+        await self._all(self._offer)
+        await self._all(self._assign)
+        return min(self._every, UNOWNED / 3)
+
+    async def _all(self, work: Callable[[Transaction], Awaitable[list[Job]]]) -> None:
+        while found := await self._office.write(work):
+            self._office.relay.poke()
+            if len(found) < BATCH:
+                return
+
+    async def _offer(self, tx: Transaction) -> list[Job]:
+        found = await jobs.orphans(tx, self._every, BATCH)
+        if found:
+            owners = sorted({str(job.owner) for job in found})
+            log.warning("%d jobs of %s need another owner", len(found), ", ".join(owners))
+        now = self._office.database.now()
+        fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
+        await self._store(tx, found, fresh)
+        rows = [outgoing.offer(job, NODE_CRASH, now) for job in fresh]
+        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+        return fresh
+
+    async def _assign(self, tx: Transaction) -> list[Job]:
+        found = await jobs.unowned(tx, UNOWNED, BATCH)
+        now = self._office.database.now()
+        fresh = [rules.offered(job, "Unowned", None, now) for job in found]
+        await self._store(tx, found, fresh)
+        await outbox.insert(tx, [outgoing.assigned(job, now) for job in fresh], claimed_by=None, lease_s=0.0)
+        return fresh
+
+    @staticmethod
+    async def _store(tx: Transaction, found: Sequence[Job], fresh: Sequence[Job]) -> None:
+        await jobs.store(tx, [(before.version, job) for before, job in zip(found, fresh, strict=True)])

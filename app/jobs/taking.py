@@ -1,0 +1,176 @@
+"""How does a node become the owner of jobs that need one?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from app.broker.dead_letter import bury
+from app.broker.port import Broker, Consumer, Delivery
+from app.broker.topology import JOB_ASSIGNED, JOB_HANDOFF, handoff_ack
+from app.domain import jobs as rules
+from app.domain.handoff import REBALANCE
+from app.domain.jobs import Job
+from app.errors import RetryLater, SchemaMismatch
+from app.jobs import messages, outgoing
+from app.jobs.holdings import Holdings
+from app.jobs.messages import Offered
+from app.lifecycle import Loop, backoff
+from app.persistence import jobs
+from app.persistence.engine import Database, Transaction
+from sagas.engine.messages import Unreadable
+
+T = TypeVar("T")
+log = logging.getLogger("orchestrix.jobs")
+
+PREFETCH: Final = 20
+"""Few, so that what comes at once is spread over the nodes."""
+
+
+class Queue:
+    """One queue of jobs that need an owner, as long as this node takes any.
+
+    What it does with a batch is `work`, which may be called again with the same batch. While the database is away it
+    keeps what it has.
+    """
+
+    def __init__(self, broker: Broker, name: str, work: Callable[[Sequence[Delivery]], Awaitable[None]]) -> None:
+        self._broker = broker
+        self._name = name
+        self._work = work
+        self._consumer: Consumer | None = None
+        self._working: asyncio.Future[None] | None = None
+        self._loop = Loop(f"takes from {name}", self._round)
+
+    @property
+    def consumer(self) -> Consumer:
+        """The subscription."""
+        assert self._consumer is not None, "it has begun"
+        return self._consumer
+
+    async def begin(self) -> None:
+        """Subscribes, unless it has."""
+        if self._consumer is None:
+            self._consumer = await self._broker.consume([self._name], PREFETCH)
+            await self._loop.start()
+
+    async def leave(self) -> None:
+        """Takes no more: finishes what is being written, and closes the channel, which gives back the rest."""
+        await self._loop.stop()
+        if self._working is not None:
+            await asyncio.gather(self._working, return_exceptions=True)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.close()
+
+    async def _round(self) -> None:
+        consumer = self.consumer
+        batch = await consumer.receive(PREFETCH)
+        failures = 0
+        while batch := [one for one in batch if consumer.alive(one)]:
+            try:
+                self._working = asyncio.ensure_future(self._work(batch))
+                await asyncio.shield(self._working)
+                break
+            except (RetryLater, SchemaMismatch) as away:
+                failures += 1
+                if failures == 1:
+                    log.warning("jobs without owner wait: %s", away)
+                await asyncio.sleep(backoff(failures))
+        await consumer.acknowledge(batch)
+
+
+class Taker:
+    """Takes new jobs, and those that other nodes give away: writes itself down as the owner, reads, then answers.
+
+    Taking is a compare-and-set, so that of two nodes that hear of the same job one becomes the owner.
+    """
+
+    def __init__(self, database: Database, broker: Broker, holdings: Holdings, node: str) -> None:
+        self._database = database
+        self._broker = broker
+        self._holdings = holdings
+        self._node = node
+        self._new = Queue(broker, JOB_ASSIGNED, self._take_new)
+        self._offered = Queue(broker, JOB_HANDOFF, self._take_offered)
+        self._leaving = False
+
+    async def start(self) -> None:
+        """Begins to take."""
+        if not self._leaving:
+            await self._new.begin()
+            await self._offered.begin()
+
+    async def stop(self) -> None:
+        """Takes no more, for good."""
+        self._leaving = True
+        await self._new.leave()
+        await self._offered.leave()
+
+    async def decline(self) -> None:
+        """Takes no jobs that others give away, until `accept`."""
+        await self._offered.leave()
+
+    async def accept(self) -> None:
+        """Undoes `decline`."""
+        if not self._leaving:
+            await self._offered.begin()
+
+    async def _take_new(self, batch: Sequence[Delivery]) -> None:
+        wanted = await self._readable(self._new.consumer, batch, messages.read_job_id)
+        await self._hold(await self._database.run(partial(self._write_new, wanted)))
+
+    async def _take_offered(self, batch: Sequence[Delivery]) -> None:
+        offers = await self._readable(self._offered.consumer, batch, messages.read_offer)
+        wanted = {one.job_id: one for one in offers if one.from_node != self._node or one.reason != REBALANCE}
+        rows = await self._database.run(partial(self._write_offered, wanted))
+        await self._hold(job for job in rows.values() if job.owner == self._node)
+        answers = [
+            outgoing.ack(handoff_ack(offer.from_node), job.id, job.owner, job.owner_epoch)
+            for offer in wanted.values()
+            if (job := rows.get(offer.job_id)) is not None and job.owner is not None and job.owner != offer.from_node
+        ]
+        # One that is returned was for a node that is gone: nobody waits for it.
+        await self._broker.publish(answers)
+
+    async def _hold(self, taken: Iterable[Job]) -> None:
+        for job in taken:
+            await self._holdings.hold(job.id, job.owner_epoch)
+
+    async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[Job]:
+        """Those that nobody owned, as they are now; and those that are this node's already."""
+        rows = await jobs.lock(tx, wanted)
+        free = [job for job in rows.values() if job.channels and job.owner is None]
+        taken = await self._take(tx, free)
+        return taken + [job for job in rows.values() if job.channels and job.owner == self._node]
+
+    async def _write_offered(self, wanted: Mapping[str, Offered], tx: Transaction) -> dict[str, Job]:
+        """All of them, as they are now."""
+        rows = await jobs.lock(tx, wanted)
+        fitting = [job for job in rows.values() if job.channels and _as_offered(job, wanted[job.id])]
+        return {**rows, **{job.id: job for job in await self._take(tx, fitting)}}
+
+    async def _take(self, tx: Transaction, found: Sequence[Job]) -> list[Job]:
+        now = self._database.now()
+        taken = [rules.taken(job, self._node, now) for job in found]
+        await jobs.store(tx, [(before.version, job) for before, job in zip(found, taken, strict=True)])
+        return taken
+
+    async def _readable(self, consumer: Consumer, batch: Sequence[Delivery], read: Callable[[bytes], T]) -> list[T]:
+        """What the messages say; those that say nothing are kept among the dead letters."""
+        found: list[T] = []
+        dead: list[tuple[Delivery, str]] = []
+        for delivery in batch:
+            try:
+                found.append(read(delivery.body))
+            except Unreadable as refused:
+                dead.append((delivery, str(refused)))
+        await bury(self._broker, consumer, dead)
+        return found
+
+
+def _as_offered(job: Job, offer: Offered) -> bool:
+    return (job.owner, job.owner_epoch) == (offer.from_node, offer.owner_epoch)

@@ -1,0 +1,35 @@
+"""On which brokers and databases do the tests of jobs run?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.broker.devserver import DevServer
+from app.persistence import schema
+from app.persistence.engine import Database
+from tests.integration.jobs.plant import Plant
+
+
+@pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
+async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The address of an empty broker, of each kind."""
+    if request.param == "rabbitmq":
+        yield str(request.getfixturevalue("rabbitmq_url"))
+        return
+    server = DevServer()
+    await server.start()
+    yield server.url
+    await server.stop()
+
+
+@pytest.fixture
+async def plant(broker_url: str, sqlite_url: str) -> AsyncIterator[Plant]:
+    """A broker and a database without nodes."""
+    await schema.upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    plant = Plant(database, broker_url)
+    yield plant
+    await plant.close()
+    await database.close()

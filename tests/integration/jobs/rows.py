@@ -1,0 +1,35 @@
+"""How does a test say who lives and who leads, without the parts that find that out?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import delete, insert, update
+
+from app.domain.leases import Fence
+from app.persistence.engine import Database
+from app.persistence.leases import LEADER
+from app.persistence.tables import leases, nodes
+
+
+async def joined(database: Database, node: str) -> None:
+    """A node that lives."""
+    async with database.begin() as tx:
+        now = tx.now()
+        row = {"id": node, "name": "node", "state": "ALIVE", "roles": "coordinator", "job_count": 0}
+        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now))
+
+
+async def stopped(database: Database, node: str, state: str) -> None:
+    """A node that has ended."""
+    async with database.begin() as tx:
+        await tx.execute(update(nodes).where(nodes.c.id == node).values(state=state, ended_at=tx.now()))
+
+
+async def leading(database: Database, fence: Fence) -> None:
+    """A node that leads."""
+    async with database.begin() as tx:
+        now = tx.now()
+        await tx.execute(delete(leases))
+        row = {"name": LEADER, "term": fence.term, "holder": fence.holder, "mode": "broker"}
+        await tx.execute(insert(leases).values(**row, lease_until=now + timedelta(hours=1), gained_at=now))
