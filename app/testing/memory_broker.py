@@ -41,7 +41,10 @@ class Tap(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ServerChannel:
-    """A consumer's channel as the broker sees it. `prefetch` is per queue."""
+    """A consumer's channel as the broker sees it. `prefetch` is per queue, `place` its place in line.
+
+    `cancelled` is called at the client when a queue that it reads is no more.
+    """
 
     session: Session
     queues: tuple[str, ...]
@@ -50,6 +53,8 @@ class ServerChannel:
     exclusive: bool = False
     prefetch: int = 1
     paused: bool = False
+    place: int = 0
+    cancelled: Callable[[], None] = lambda: None
     unacked: dict[int, tuple[str, Stored]] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
 
@@ -105,7 +110,7 @@ class MemoryServer:
         self._bindings: dict[str, list[tuple[str, str]]] = {}
         self._waiting: list[Callable[[], None]] = []
         self._tags = itertools.count(1)
-        self._channels = itertools.count(1)
+        self._channels, self._places = itertools.count(1), itertools.count(1)
 
     # What a simulation does to it.
 
@@ -124,6 +129,8 @@ class MemoryServer:
 
     def forget(self) -> None:
         """Loses its memory: queues, exchanges, bindings, messages."""
+        for name in list(self._queues):
+            self.delete(name)
         self._exchanges.clear()
         self._queues.clear()
         self._bindings.clear()
@@ -147,9 +154,14 @@ class MemoryServer:
 
     def delete(self, queue: str) -> None:
         """The queue is gone with all that is in it; a missing one is no error."""
-        self._queues.pop(queue, None)
+        if self._queues.pop(queue, None) is None:
+            return
         for bound in self._bindings.values():
             bound[:] = [(key, name) for key, name in bound if name != queue]
+        for channel in self._consumers(queue):
+            for tag in [tag for tag, (name, _) in channel.unacked.items() if name == queue]:
+                self._release(channel, tag)
+            channel.session.consume_down.send(channel.cancelled)
 
     def depth(self, queue: str) -> int:
         """How many messages are in the queue, those that a consumer holds among them."""
@@ -180,6 +192,8 @@ class MemoryServer:
             self.sessions.pop(session, None)
             for channel in list(session.channels):
                 self.close_channel(channel)
+            for name in [name for name, queue in self._queues.items() if queue.owner is session]:
+                self.delete(name)
 
     def publish(self, session: Session, message: Outgoing, answer: Callable[[Published], None]) -> None:
         """Routes a message; its outcome goes back by the session."""
@@ -201,6 +215,7 @@ class MemoryServer:
         """The channel takes up to `prefetch` messages of each of its queues."""
         if channel.session.is_open:
             channel.prefetch, channel.exclusive, channel.paused = prefetch, exclusive, False
+            channel.place = channel.place or next(self._places)
             channel.session.channels[channel] = None
             self._pump_all(channel)
 
@@ -224,11 +239,21 @@ class MemoryServer:
             self._release(channel, tag)
         self._pump_all(channel)
 
-    def declare(self, topology: Topology) -> None:
-        """Raises `ConfigError` that names what exists with other arguments."""
+    def owns(self, session: Session, queue: str) -> bool:
+        """Whether the exclusive queue is there, and the session's."""
+        return queue in self._queues and self._queues[queue].owner is session
+
+    def declare(self, topology: Topology, session: Session | None = None) -> None:
+        """Raises `ConfigError` that names what exists with other arguments.
+
+        An exclusive queue is `session`'s; one that another session still has is left to it.
+        """
         exchanges, queues = self._exchanges, self._queues
         wrong = [f"exchange {e.name}" for e in topology.exchanges if exchanges.setdefault(e.name, e) != e]
-        wrong += [f"queue {q.name}" for q in topology.queues if queues.setdefault(q.name, MemoryQueue(q)).declared != q]
+        for queue in topology.queues:
+            made = MemoryQueue(queue, owner=session if queue.exclusive else None)
+            if queues.setdefault(queue.name, made).declared != queue:
+                wrong.append(f"queue {queue.name}")
         for binding in topology.bindings:
             bound = self._bindings.setdefault(binding.exchange, [])
             if (binding.routing_key, binding.queue) not in bound:
@@ -302,7 +327,9 @@ class MemoryServer:
         queue = self._queues.get(name)
         while queue is not None and queue.ready:
             consumers = self._consumers(name)
-            if queue.single or any(one.exclusive for one in consumers):
+            if queue.single:
+                consumers = [min(consumers, key=lambda one: one.place)] if consumers else []
+            elif any(one.exclusive for one in consumers):
                 consumers = consumers[:1]
             free = [one for one in consumers if one.has_room(name)]
             if not free:

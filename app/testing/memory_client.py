@@ -109,7 +109,8 @@ class MemoryBroker:
         return consumer
 
     async def declare(self, topology: Topology) -> None:
-        await self._call(lambda: self._server.declare(topology))
+        session = self._session
+        await self._call(lambda: self._server.declare(topology, session))
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         return await self._call(lambda: self._server.count(queue))
@@ -189,11 +190,17 @@ class MemoryBroker:
         """Declares the topology now and then, for somebody may delete of it, until the link is lost."""
         while True:
             try:
-                async with asyncio.timeout(clock.uniform(0.5, 1.0) * TEND_EVERY):
+                async with asyncio.timeout(clock.uniform(0.5, 1.0) * self._tend_every()):
                     await self._over.wait()
                 return
             except TimeoutError:
                 await self._declare_own()
+
+    def _tend_every(self) -> float:
+        """Soon again where a queue of its own is missing, of which whoever reads it would tell."""
+        session, queues = self._session, self._topology.queues if self._topology else ()
+        missing = session and any(one.exclusive and not self._server.owns(session, one.name) for one in queues)
+        return 1.0 if missing else TEND_EVERY
 
     async def _declare_own(self) -> None:
         if self._topology is not None:
@@ -263,6 +270,7 @@ class MemoryConsumer:
         self._arrived = asyncio.Event()
         self._channel: ServerChannel | None = None
         self._unfinished: dict[int, None] = {}
+        self._lost_hooks: list[Callable[[], None]] = []
         self._finished = 0
         self._prefetch = self._first
         self._paused = self._closed = False
@@ -297,6 +305,9 @@ class MemoryConsumer:
     def alive(self, delivery: Delivery) -> bool:
         return self._channel is not None and delivery.session == self._channel.number
 
+    def when_lost(self, hook: Callable[[], None]) -> None:
+        self._lost_hooks.append(hook)
+
     async def pause(self) -> None:
         self._paused = True
         if (channel := self._channel) is not None:
@@ -325,16 +336,27 @@ class MemoryConsumer:
         """There is a link: opens a channel on it."""
         if not self._closed:
             if (own := self._own) is not None:
-                session.consume_up.send(lambda: self._server.declare(own))
-            self._channel = self._server.open_channel(session, self._queues, self._delivered)
+                session.consume_up.send(lambda: self._server.declare(own, session))
+            channel = self._server.open_channel(session, self._queues, self._delivered)
+            channel.cancelled = lambda: self._cancelled(channel)
+            self._channel = channel
             self._prefetch, self._finished = self._first, 0
             self._subscribe()
 
     def detach(self) -> None:
         """The channel is lost: its deliveries are nobody's any more."""
-        self._channel = None
+        was_open, self._channel = self._channel is not None, None
         self._inbox.clear()
         self._unfinished.clear()
+        for hook in self._lost_hooks if was_open else ():
+            hook()
+
+    def _cancelled(self, channel: ServerChannel) -> None:
+        """The broker has ended a subscription; the others go on without a word, and look for their queue again."""
+        if self._lost_hooks and channel is self._channel:
+            self.detach()
+            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
+            self.attach(channel.session)
 
     def _subscribe(self) -> None:
         channel, prefetch = self._channel, self._prefetch

@@ -26,12 +26,13 @@ class Stored:
 
 @dataclass(slots=True, eq=False)
 class MemoryQueue:
-    """A queue in memory. Before `gate`, nothing new can be seen in it."""
+    """A queue in memory. Before `gate`, nothing new can be seen in it. It ends with the session of its `owner`."""
 
     declared: Queue
     ready: deque[Stored] = field(default_factory=deque)
     gate: float = 0.0
     turn: int = 0
+    owner: object = None
 
     @property
     def single(self) -> bool:

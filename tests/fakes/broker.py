@@ -65,6 +65,9 @@ class FakeConsumer:
     def alive(self, delivery: Delivery) -> bool:
         return delivery.session == self.session and not self.closed
 
+    def when_lost(self, hook: Callable[[], None]) -> None:
+        """Nobody asks."""
+
     async def pause(self) -> None:
         self.paused = True
 

@@ -361,7 +361,9 @@ def test_one_consumer_gets_all_of_a_queue_with_a_single_active_one(rig: Rig) -> 
         broker, other = await rig.client(), await rig.client()
         queue = Topology(queues=(Queue("one", {"x-single-active-consumer": True}),))
         await broker.declare(queue)
-        first, second = await broker.consume(["one"], 10), await other.consume(["one"], 10)
+        first = await other.consume(["one"], 10)
+        await elapse(1.0)
+        second = await broker.consume(["one"], 10)
         await elapse(1.0)
         await broker.publish([Outgoing("", "one", b"1", "m-1"), Outgoing("", "one", b"2", "m-2")])
         assert bodies(await taken(first, 2)) == [1, 2]
@@ -369,5 +371,48 @@ def test_one_consumer_gets_all_of_a_queue_with_a_single_active_one(rig: Rig) -> 
         await first.receive(1)
         await first.close()
         assert bodies(await taken(second, 1)) == [3]
+
+    rig.loop.run_until_complete(days())
+
+
+def test_an_exclusive_queue_is_one_sessions_and_ends_with_it(rig: Rig) -> None:
+    own = Topology(queues=(Queue("mine", exclusive=True),))
+
+    async def days() -> None:
+        broker, other = MemoryBroker(rig.server, topology=own), await rig.client()
+        await broker.start()
+        assert await broker.wait_up(10.0)
+        ping = Outgoing("", "mine", b"1", "m-1")
+        assert [one.outcome for one in await other.publish([ping])] == [Outcome.CONFIRMED]
+        broker.cut(client_after=0.0, server_after=5.0)
+        assert await broker.wait_up(3.0)
+        assert [one.outcome for one in await other.publish([ping])] == [Outcome.CONFIRMED], "the old one's"
+        await elapse(5.0)
+        assert [one.outcome for one in await other.publish([ping])] == [Outcome.RETURNED]
+        await elapse(2.0)
+        assert [one.outcome for one in await other.publish([ping])] == [Outcome.CONFIRMED], "made again"
+        await broker.stop()
+        await elapse(1.0)
+        assert [one.outcome for one in await other.publish([ping])] == [Outcome.RETURNED]
+
+    rig.loop.run_until_complete(days())
+
+
+def test_whoever_asks_is_told_of_the_end_of_a_channel(rig: Rig) -> None:
+    async def days() -> None:
+        broker, lost = await rig.client(), asyncio.Event()
+        consumer = await broker.consume(["b"], 1, own=TOPOLOGY)
+        consumer.when_lost(lost.set)
+        await broker.publish([message(1, "b"), message(2, "b")])
+        (held,) = await consumer.receive(1)
+        rig.server.delete("b")
+        await asyncio.wait_for(lost.wait(), 1.0)
+        assert not consumer.alive(held)
+        await elapse(1.0)
+        await broker.publish([message(3, "b")])
+        assert bodies(await taken(consumer, 1)) == [3]
+        lost.clear()
+        broker.cut(client_after=0.0, server_after=0.0)
+        await asyncio.wait_for(lost.wait(), 1.0)
 
     rig.loop.run_until_complete(days())
