@@ -49,9 +49,7 @@ def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callab
     and `Retry` say what a failure is; any other error is one that another attempt may mend. Raises `ConfigError`.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f'@job({name!r}): write the job\'s name, as in @job("reindex"): 1 to 100 of A-Z a-z 0-9 _.:/-'
-        )
+        raise ConfigError(f'@job({name!r}): write a name as in @job("reindex"), of 1 to 100 letters, digits or _.:/-')
     check_queue(queue)
     if not grace >= 0:
         raise ConfigError(f"@job({name!r}, grace={grace!r}): write the seconds that it has to stop, 0 or more")

@@ -1,0 +1,148 @@
+"""Which functions do which jobs?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.broker.port import Broker
+from app.config import Settings
+from app.errors import ConfigError
+from app.persistence.engine import Database
+from tests.fakes.broker import FakeBroker
+from tests.fakes.rows import Rows
+from tests.unit.workers.rig import CATALOG
+from workers import JobContext, JobTable, Worker, job
+from workers.sdk import assemble
+from workers.sdk.jobs.functions import JobFunction, registered_jobs
+from workers.sdk.modules import load_handlers, load_jobs
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+JOBS = """
+from workers import JobContext, job
+
+@job("reindex", queue="search")
+async def reindex(context: JobContext): ...
+
+@job("prune", grace=2)
+def prune(context: JobContext): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory with the module `my_jobs`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    (tmp_path / "my_jobs.py").write_text(JOBS)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def made(queues: list[str], job_queues: list[str], **settings: Any) -> Worker:
+    plain = {"git": {"provider": "none"}, "workers": ["my_jobs"]} | settings
+    database, broker = cast(Database, Rows()), cast(Broker, FakeBroker())
+    return assemble(Settings.model_validate(plain), database, broker, CATALOG, queues, job_queues, name="w-1")
+
+
+def served(worker: Worker) -> tuple[int, tuple[str, ...] | None]:
+    """How many command queues, and which job queues."""
+    return len(worker.queues), worker.jobs.queues if worker.jobs is not None else None
+
+
+def test_a_module_of_jobs_alone_is_a_good_module(folder: Path) -> None:
+    assert dict(load_handlers(["my_jobs"])) == {}
+    table = load_jobs(["my_jobs"])
+    assert {name: (one.queue, one.grace) for name, one in table.items()} == {
+        "reindex": ("search", 10.0),
+        "prune": ("default", 2.0),
+    }
+    assert table.queues == ("search", "default")
+
+
+def test_without_a_choice_a_worker_serves_all_that_it_can(folder: Path) -> None:
+    assert served(made([], [])) == (4, ("search", "default"))
+    assert served(made([], [], workers=[])) == (4, None)
+
+
+def test_what_is_chosen_is_all_that_is_served(folder: Path) -> None:
+    assert served(made(["cmd.registerApp"], [])) == (1, None)
+    assert served(made([], ["search"])) == (0, ("search",))
+    assert served(made(["cmd.registerApp"], ["search"])) == (1, ("search",))
+
+
+def test_any_queue_can_be_served_by_name(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert served(made([], ["urgent"])) == (0, ("urgent",))
+    assert "no job here names the queue urgent" in caplog.text
+
+
+def test_jobs_and_commands_have_places_of_their_own(folder: Path) -> None:
+    worker = made([], [], worker={"concurrency": 3, "stop_timeout": 7}, jobs={"beat": 4, "silent": 20})
+    runner = worker.jobs
+    assert runner is not None
+    assert (runner._places, runner._stop_timeout, runner._beat, runner.worker_id) == (3, 7.0, 4.0, "w-1")
+    assert worker._settings.concurrency == 3
+
+
+def test_a_queue_of_jobs_needs_jobs(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="no job to run"):
+        made([], ["search"], workers=[])
+
+
+def test_a_module_without_anything_is_refused(folder: Path) -> None:
+    (folder / "my_empty.py").write_text("")
+    with pytest.raises(ConfigError, match=r"module 'my_empty' .* has no handler and no job: write @handles.* or @job"):
+        load_handlers(["my_empty"])
+
+
+def test_two_functions_for_one_job_are_refused(folder: Path) -> None:
+    (folder / "my_more.py").write_text(JOBS)
+    with pytest.raises(ConfigError, match=r"job 'reindex' has two functions, my_jobs.reindex and my_more.reindex"):
+        load_jobs(["my_jobs", "my_more"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"name": ""}, r"@job\(''\): write a name"),
+        ({"name": "a b"}, r"@job\('a b'\): write a name"),
+        ({"name": print}, "write a name"),
+        ({"name": "x", "queue": "a/b"}, "'a/b' cannot be a job queue"),
+        ({"name": "x", "queue": 7}, "7 cannot be a job queue"),
+        ({"name": "x", "grace": -1}, "grace=-1"),
+    ],
+)
+def test_a_decorator_that_cannot_be_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        job(**arguments)
+
+
+def test_a_function_takes_the_context_alone() -> None:
+    with pytest.raises(ConfigError, match="must take one argument, the context"):
+
+        @job("x")
+        async def none() -> None: ...
+
+    with pytest.raises(ConfigError, match="must take one argument, the context"):
+
+        @job("x")
+        def two(context: JobContext, command: object) -> None: ...
+
+
+def test_the_function_stays_what_it_was() -> None:
+    @job("x")
+    def plain(context: JobContext) -> dict[str, int]:
+        return {"x": 1}
+
+    assert plain(cast(JobContext, None)) == {"x": 1}
+    assert registered_jobs[-1] == JobFunction("x", "default", plain, 10.0)
+    table = JobTable(registered_jobs[-1:])
+    table.add(registered_jobs[-1])
+    assert (list(table), len(table)) == (["x"], 1)
