@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from app.api import apps, dead_letters, deadlines, docs, health, openapi, problems, redispatch, routes, sagas
+from app.api import apps, dead_letters, deadlines, docs, health, jobs, openapi, problems, redispatch, routes, sagas
 from app.api.context import ApiContext
 from app.api.middleware import Edge
 
@@ -28,7 +28,15 @@ def build(context: ApiContext) -> FastAPI:
     routes.add(
         app,
         context,
-        (*apps.ROUTES, *sagas.ROUTES, *deadlines.ROUTES, *dead_letters.ROUTES, *redispatch.ROUTES, *health.ROUTES),
+        (
+            *apps.ROUTES,
+            *sagas.ROUTES,
+            *jobs.ROUTES,
+            *deadlines.ROUTES,
+            *dead_letters.ROUTES,
+            *redispatch.ROUTES,
+            *health.ROUTES,
+        ),
     )
     docs.add(app)
     openapi.install(app)

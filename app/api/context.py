@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from app.domain.jobs import Job
+from app.jobs.submit import Order, OrderKey, Submitted
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
@@ -67,6 +69,27 @@ class Redispatcher(Protocol):
         """How many commands will be sent; None means all. Raises `NotFound` and `Unavailable`."""
 
 
+class Submitter(Protocol):
+    """Puts jobs down. A caller that goes away does not undo what it has asked for."""
+
+    async def submit(self, order: Order, key: OrderKey | None = None) -> Submitted:
+        """Raises `Unavailable` (nothing was written) and `OutcomeUnknown`."""
+
+
+class Canceller(Protocol):
+    """Stops jobs."""
+
+    async def cancel(self, job_id: str, reason: str) -> Job:
+        """Raises `NotFound`, `Conflict` and `Unavailable`."""
+
+
+class JobWatch(Protocol):
+    """Lets a handler sleep until a job may have changed."""
+
+    async def changed(self, job_id: str, timeout: float) -> None:
+        """Returns once it may have, or `timeout` seconds have gone by."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """Everything that a handler may use."""
@@ -79,6 +102,9 @@ class ApiContext:
     explainer: Explainer
     redispatcher: Redispatcher
     letters: DeadLetters
+    submitter: Submitter
+    canceller: Canceller
+    job_watch: JobWatch
     health: Health
     version: str
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)

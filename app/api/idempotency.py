@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
@@ -22,10 +23,32 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What makes a request the same as another one."""
+
+    scope: str
+    key: str
+    fingerprint: str
+
+
 def key_of(
     request: Request, actor: str, body: Mapping[str, Any], answer: Callable[[Instance, str], StoredAnswer]
 ) -> IdempotencyKey | None:
-    """The request's key, whose answers are made by `answer(instance, fingerprint)`. Raises `Problem` 400.
+    """The request's key, whose answers are made by `answer(instance, fingerprint)`. Raises `Problem` 400."""
+    mark = mark_of(request, actor, body)
+    if mark is None:
+        return None
+    return IdempotencyKey(
+        scope=mark.scope,
+        key=mark.key,
+        fingerprint=mark.fingerprint,
+        render=lambda instance: answer(instance, mark.fingerprint),
+    )
+
+
+def mark_of(request: Request, actor: str, body: Mapping[str, Any]) -> Mark | None:
+    """The request's key and what it was given for; None without one. Raises `Problem` 400.
 
     It is the key of `actor` alone: nobody gets an answer that was made for somebody else.
     """
@@ -38,12 +61,7 @@ def key_of(
     place = [request.method, request.scope["path"]]
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
-    return IdempotencyKey(
-        scope=sha256(dump([actor, *place])).hexdigest(),
-        key=key,
-        fingerprint=fingerprint,
-        render=lambda instance: answer(instance, fingerprint),
-    )
+    return Mark(sha256(dump([actor, *place])).hexdigest(), key, fingerprint)
 
 
 def plain_key(value: str) -> str:

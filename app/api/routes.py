@@ -145,6 +145,7 @@ BEARER: Final = "bearer"
 """What the document calls the way in which a request says who asks."""
 PATH_SCHEMAS: Final[Mapping[str, Any]] = {
     "id": {"type": "integer", "format": "int64", "minimum": 1},
+    "job": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$"},
 }

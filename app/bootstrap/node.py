@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
+from app.bootstrap.jobs import Jobs
 from app.bootstrap.parts import DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
-from app.broker.port import Broker
-from app.broker.topology import saga_topology
+from app.broker.port import Broker, Topology
+from app.broker.topology import STOPS, saga_topology
 from app.config import Settings
 from app.lifecycle import Health, Service, Services
 from app.orchestration.control import Control
@@ -74,6 +76,9 @@ class Node:
     roles: frozenset[str]
     alone: bool = False
     """Whether the broker lives and dies with this process, so that nobody else tells it what it has forgotten."""
+    connect: Callable[[str, Topology | None], Broker] | None = None
+    """Makes further connections to the broker, which a coordinator needs."""
+    jobs: Jobs = field(init=False)
     links: Services = field(init=False)
     duties: Services = field(init=False)
     incarnation: Incarnation = field(init=False)
@@ -85,6 +90,15 @@ class Node:
 
     def __post_init__(self) -> None:
         self.links = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
+        self.jobs = Jobs(
+            settings=self.settings,
+            database=self.database,
+            relay=self.relay,
+            broker=self.broker,
+            connect=self.connect or self._own_link,
+            node=self.name,
+            alone=self.alone,
+        )
         patience = 0.0 if self.alone else PATIENCE
         self.incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, patience=patience)
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring)
@@ -115,8 +129,11 @@ class Node:
         await self.duties.stop()
         await self.links.stop()
 
+    def _own_link(self, _name: str, _topology: Topology | None) -> Broker:
+        return self.broker
+
     def _duties(self) -> list[Service]:
-        duties: list[Service] = [self.relay, self.watch]
+        duties: list[Service] = [self.relay, self.watch, self.jobs.poke]
         if "orchestrator" in self.roles:
             duties += self._orchestration()
         if "api" in self.roles:
@@ -159,7 +176,7 @@ def build_node(
     catalog = load_catalog(settings)
     database = open_database(settings)
     topology = saga_topology(catalog)
-    broker = open_broker(broker_url, f"orchestrix node {name}", topology)
+    broker = open_broker(broker_url, f"orchestrix node {name}", topology + STOPS)
     health, database_watch = Health(), DatabaseWatch(database)
     watched(health, database_watch, broker)
     tuned = settings.orchestrator
@@ -181,4 +198,5 @@ def build_node(
         database_watch=database_watch,
         roles=roles,
         alone=alone,
+        connect=partial(open_broker, broker_url),
     )

@@ -116,15 +116,20 @@ def cancel_queue(worker_id: str) -> str:
     return f"{JOB_CANCEL}.{worker_id}"
 
 
-def worker_topology(worker_id: str, queues: Iterable[str]) -> Topology:
-    """What a worker of jobs needs: the queues that it serves, where it beats, and a place to hear who is to stop."""
+def worker_ear(worker_id: str) -> Topology:
+    """Where a worker hears which jobs are to stop, as long as it is connected."""
     ear = cancel_queue(worker_id)
-    own = Topology(
-        exchanges=(Exchange(JOB_CANCEL, "topic"), Exchange(WORKER_HEARTBEAT, "topic")),
+    return Topology(
+        exchanges=(Exchange(JOB_CANCEL, "topic"),),
         queues=(Queue(ear, exclusive=True),),
         bindings=(Binding(ear, JOB_CANCEL, "#"),),
     )
-    return sum((job_dispatch(queue) for queue in queues), own)
+
+
+def worker_topology(queues: Iterable[str]) -> Topology:
+    """What workers of jobs share: the queues that they serve, and where they beat."""
+    beats = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
+    return queues_of_work(beats, *(dispatch_queue(queue) for queue in queues))
 
 
 def queue_of_work(name: str) -> Topology:
@@ -143,12 +148,16 @@ def beats_queue(node_id: str) -> str:
     return f"{WORKER_HEARTBEAT}.{node_id}"
 
 
+STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))
+"""Where workers hear that an attempt is to stop."""
+
+
 def jobs_topology(node_id: str) -> Topology:
     """What the nodes share for jobs, and where this one hears acknowledgements and beats."""
     acks, beats = handoff_ack(node_id), beats_queue(node_id)
     return queues_of_work(
         Topology(
-            exchanges=(Exchange(JOB_CANCEL, "topic"), Exchange(WORKER_HEARTBEAT, "topic")),
+            exchanges=(*STOPS.exchanges, Exchange(WORKER_HEARTBEAT, "topic")),
             queues=(Queue(acks, exclusive=True), Queue(beats, exclusive=True)),
             bindings=(Binding(beats, WORKER_HEARTBEAT, "#"),),
         ),

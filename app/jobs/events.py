@@ -207,10 +207,9 @@ class JobEvents:
         self._hear_lines(lines, {**known, **written.attempts}, written)
         await jobs.store(tx, list(written.changed.values()), written.attempts.values())
         await job_logs.insert(tx, written.logs)
-        for heard in mine:
-            job = written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1]
-            written.verdicts[heard.job_id] = Verdict.COMPLETE if job.ended else Verdict.GOES_ON
-        await self._look_for_last_lines(tx, mine, rows, written)
+        now = [written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1] for heard in mine]
+        complete = await self._complete(tx, now)
+        written.verdicts |= {job.id: Verdict.COMPLETE if job.id in complete else Verdict.GOES_ON for job in now}
         return written
 
     def _is_mine(self, job: Job | None, heard: Heard) -> bool:
@@ -247,19 +246,15 @@ class JobEvents:
                 written.ignored["another-attempt"] += 1
 
     @staticmethod
-    async def _look_for_last_lines(
-        tx: Transaction, mine: Iterable[Heard], rows: dict[str, Job], written: Written
-    ) -> None:
-        """A job whose last line is still on its way is not complete."""
-        wanted: dict[tuple[str, int], str] = {}
-        for heard in mine:
-            job = written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1]
-            if job.ended and job.last_log_seq and job.history_id:
-                wanted[job.history_id, job.last_log_seq] = job.id
-        there = await job_logs.present(tx, list(wanted))
-        for line, job_id in wanted.items():
-            if line not in there:
-                written.verdicts[job_id] = Verdict.GOES_ON
+    async def _complete(tx: Transaction, found: Sequence[Job]) -> set[str]:
+        """Those that have ended, and whose last line is there.
+
+        Where nobody has said which one that is, it is waited for.
+        """
+        ended = {job.id: (str(job.history_id), job.last_log_seq or 0) for job in found if job.ended}
+        there = await job_logs.present(tx, [line for line in ended.values() if line[1]])
+        known = {job.id for job in found if job.last_log_seq is not None}
+        return {id for id, line in ended.items() if id in known and (not line[1] or line in there)}
 
     def _announce(self, written: Written) -> None:
         self.counts.update(written.ignored)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from app import clock, crash
+from app import clock
 from app.domain.jobs import PENDING, Job
 from app.domain.leases import Fence
 from app.domain.schedules import HELD, Busy, Firing, Schedule, after_firing, fire, released, times_of
@@ -94,7 +94,6 @@ class Scheduler:
         """Makes jobs of what is due; how many schedules were. Raises `Deposed` if a newer term has begun."""
         fired = await self._database.run(self._fire)
         if fired.schedules:
-            crash.point("schedules.after_commit")
             log.debug("%d schedules were due: %d jobs", fired.schedules, len(fired.jobs))
             self._tell(fired)
         return fired.schedules
@@ -121,7 +120,6 @@ class Scheduler:
         for one in found:
             await self._fire_one(tx, one, busy[one.id], fired)
         fired.schedules = len(found)
-        crash.point("schedules.before_commit")
         await leases.check(tx, self._fence)
         return fired
 

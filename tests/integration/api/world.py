@@ -17,6 +17,10 @@ from app import clock
 from app.api.application import build
 from app.api.context import ApiContext
 from app.errors import Conflict, NotFound
+from app.jobs.cancel import Canceller
+from app.jobs.events import Stop
+from app.jobs.submit import Submitter
+from app.jobs.watch import JobWatch
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
@@ -181,6 +185,11 @@ class World:
     redispatcher: FakeRedispatcher = field(default_factory=FakeRedispatcher)
     pokes: list[None] = field(default_factory=list)
     """One for each time that the relay was told to look into the outbox."""
+    due: list[None] = field(default_factory=list)
+    """One for each time that the leader was told of a job that is due."""
+    stops: list[Stop] = field(default_factory=list)
+    """Attempts whose workers were told to stop."""
+    job_watch: JobWatch = field(default_factory=JobWatch)
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
     client: httpx.AsyncClient = field(init=False)
@@ -203,6 +212,9 @@ class World:
                 explainer=self.explainer,
                 redispatcher=self.redispatcher,
                 letters=DeadLetters(self.database, CATALOG, lambda: self.pokes.append(None)),
+                submitter=Submitter(self.database, lambda: self.due.append(None)),
+                canceller=Canceller(self.database, self.stops.extend, self.job_watch.tell),
+                job_watch=self.job_watch,
                 health=self.health,
                 version="1.2.3",
                 tokens=tokens,

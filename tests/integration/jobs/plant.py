@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from app import clock
@@ -350,7 +349,3 @@ async def queues_gone(plant: Plant, job: Job) -> None:
         return found == [None, None]
 
     await eventually(gone, deadline=10, message="the queues of the job are gone")
-
-
-Scene = Callable[[Plant], Awaitable[None]]
-__all__ = ["HASTY", "PATIENT", "QUEUE", "Hand", "Node", "Plant", "Scene", "Sequence", "Task", "queues_gone"]

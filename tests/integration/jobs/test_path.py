@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.jobs import FAILED, RUNNING, SUCCEEDED
+from app.domain.jobs import FAILED, RUNNING, SUCCEEDED, Job
 from tests.integration.jobs.plant import Plant, queues_gone
 from tests.support import eventually
 
@@ -41,8 +41,9 @@ async def test_a_job_runs_to_its_end(plant: Plant) -> None:
     await queues_gone(plant, job)
 
 
-async def _progress(plant: Plant, job: object) -> bool:
-    return (await plant.now(job)).progress == {"percent": 50}  # type: ignore[arg-type]
+async def _progress(plant: Plant, job: Job) -> bool:
+    found: object = (await plant.now(job)).progress
+    return found == {"percent": 50}
 
 
 @pytest.mark.req("S0-75")

@@ -1,0 +1,147 @@
+"""What has a job logged, so far and from now on?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from uuid import UUID
+
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.responses import Response
+
+from app import clock
+from app.api import cursors
+from app.api.context import ApiContext
+from app.api.listing import DEFAULT_LIMIT, page_response
+from app.api.parameters import Parameter
+from app.api.problems import bad_header, bad_parameter, not_found
+from app.api.routes import Call
+from app.api.stream import HEADERS, KEEP_ALIVE, RETRY_MS
+from app.api.views import moment
+from app.domain.jobs import Job
+from app.errors import RetryLater
+from app.persistence import job_logs, jobs
+from app.persistence.job_logs import After, Log
+from sagas.engine.messages import MAX_ID, dump
+
+log = logging.getLogger("orchestrix.api")
+
+ORDER: Final = "log"
+CHUNK: Final = 200
+FOLLOW: Final = Parameter("follow", "As server-sent events, until the job has ended.", {"type": "boolean"})
+
+
+def job_id(call: Call) -> str:
+    """The id in the path; raises `Problem` 404 for what no job can have."""
+    text = call.path("job")
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise not_found(f"job {text[:60]!r}") from None
+
+
+async def load(call: Call) -> Job:
+    """The job that the path names; raises `Problem` 404."""
+    wanted = job_id(call)
+    async with call.context.database.read() as connection:
+        job = await jobs.get(connection, wanted)
+    if job is None:
+        raise not_found(f"job {wanted}")
+    return job
+
+
+async def list_lines(call: Call) -> Response:
+    """One page, the oldest line first; or all of it, live."""
+    follow = call.query.flag(FOLLOW.name)
+    limit, cursor = call.query.limit(DEFAULT_LIMIT), call.query.text("cursor")
+    after = _place(cursors.decode(ORDER, cursor, str)[0]) if cursor else None
+    if cursor and after is None:
+        raise bad_parameter("cursor", "was not given out by this API; begin again without it.")
+    job = await load(call)
+    if follow:
+        return await _follow(call, job, after)
+    async with call.context.database.read() as connection:
+        found = await job_logs.page(connection, job.id, limit + 1, after)
+    last = found[limit - 1] if len(found) > limit else None
+    items = [line(one) for one in found[:limit]]
+    return page_response(call, items, cursors.encode(ORDER, _name(last), 0) if last else None)
+
+
+def line(one: Log) -> dict[str, Any]:
+    """One line."""
+    return {
+        "historyId": one.history_id,
+        "seq": one.seq,
+        "level": one.level,
+        "message": one.message,
+        "workerId": one.worker_id,
+        "at": moment(one.at),
+    }
+
+
+async def _follow(call: Call, job: Job, after: After | None) -> Response:
+    """Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away."""
+    text = call.request.headers.get("last-event-id", "")
+    if text and (after := _place(text.replace(":", " "))) is None:
+        raise bad_header("Last-Event-ID", "must be the id of an event of this stream.")
+    if text and job.ended and job.channels == 0 and not await _lines(call.context, job.id, after):
+        return Response(status_code=204)
+    return EventSourceResponse(_events(call.context, job.id, after), headers=HEADERS)
+
+
+async def _events(context: ApiContext, job_id: str, after: After | None) -> AsyncIterator[bytes]:
+    yield format_sse_event(retry=RETRY_MS)
+    try:
+        async for event in _followed(context, job_id, after):
+            yield event
+    except RetryLater as away:
+        # The answer has begun, so there is no status left to tell it by: the client comes back where it was.
+        log.debug("a stream ends early: %s", away)
+
+
+async def _followed(context: ApiContext, job_id: str, after: After | None) -> AsyncIterator[bytes]:
+    silent_since = clock.monotonic()
+    while not context.health.draining:
+        # In this order: what an ended job has still to log is looked for once more, the opposite would lose it.
+        async with context.database.read() as connection:
+            job = await jobs.get(connection, job_id)
+        found = await _lines(context, job_id, after)
+        for one in found:
+            yield format_sse_event(event="log", id=f"{one.history_id}:{one.seq}", data_str=dump(line(one)).decode())
+            after, silent_since = (one.history_id, one.seq), clock.monotonic()
+        if found:
+            continue
+        if job is None or _is_over(job, after):
+            state = job.state if job is not None else None
+            yield format_sse_event(event="end", data_str=dump({"state": state}).decode())
+            return
+        if clock.monotonic() - silent_since > KEEP_ALIVE:
+            silent_since = clock.monotonic()
+            yield KEEPALIVE_COMMENT
+        await context.job_watch.changed(job_id, KEEP_ALIVE)
+
+
+async def _lines(context: ApiContext, job_id: str, after: After | None) -> list[Log]:
+    async with context.database.read() as connection:
+        return await job_logs.page(connection, job_id, CHUNK, after)
+
+
+def _is_over(job: Job, after: After | None) -> bool:
+    """Whether no line can follow: the last one was seen, or nobody listens to the job any more."""
+    if not job.ended:
+        return False
+    last = (job.history_id or "", job.last_log_seq or 0)
+    return job.channels == 0 or job.last_log_seq == 0 or (after is not None and last[1] > 0 and after >= last)
+
+
+def _name(one: Log) -> str:
+    return f"{one.history_id} {one.seq}"
+
+
+def _place(text: str) -> After | None:
+    history_id, _, seq = text.partition(" ")
+    whole = seq.isascii() and seq.isdigit() and len(seq) <= 16
+    if not whole or not 0 <= int(seq) < MAX_ID or not 0 < len(history_id) <= 36 or not history_id.isascii():
+        return None
+    return history_id, int(seq)

@@ -1,0 +1,262 @@
+"""How are jobs put down, looked at and stopped over HTTP?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from starlette.responses import Response
+
+from app.api import cursors, job_logs
+from app.api.bodies import parsed, read_object
+from app.api.control import BODY_PROBLEMS
+from app.api.demands import Demand
+from app.api.headers import CORRELATION, correlation_id, matches
+from app.api.idempotency import REPLAYED, mark_of
+from app.api.job_schemas import JobBody, JobPage, LogPage, NewJob
+from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
+from app.api.parameters import Parameter
+from app.api.problems import Problem, bad_parameter
+from app.api.routes import Call, Route
+from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, header, json_of, page
+from app.api.start import JSON, RETRY_SOON
+from app.api.views import moment, perhaps
+from app.domain.jobs import STATES, Attempt, Job
+from app.errors import Conflict
+from app.jobs.submit import InFlight, KeyReused, Order, OrderKey, Replayed
+from app.persistence import jobs
+from app.persistence.idempotency import StoredAnswer
+from app.persistence.jobs import Filter
+from sagas.engine.messages import dump
+
+ORDER: Final = "-createdAt job"
+FILTERS: Final = (
+    Parameter("state", "Only these states. May stand several times.", many=True),
+    Parameter("queue", "Only those for the workers of this queue."),
+    Parameter("createdBy", "Only what this person asked for."),
+    Parameter("scheduleId", "Only what came of this schedule."),
+)
+
+
+async def submit(call: Call) -> Response:
+    """Puts a job down."""
+    body = await read_object(call.request)
+    wish = parsed(NewJob, body)
+    assert wish.queue is not None, "the model has seen to that"
+    order = Order(
+        queue=wish.queue,
+        handler=wish.handler,
+        payload=wish.payload,
+        retries=wish.retries,
+        timeout_ms=None if wish.timeout is None else max(1, round(wish.timeout.total_seconds() * 1000)),
+        created_by=wish.createdBy or call.actor,
+        correlation_id=correlation_id(call.request),
+    )
+    match await call.context.submitter.submit(order, _key(call, body)):
+        case Job() as job:
+            return Response(_body(job), 201, _headers(job))
+        case Replayed(answer):
+            return Response(answer.body, answer.status, {**answer.headers, REPLAYED: "true"})
+        case KeyReused():
+            raise Problem("idempotency_key_reused", "This Idempotency-Key came before, with another request.")
+        case InFlight():
+            detail = "The request with this key is still being worked on."
+            raise Problem("idempotency_in_flight", detail, headers=RETRY_SOON)
+
+
+async def list_jobs(call: Call) -> Response:
+    """One page, the newest first."""
+    query = call.query
+    wanted = Filter(
+        states=query.choices("state", STATES),
+        queue=query.text("queue"),
+        created_by=query.text("createdBy"),
+        schedule_id=query.text("scheduleId"),
+    )
+    limit, after = query.limit(DEFAULT_LIMIT), _after(query.text("cursor"))
+    async with call.context.database.read() as connection:
+        found = await jobs.page(connection, wanted, limit + 1, after)
+    last = found[limit - 1] if len(found) > limit else None
+    cursor = cursors.encode(ORDER, f"{last.created_at.isoformat()} {last.id}", 0) if last else None
+    return page_response(call, [summary(job) for job in found[:limit]], cursor)
+
+
+async def show(call: Call) -> Response:
+    """One job with its attempts; 304 where the client has it."""
+    job = await job_logs.load(call)
+    async with call.context.database.read() as connection:
+        tried = await jobs.attempts(connection, job.id)
+    tag = _etag(job)
+    if matches(call.request, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(dump(whole(job, tried)), headers={"ETag": tag}, media_type=JSON)
+
+
+async def cancel(call: Call) -> Response:
+    """Stops a job."""
+    wanted = job_logs.job_id(call)
+    demand = parsed(Demand, await read_object(call.request))
+    try:
+        job = await call.context.canceller.cancel(wanted, demand.reason)
+    except Conflict as refused:
+        raise Problem("illegal_transition", f"{str(refused).capitalize()}.", allowed=[]) from None
+    return Response(dump(summary(job)), headers={"ETag": _etag(job)}, media_type=JSON)
+
+
+def summary(job: Job) -> dict[str, Any]:
+    """The job as lists show it."""
+    return {
+        "id": job.id,
+        "queue": job.queue,
+        "handler": job.handler,
+        "state": job.state,
+        "ownership": job.ownership,
+        "owner": job.owner,
+        "ownerEpoch": job.owner_epoch,
+        "historyId": job.history_id,
+        "attempt": job.attempt,
+        "retries": job.retries,
+        "timeoutMs": job.timeout_ms,
+        "progress": job.progress,
+        "result": job.result,
+        "error": job.error,
+        "cancelReason": job.cancel_reason,
+        "workerId": job.worker_id,
+        "workerBeatAt": perhaps(job.worker_beat_at),
+        "createdBy": job.created_by,
+        "correlationId": job.correlation_id,
+        "createdAt": moment(job.created_at),
+        "updatedAt": moment(job.updated_at),
+        "version": job.version,
+        "wakeAt": perhaps(job.wake_at),
+        "dispatchedAt": perhaps(job.dispatched_at),
+        "startedAt": perhaps(job.started_at),
+        "finishedAt": perhaps(job.finished_at),
+        "scheduleId": job.schedule_id,
+        "dueAt": perhaps(job.due_at),
+    }
+
+
+def whole(job: Job, tried: list[Attempt]) -> dict[str, Any]:
+    """The job with what its function gets, and its attempts."""
+    return {**summary(job), "payload": job.payload, "attempts": [_attempt(one) for one in tried]}
+
+
+def _attempt(one: Attempt) -> dict[str, Any]:
+    return {
+        "historyId": one.history_id,
+        "attempt": one.attempt,
+        "state": one.state,
+        "workerId": one.worker_id,
+        "error": one.error,
+        "dispatchedAt": moment(one.dispatched_at),
+        "startedAt": perhaps(one.started_at),
+        "finishedAt": perhaps(one.finished_at),
+    }
+
+
+def _key(call: Call, body: dict[str, Any]) -> OrderKey | None:
+    mark = mark_of(call.request, call.actor, body)
+    if mark is None:
+        return None
+    return OrderKey(
+        mark.scope,
+        mark.key,
+        mark.fingerprint,
+        lambda job: StoredAnswer(mark.fingerprint, 201, _headers(job), _body(job)),
+    )
+
+
+def _body(job: Job) -> bytes:
+    return dump(whole(job, []))
+
+
+def _headers(job: Job) -> dict[str, str]:
+    return {
+        "Content-Type": JSON,
+        "Location": f"/jobs/{job.id}",
+        "ETag": _etag(job),
+        CORRELATION: job.correlation_id,
+    }
+
+
+def _etag(job: Job) -> str:
+    return f'"{job.version}"'
+
+
+def _after(cursor: str | None) -> tuple[datetime, str] | None:
+    if cursor is None:
+        return None
+    at, _, last_id = cursors.decode(ORDER, cursor, str)[0].partition(" ")
+    try:
+        return datetime.fromisoformat(at).astimezone(UTC), str(UUID(last_id))
+    except (ValueError, OverflowError):
+        raise bad_parameter("cursor", "was not given out by this API; begin again without it.") from None
+
+
+_ONE: Final = "/jobs/{job}"
+_PROBLEMS: Final = ("not_found", "bad_parameter", "unavailable")
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/jobs",
+        "submitJob",
+        submit,
+        "Put a job down",
+        "It is committed when the answer comes, and reaches a worker by itself.",
+        tag="jobs",
+        headers=START_HEADERS,
+        body=NewJob,
+        answers={201: json_of(JobBody, "It is committed.", SHOWN)},
+        problems=tuple(code for code in START_PROBLEMS if code != "already_exists"),
+    ),
+    Route(
+        "GET",
+        "/jobs",
+        "listJobs",
+        list_jobs,
+        "Jobs, the newest first",
+        tag="jobs",
+        parameters=(*FILTERS, LIMIT, CURSOR),
+        answers=page(JobPage),
+        problems=("bad_parameter", "unavailable"),
+    ),
+    Route(
+        "GET",
+        _ONE,
+        "getJob",
+        show,
+        "Show one with its attempts",
+        tag="jobs",
+        headers=(header("If-None-Match", "The ETag that the client has."),),
+        answers={200: json_of(JobBody, "As it is now.", SHOWN), 304: {"description": "The client has it."}},
+        problems=_PROBLEMS,
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/logs",
+        "getJobLogs",
+        job_logs.list_lines,
+        "What it has logged, attempt by attempt",
+        "With `follow` as server-sent events: what is there, then each line as it comes, until the end.",
+        tag="jobs",
+        parameters=(job_logs.FOLLOW, LIMIT, CURSOR),
+        headers=(header("Last-Event-ID", "With `follow`: the id of the last event that was seen."),),
+        answers={**page(LogPage), 204: {"description": "It has ended and the client has seen it all."}},
+        problems=_PROBLEMS,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/cancel",
+        "cancelJob",
+        cancel,
+        "Stop it",
+        "One that a worker is at ends when that has heard of it. Asking again changes nothing.",
+        tag="jobs",
+        body=Demand,
+        answers={200: json_of(JobBody, "As it is from now on.", SHOWN)},
+        problems=(*_PROBLEMS, "illegal_transition", *BODY_PROBLEMS),
+    ),
+)

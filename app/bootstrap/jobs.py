@@ -1,0 +1,71 @@
+"""What is a node's part in jobs made of?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from app.broker.port import Broker, Topology
+from app.broker.topology import jobs_topology
+from app.config import Settings
+from app.jobs.cancel import Canceller, Stops
+from app.jobs.coordinator import Coordinator, Surroundings
+from app.jobs.dispatch import Relay
+from app.jobs.poke import LeaderPoke
+from app.jobs.submit import Submitter
+from app.jobs.watch import JobWatch
+from app.persistence.engine import Database
+
+
+@dataclass(slots=True, kw_only=True)
+class Jobs:
+    """What a node knows and does of jobs, whatever its roles; `coordinator` makes the part of one that takes them.
+
+    `connect` makes a connection to the broker, under a name and with a topology of its own.
+    """
+
+    settings: Settings
+    database: Database
+    relay: Relay
+    broker: Broker
+    connect: Callable[[str, Topology | None], Broker]
+    node: str
+    alone: bool = False
+    watch: JobWatch = field(default_factory=JobWatch)
+    poke: LeaderPoke = field(init=False)
+    submitter: Submitter = field(init=False)
+    canceller: Canceller = field(init=False)
+    present: Coordinator | None = None
+    """The part in jobs that runs, if one does."""
+
+    def __post_init__(self) -> None:
+        self.poke = LeaderPoke(self.database, self.broker, self.node, self.due)
+        self.submitter = Submitter(self.database, self.poke)
+        self.canceller = Canceller(self.database, Stops(self.broker).tell, self.watch.tell)
+
+    def due(self) -> None:
+        """A job is due, and this node may be the one that sends it."""
+        if self.present is not None:
+            self.present.due.set()
+
+    @property
+    def count(self) -> int:
+        """How many jobs this node reads."""
+        return self.present.count if self.present is not None else 0
+
+    def coordinator(self, node: str) -> Coordinator:
+        """The part in jobs of the node that is called so now; nothing of it runs yet."""
+        self.present = Coordinator(node, self._surroundings(node), alone=self.alone)
+        return self.present
+
+    def _surroundings(self, node: str) -> Surroundings:
+        return Surroundings(
+            database=self.database,
+            relay=self.relay,
+            control=self.connect(f"orchestrix jobs of {node}", jobs_topology(node)),
+            open_link=lambda number: self.connect(f"orchestrix jobs {number} of {node}", None),
+            cluster=self.settings.cluster,
+            jobs=self.settings.jobs,
+            poke=self.poke,
+            news=self.watch.tell,
+        )
