@@ -279,7 +279,7 @@ def _due(schedule: Schedule, due: datetime, busy: Busy, firing: Firing) -> Firin
 
 def _last(times: Times, first: datetime, last: datetime, count: int) -> list[datetime]:
     """The last `count` due times from `first` to `last`, the oldest first."""
-    found = []
+    found: list[datetime] = []
     due: datetime | None = last
     while due is not None and len(found) < count:
         found.append(due)
