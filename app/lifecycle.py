@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app import clock
-from app.errors import RetryLater
+from app.errors import Deposed, RetryLater
 
 log = logging.getLogger("orchestrix.lifecycle")
 
@@ -71,7 +71,8 @@ class Loop:
     """One background task that runs `work` over and over until stopped.
 
     `work` is one round and waits by itself. A round that fails is logged, then tried again after 0.1 s, doubled up to
-    5 s, with jitter: `RetryLater` in one line, once per outage; anything else with its stack trace, for it is a bug.
+    5 s, with jitter: `RetryLater`, and `Deposed` of a leader's part, in one line, once per outage; anything else with
+    its stack trace, for it is a bug.
     """
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -104,7 +105,7 @@ class Loop:
                 await asyncio.sleep(backoff(failures))
 
     def _report(self, error: Exception, failures: int) -> None:
-        if not isinstance(error, RetryLater):
+        if not isinstance(error, RetryLater | Deposed):
             log.error("%s failed and is tried again", self._name, exc_info=error)
         elif failures == 0:
             log.warning("%s waits: %s", self._name, error)

@@ -17,9 +17,11 @@ for ever. The *lease row* holds the newest term, its holder, its mode and until 
                                         └──refused, failed, or 5 s have passed──> (channel closed) WAITING
 
 - WAITING: the node consumes the leader's queue with a prefetch of 1, on a connection that does no other work, and looks
-  at the lease row now and then. A token, or a lease that ended a while ago (by the database's clock, plus a jitter of
-  its own), lets it campaign. It also may where the row still names the node itself, which leads no more (5 s after its
-  loss), or a leader without broker while it has one (2 s after its link came up).
+  at the lease row now and then. A token lets it campaign, and so does *vacancy*: the lease ended a while ago (by the
+  database's clock, plus a jitter of its own), or the row still names the node itself, which leads no more (5 s after
+  its loss), or a leader without broker while it has one (2 s after its link came up). Who finds a vacancy and has a
+  broker first puts a seed into the queue, a token `{0, ""}`: whoever is first in line then has a second to campaign by
+  token. So the line stays in order, and a term ends no other that has just begun.
 - CAMPAIGNING: in one transaction, with the row locked: `term + 1, holder = me, lease_until = now + lease`, and a row in
   `handovers`. By token it always may; by vacancy only if the row, as it is under the lock, still says so. If nobody
   knows what became of the COMMIT, the row is read again: the id in it is this boot's, so it tells.
@@ -77,7 +79,7 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
     leader's database link dead         it cannot renew and closes the channel           lease
     token lost (queue deleted)          the broker cancels the subscription; the node    5 s, or the lease
                                         itself, or anybody by the lease, begins anew
-    token held by a hung node           the lease                                        30 s + jitter
+    token held by a hung node           the lease, after a seed that nobody answers      30 s + jitter + 2 s
     tokens doubled                      dropped, or one more term                        none
     broker away                         all lose the link; by the lease, mode `alone`    5 s for the former leader
     broker back                         a node with a token or with a link deposes       2 s + jitter

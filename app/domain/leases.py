@@ -103,9 +103,9 @@ def ground(bid: Bid, lease: Lease | None) -> Reason | None:
         return Reason.RESIGNED if bid.by_token or lease.lapsed else None
     if lease.lapsed:
         return Reason.EXPIRED
-    if bid.by_token:
-        return Reason.LOST
-    return Reason.DEPOSED if lease.mode is Mode.ALONE and bid.mode is Mode.BROKER else None
+    if lease.mode is Mode.ALONE and bid.mode is Mode.BROKER:
+        return Reason.DEPOSED
+    return Reason.LOST if bid.by_token else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,10 @@ class Token:
 
     term: int
     node_id: str
+
+
+SEED: Final = Token(0, NOBODY)
+"""The token that anybody may put into the queue where nobody leads. Every leader's is newer."""
 
 
 class Handling(Enum):

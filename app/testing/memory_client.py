@@ -102,6 +102,7 @@ class MemoryBroker:
     ) -> MemoryConsumer:
         if prefetch < 1:
             raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
+        self._consumers = [one for one in self._consumers if not one.closed]
         consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own)
         self._consumers.append(consumer)
         if self._session is not None and self.state is LinkState.UP:
@@ -279,6 +280,11 @@ class MemoryConsumer:
     def _first(self) -> int:
         """The prefetch to begin with."""
         return 1 if self._own is None else self._limit
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._closed
 
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         while not self._inbox:

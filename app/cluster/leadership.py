@@ -1,0 +1,327 @@
+"""How does a node come to lead, keep the lead, and let go of it?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app import clock
+from app.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Queue, Topology
+from app.broker.topology import LEADER, SINGLE
+from app.cluster.duties import Duty
+from app.cluster.seat import Seat
+from app.cluster.tokens import read_token, token_message
+from app.domain.leases import SEED, Bid, Fence, Handling, Lease, Mode, Token, Waiting, handling, patience
+from app.errors import Deposed, RetryLater
+from app.lifecycle import Loop, Services, Wake, backoff
+
+log = logging.getLogger("orchestrix.cluster")
+
+REMINT: Final = 300.0
+"""Seconds after which the held token is replaced: brokers take back what is held for half an hour."""
+MINT_AGAIN: Final = 2.0
+"""The same where the broker has not confirmed the last one."""
+CONFIRM: Final = 5.0
+SPROUT: Final = 1.0
+"""Seconds in which a seed finds whoever is first in line, unless he hangs."""
+LET_GO: Final = 0.25
+"""Seconds that the duties have to stop before the successor is let in; its term keeps them from writing anyway."""
+LAST_WORD: Final = 1.0
+LINE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
+
+
+@dataclass(slots=True)
+class _Reign:
+    """One term in office. `until` is on the monotonic clock; `held` are the tokens in hand."""
+
+    fence: Fence
+    mode: Mode
+    until: float
+    held: list[Delivery]
+    lost: asyncio.Future[str]
+    mint_at: float = 0.0
+    minted: bool = False
+    late: bool = False
+    nudge: Wake = field(default_factory=Wake)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def lose(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+
+class Leadership:
+    """A node's part in the election, and the duties of the leader while it is that.
+
+    `broker` is a link that carries no other work; `lease` and `renew` are in seconds.
+    """
+
+    def __init__(
+        self, seat: Seat, broker: Broker, node_id: str, duties: Sequence[Duty], *, lease: float, renew: float
+    ) -> None:
+        self._seat, self._broker, self._node_id, self._duties = seat, broker, node_id, duties
+        self._lease, self._renew_every = lease, renew
+        self._consumer: Consumer | None = None
+        self._reign: _Reign | None = None
+        self._losses = 0
+        self._up_at: float | None = None
+        self._leaving = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop = Loop("leadership", self._round)
+        broker.on_up(self._linked)
+        broker.on_down(lambda generation, why: self._link_lost(why))
+
+    @property
+    def fence(self) -> Fence | None:
+        """What this node's writes as the leader carry; None while it does not lead, as far as it knows."""
+        reign = self._reign
+        return reign.fence if reign is not None and clock.monotonic() < reign.until else None
+
+    async def start(self) -> None:
+        """Begins to wait for the lead. The broker may be away."""
+        await self._line_up()
+        if self._broker.state is LinkState.UP and self._up_at is None:
+            self._linked(self._broker.generation)
+        await self._loop.start()
+
+    async def _line_up(self) -> None:
+        self._consumer = await self._broker.consume([LEADER], 1, own=LINE)
+        self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
+
+    async def stop(self) -> None:
+        """Resigns, if it leads, and hands the token on; then the duties have ended."""
+        self._leaving = True
+        await self._loop.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+        if self._stopping is not None:
+            await self._stopping
+
+    # What the link tells.
+
+    def _linked(self, generation: int) -> None:
+        self._up_at = clock.monotonic()
+        if self._reign is not None:
+            self._reign.nudge.set()
+
+    def _link_lost(self, why: str) -> None:
+        self._up_at = None
+        self._channel_lost(why)
+
+    def _channel_lost(self, why: str) -> None:
+        self._losses += 1
+        if self._reign is not None and self._reign.mode is Mode.BROKER:
+            self._reign.lose(why)
+
+    # Waiting, campaigning, and leading, in turns.
+
+    async def _round(self) -> None:
+        assert self._consumer is not None
+        token = await self._called()
+        losses, asked = self._losses, clock.monotonic()
+        mode = Mode.BROKER if token is not None or self._broker.state is LinkState.UP else Mode.ALONE
+        try:
+            fence = await self._seat.campaign(Bid(self._node_id, mode, token is not None), asked)
+            if fence is not None:
+                reign = self._crowned(fence, mode, asked + self._lease, token)
+                if losses != self._losses and mode is Mode.BROKER:
+                    reign.lose("the link was lost during the campaign")
+                await self._lead(reign)
+        except Exception:
+            await self._consumer.reopen()
+            raise
+        if fence is not None:
+            await self._go_to_the_end()
+
+    async def _go_to_the_end(self) -> None:
+        """Hands the token on, and stands in line again when the duties have ended."""
+        assert self._consumer is not None
+        await self._consumer.close()
+        if self._stopping is not None:
+            await self._stopping
+        await self._line_up()
+
+    def _crowned(self, fence: Fence, mode: Mode, until: float, token: Delivery | None) -> _Reign:
+        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return _Reign(fence, mode, until, [] if token is None else [token], lost)
+
+    async def _called(self) -> Delivery | None:
+        """A token, as soon as there is one; None when the node may campaign without."""
+        assert self._consumer is not None
+        token = asyncio.ensure_future(self._consumer.receive(1))
+        vacancy = asyncio.ensure_future(self._vacancy())
+        try:
+            await asyncio.wait({token, vacancy}, return_when=asyncio.FIRST_COMPLETED)
+            if token.done():
+                (delivery,) = token.result()
+                return delivery
+            vacancy.result()
+            return None
+        finally:
+            await _ended({token, vacancy})
+
+    async def _vacancy(self) -> None:
+        """Returns when nobody leads, by the row, and this node has waited for long enough."""
+        began, jitter, sown = clock.monotonic(), clock.uniform(0.0, 1.0), False
+        while True:
+            lease = await self._seat.look()
+            left = self._patience(lease, began, jitter)
+            if left <= 0:
+                if sown or not await self._sow():
+                    return
+                sown, left = True, SPROUT * (1 + jitter)
+            elif sown and left > SPROUT:
+                sown = False
+            await asyncio.sleep(min(left, self._renew_every / 2))
+
+    def _patience(self, lease: Lease | None, began: float, jitter: float) -> float:
+        now = clock.monotonic()
+        linked = 0.0 if self._up_at is None else now - self._up_at
+        return patience(Waiting(self._node_id, now - began, linked, self._lease, jitter), lease)
+
+    async def _sow(self) -> bool:
+        """Puts a token into the queue, for whoever is first in line; False if the broker does not take it."""
+        if self._broker.state is not LinkState.UP:
+            return False
+        (published,) = await self._broker.publish([token_message(SEED)], CONFIRM)
+        return published.outcome is Outcome.CONFIRMED
+
+    async def _lead(self, reign: _Reign) -> None:
+        self._reign = reign
+        log.info("leads: term %d, mode %s", reign.fence.term, reign.mode)
+        services = Services([duty(reign.fence) for duty in self._duties])
+        begun = asyncio.create_task(services.start(), name="duties")
+        reign.tasks = {
+            begun,
+            asyncio.create_task(self._keep_lease(reign), name="lease"),
+            asyncio.create_task(self._keep_token(reign), name="token"),
+        }
+        try:
+            while not reign.lost.done():
+                await self._watch(reign)
+            log.warning("leads no more: term %d: %s", reign.fence.term, reign.lost.result())
+        finally:
+            self._reign = None
+            await _ended(reign.tasks)
+            self._stopping = asyncio.create_task(services.stop(), name="end of duties")
+            await asyncio.wait({self._stopping}, timeout=LET_GO)
+            if self._leaving or reign.late:
+                await self._say_last(reign)
+
+    async def _watch(self, reign: _Reign) -> None:
+        """Until something happens to the reign, at most until its lease has run out."""
+        left = reign.until - clock.monotonic()
+        if left <= 0:
+            reign.late = True
+            return reign.lose("the lease has run out")
+        await asyncio.wait({reign.lost, *reign.tasks}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        for task in [task for task in reign.tasks if task.done()]:
+            reign.tasks.discard(task)
+            if (error := task.exception()) is not None:
+                log.error("a task of the leader failed", exc_info=error)
+                reign.lose(f"{task.get_name()} failed with {type(error).__name__}")
+            elif (why := task.result()) is not None:
+                reign.lose(why)
+        return None
+
+    async def _say_last(self, reign: _Reign) -> None:
+        """Marks the row, if that is possible at once. Where a newer term has begun, its refusal is seen here."""
+        try:
+            async with asyncio.timeout(LAST_WORD):
+                await self._seat.resign(reign.fence)
+        except Deposed as refused:
+            log.warning("%s", refused)
+        except (RetryLater, TimeoutError):
+            log.info("the end of term %d could not be noted: its lease tells", reign.fence.term)
+
+    # The lease.
+
+    async def _keep_lease(self, reign: _Reign) -> str:
+        """Renews it; says why that is over."""
+        failures, first = 0, True
+        while True:
+            try:
+                if first:
+                    await self._seat.arrive(reign.fence)
+                    first = False
+                else:
+                    await self._renew(reign)
+                failures = 0
+            except Deposed as refused:
+                log.warning("%s", refused)
+                return "a newer term has begun"
+            except (RetryLater, TimeoutError) as away:
+                log.debug("term %d: %s", reign.fence.term, away)
+                failures += 1
+            await reign.nudge.wait(backoff(failures) if failures else self._renew_every)
+
+    async def _renew(self, reign: _Reign) -> None:
+        """Counts from before the question: the answer may have been long on its way."""
+        asked = clock.monotonic()
+        linked = self._broker.state is LinkState.UP
+        mode = Mode.BROKER if linked or reign.mode is Mode.BROKER else Mode.ALONE
+        async with asyncio.timeout(self._lease / 3):
+            await self._seat.renew(reign.fence, mode)
+        reign.until = asked + self._lease
+        if mode is not reign.mode:
+            reign.mode = mode
+            log.info("leads: term %d, mode %s", reign.fence.term, mode)
+            if self._broker.state is not LinkState.UP:
+                reign.lose("the link was lost again")
+
+    # The token.
+
+    async def _keep_token(self, reign: _Reign) -> str:
+        """Sees to it that there is a token of this term, and holds it; says why that is over."""
+        assert self._consumer is not None
+        while True:
+            if clock.monotonic() >= reign.mint_at:
+                await self._mint(reign)
+            delivery = await self._next_token(reign.mint_at - clock.monotonic())
+            if delivery is None:
+                continue
+            fate = handling(read_token(delivery.body), reign.fence)
+            if fate is Handling.CAMPAIGN:
+                return "a newer token has come"
+            if fate is Handling.DROP and reign.minted:
+                await self._consumer.acknowledge([delivery])
+            else:
+                reign.held.append(delivery)
+
+    async def _next_token(self, seconds: float) -> Delivery | None:
+        assert self._consumer is not None
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                found = await self._consumer.receive(1)
+        except TimeoutError:
+            return None
+        return found[0] if found else None
+
+    async def _mint(self, reign: _Reign) -> None:
+        """A fresh token; only when the broker has it, those in hand are acknowledged."""
+        assert self._consumer is not None
+        reign.mint_at = clock.monotonic() + MINT_AGAIN
+        if self._broker.state is not LinkState.UP:
+            return
+        mine = Token(reign.fence.term, reign.fence.holder)
+        (published,) = await self._broker.publish([token_message(mine)], CONFIRM)
+        if published.outcome is Outcome.CONFIRMED:
+            reign.minted = True
+            reign.mint_at = clock.monotonic() + REMINT
+            held, reign.held = reign.held, []
+            await self._consumer.acknowledge(held)
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancels what still runs and waits until it has ended."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
