@@ -19,7 +19,7 @@ from .reports import moment
 class Beat:
     """Beats every so many seconds, and at once when the broker is there again; a beat that is lost is not repeated.
 
-    Before each beat it declares `topology`, for a broker that was restarted may have forgotten the worker's ear.
+    Before it beats for the first time over a connection it declares `topology`, for the broker may have forgotten it.
     """
 
     def __init__(
@@ -33,27 +33,26 @@ class Beat:
     ) -> None:
         self._broker, self._topology = broker, topology
         self._worker_id, self._queues, self._floor, self._every = worker_id, list(queues), floor, every
-        self._complaint = ""
+        self._declared = 0
         self._wake = Wake()
         broker.on_up(lambda generation: self._wake.set())
 
     async def round(self) -> None:
         """Declares, beats, and waits for the next time."""
         if await self._broker.wait_up(self._every):
-            await self.declare()
+            if self._declared != self._broker.generation:
+                await self._declare(self._broker.generation)
             await self._broker.publish([self._message()], timeout=self._every / 2)
             await self._wake.wait(self._every)
 
-    async def declare(self) -> None:
-        """Declares the topology, if the broker is there."""
+    async def _declare(self, generation: int) -> None:
         try:
             await self._broker.declare(self._topology)
         except ConfigError as wrong:
-            if str(wrong) != self._complaint:
-                LOGGER.error("%s", wrong)
-            self._complaint = str(wrong)
+            LOGGER.error("%s", wrong)
         except Unavailable:
-            return  # the next beat comes with the connection
+            return
+        self._declared = generation
 
     def _message(self) -> Outgoing:
         now = clock.now()

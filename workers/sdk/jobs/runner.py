@@ -9,7 +9,7 @@ from typing import Final
 
 from app import clock
 from app.broker.port import Broker, Consumer, Delivery
-from app.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_topology
+from app.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_ear, worker_topology
 from app.errors import ConfigError, Unavailable
 from app.lifecycle import Loop
 from workers.sdk.context import LOGGER
@@ -52,7 +52,7 @@ class JobRunner:
             check_queue(queue)
         self.queues = tuple(dict.fromkeys(queues or jobs.queues))
         self.worker_id = worker_id
-        self.topology = worker_topology(worker_id, self.queues)
+        self.topology = worker_topology(self.queues)
         self.counts = JobCounts()
         self._broker, self._jobs = broker, jobs
         self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
@@ -61,10 +61,11 @@ class JobRunner:
     async def start(self) -> None:
         """Begins to take jobs as soon as the broker is there; returns at once."""
         if self._parts is None:
-            with suppress(ConfigError, Unavailable):  # the first beat does so again, and says what is wrong
+            with suppress(ConfigError, Unavailable):  # before the first beat it is done again, and said what is wrong
                 await self._broker.declare(self.topology)
             jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
-            words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True)
+            ear = worker_ear(self.worker_id)
+            words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
             self._parts = _Parts(self, jobs, words)
             await self._parts.start()
 
