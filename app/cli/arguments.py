@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-Command = Callable[[argparse.Namespace], int]
+from app.cli import job_arguments
+from app.cli.parsing import (
+    EXIT_CODES,
+    LIMIT,
+    Parser,
+    add_client,
+    add_database_url,
+    add_output,
+    add_reason,
+    add_urls,
+    group,
+    leaf,
+    seconds,
+    uuid,
+    whole,
+)
 
 _PORT = 0, 65_535
 _ID = 1, 2**53 - 1
-_LIMIT = 1, 200
 _VERSION = 1, 2**31 - 1
 _CONCURRENCY = 1, 1000
-_EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse with our way of saying what is wrong, and without guessing from the beginnings of options."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        from app.errors import Invalid
-
-        raise Invalid(f"{message}: see `{self.prog} --help`")
 
 
 def parse(argv: Sequence[str]) -> Callable[[], int]:
@@ -38,10 +37,10 @@ def parse(argv: Sequence[str]) -> Callable[[], int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="orchestrix",
         description="Durable command/event sagas on the RabbitMQ and SQL database that you already run.",
-        epilog=f"First try: orchestrix dev.  {_EXIT_CODES}",
+        epilog=f"First try: orchestrix dev.  {EXIT_CODES}",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -52,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_deadlines(commands)
     _add_redispatch(commands)
     _add_dead_letters(commands)
+    job_arguments.add(commands)
     _add_others(commands)
     return parser
 
@@ -65,18 +65,18 @@ class _Version(argparse.Action):
 
 
 def _add_processes(commands: Any) -> None:
-    dev = _leaf(commands, "dev", "run:dev", "everything in one process, nothing to install: API, orchestrator, workers")
+    dev = leaf(commands, "dev", "run:dev", "everything in one process, nothing to install: API, orchestrator, workers")
     dev.add_argument(
-        "--port", type=_whole(*_PORT), metavar="PORT", help="the API's port (8080; the next free one if taken)"
+        "--port", type=whole(*_PORT), metavar="PORT", help="the API's port (8080; the next free one if taken)"
     )
 
-    serve = _leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, or both")
+    serve = leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, or both")
     serve.add_argument("--host", metavar="HOST", help="where the API listens (127.0.0.1)")
-    serve.add_argument("--port", type=_whole(*_PORT), metavar="PORT", help="where the API listens (8080)")
+    serve.add_argument("--port", type=whole(*_PORT), metavar="PORT", help="where the API listens (8080)")
     serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator (default: both)")
-    _add_urls(serve)
+    add_urls(serve)
 
-    worker = _leaf(commands, "worker", "run:worker", "a worker: handles commands, runs jobs")
+    worker = leaf(commands, "worker", "run:worker", "a worker: handles commands, runs jobs")
     worker.add_argument(
         "-q", "--queue", action="append", default=[], metavar="QUEUE", help="a command to handle, again for more (all)"
     )
@@ -85,29 +85,29 @@ def _add_processes(commands: Any) -> None:
     )
     worker.add_argument(
         "--concurrency",
-        type=_whole(*_CONCURRENCY),
+        type=whole(*_CONCURRENCY),
         metavar="N",
         help="so many commands, and so many jobs, at once (10)",
     )
-    _add_urls(worker)
+    add_urls(worker)
 
 
 def _add_schema(commands: Any) -> None:
-    actions = _group(commands, "db", "the database schema")
-    upgrade = _leaf(actions, "upgrade", "schema:upgrade", "bring the schema to this version")
-    current = _leaf(actions, "current", "schema:current", "show the schema's revision")
-    check = _leaf(actions, "check", "schema:check", "compare the schema with what this version needs")
+    actions = group(commands, "db", "the database schema")
+    upgrade = leaf(actions, "upgrade", "schema:upgrade", "bring the schema to this version")
+    current = leaf(actions, "current", "schema:current", "show the schema's revision")
+    check = leaf(actions, "check", "schema:check", "compare the schema with what this version needs")
     for command in (upgrade, current, check):
-        _add_database_url(command)
-    _add_output(current)
+        add_database_url(command)
+    add_output(current)
 
 
 def _add_apps(commands: Any) -> None:
-    actions = _group(commands, "apps", "apps: start them, look at them")
-    create = _leaf(actions, "create", "sagas:create", "start an app")
+    actions = group(commands, "apps", "apps: start them, look at them")
+    create = leaf(actions, "create", "sagas:create", "start an app")
     create.add_argument("key", metavar="NAME", help="the app's name, unique")
     _add_creation(create)
-    _add_list(_leaf(actions, "list", "sagas:list_all", "list apps, newest first"), name="NAME")
+    _add_list(leaf(actions, "list", "sagas:list_all", "list apps, newest first"), name="NAME")
     _add_readers(actions, "app")
     _add_verbs(actions, "app")
     actions.choices["create"].set_defaults(saga="app")
@@ -115,12 +115,12 @@ def _add_apps(commands: Any) -> None:
 
 
 def _add_sagas(commands: Any) -> None:
-    actions = _group(commands, "sagas", "the same for any saga")
-    create = _leaf(actions, "create", "sagas:create", "start a saga")
+    actions = group(commands, "sagas", "the same for any saga")
+    create = leaf(actions, "create", "sagas:create", "start a saga")
     _add_saga(create)
     create.add_argument("key", metavar="KEY", help="what the instance is called, unique within its saga")
     _add_creation(create)
-    listing = _leaf(actions, "list", "sagas:list_all", "list instances of a saga, newest first")
+    listing = leaf(actions, "list", "sagas:list_all", "list instances of a saga, newest first")
     _add_saga(listing)
     _add_list(listing, name="KEY")
     _add_readers(actions, None)
@@ -128,16 +128,16 @@ def _add_sagas(commands: Any) -> None:
 
 
 def _add_deadlines(commands: Any) -> None:
-    actions = _group(commands, "deadlines", "what sagas wait for, and until when")
-    listing = _leaf(actions, "list", "control:deadlines", "every next wake-up, the soonest first")
-    listing.add_argument("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
+    actions = group(commands, "deadlines", "what sagas wait for, and until when")
+    listing = leaf(actions, "list", "control:deadlines", "every next wake-up, the soonest first")
+    listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
-    _add_client(listing)
-    extend = _leaf(actions, "extend", "control:act", "set or extend the deadline of what one waits for")
+    add_client(listing)
+    extend = leaf(actions, "extend", "control:act", "set or extend the deadline of what one waits for")
     until = extend.add_mutually_exclusive_group(required=True)
     until.add_argument("--by", metavar="TIME", help="so much longer, as 30s, 5m or 2h")
     until.add_argument("--at", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
-    cancel = _leaf(actions, "cancel", "control:act", "take the deadline away")
+    cancel = leaf(actions, "cancel", "control:act", "take the deadline away")
     for command, verb in ((extend, "extend"), (cancel, "withdraw")):
         command.set_defaults(verb=verb)
         command.add_argument("--saga", default="app", metavar="SAGA", help="whose ID it is (app)")
@@ -145,55 +145,55 @@ def _add_deadlines(commands: Any) -> None:
 
 
 def _add_redispatch(commands: Any) -> None:
-    command = _leaf(commands, "redispatch", "control:redispatch", "send again, under their ids, commands that are out")
-    command.add_argument("ids", nargs="*", type=_whole(*_ID), metavar="ID", help="only these of --saga")
+    command = leaf(commands, "redispatch", "control:redispatch", "send again, under their ids, commands that are out")
+    command.add_argument("ids", nargs="*", type=whole(*_ID), metavar="ID", help="only these of --saga")
     command.add_argument("--saga", metavar="SAGA", help="only of this saga (all)")
-    _add_reason(command)
-    _add_client(command)
+    add_reason(command)
+    add_client(command)
 
 
 def _add_dead_letters(commands: Any) -> None:
-    actions = _group(commands, "dlq", "dead letters: messages that could not be handled")
-    listing = _leaf(actions, "list", "dead_letters:list_all", "what is there, the last to die first")
+    actions = group(commands, "dlq", "dead letters: messages that could not be handled")
+    listing = leaf(actions, "list", "dead_letters:list_all", "what is there, the last to die first")
     _add_filters(listing)
     listing.add_argument("--redriven", action="store_true", help="also those that were sent again")
-    listing.add_argument("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
+    listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
-    show = _leaf(actions, "show", "dead_letters:show", "show one with its body")
-    edit = _leaf(actions, "edit", "dead_letters:edit", "change the body of one")
+    show = leaf(actions, "show", "dead_letters:show", "show one with its body")
+    edit = leaf(actions, "edit", "dead_letters:edit", "change the body of one")
     body = edit.add_mutually_exclusive_group(required=True)
     body.add_argument("--body", metavar="JSON", help="the new body: an object")
     body.add_argument("--file", metavar="PATH", help="the same from a file, or from standard input (-)")
-    redrive = _leaf(actions, "redrive", "dead_letters:redrive", "send one again, or all that fit")
-    redrive.add_argument("id", nargs="?", type=_uuid, metavar="ID", help="only this one")
+    redrive = leaf(actions, "redrive", "dead_letters:redrive", "send one again, or all that fit")
+    redrive.add_argument("id", nargs="?", type=uuid, metavar="ID", help="only this one")
     _add_filters(redrive)
     redrive.add_argument("--all", action="store_true", help="all that are there")
     redrive.add_argument("--dry-run", action="store_true", help="only count those that fit")
-    drop = _leaf(actions, "drop", "dead_letters:drop", "forget one")
+    drop = leaf(actions, "drop", "dead_letters:drop", "forget one")
     for command in (show, edit, drop):
-        command.add_argument("id", type=_uuid, metavar="ID", help="as `dlq list` shows it")
+        command.add_argument("id", type=uuid, metavar="ID", help="as `dlq list` shows it")
     for command in (edit, redrive, drop):
-        _add_reason(command)
+        add_reason(command)
     for command in (listing, show, edit, redrive, drop):
-        _add_client(command)
+        add_client(command)
 
 
 def _add_filters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--queue", metavar="QUEUE", help="only those that died in this queue")
     command.add_argument("--saga", metavar="SAGA", help="only those of this saga")
-    command.add_argument("--app", type=_whole(*_ID), metavar="ID", help="only those of this app (of --saga, if given)")
+    command.add_argument("--app", type=whole(*_ID), metavar="ID", help="only those of this app (of --saga, if given)")
     command.add_argument("--died-of", metavar="REASON", help="only where the reason of the death begins so")
 
 
 def _add_others(commands: Any) -> None:
-    doctor = _leaf(commands, "doctor", "doctor:doctor", "check settings, database, broker, git and API")
-    _add_urls(doctor)
-    _add_client(doctor)
-    config = _group(commands, "config", "the settings")
-    show = _leaf(config, "show", "settings:show", "every setting, its value and where that comes from")
-    _add_urls(show)
-    _add_client(show)
-    _leaf(commands, "openapi", "run:openapi", "print the HTTP API as an OpenAPI document")
+    doctor = leaf(commands, "doctor", "doctor:doctor", "check settings, database, broker, git and API")
+    add_urls(doctor)
+    add_client(doctor)
+    config = group(commands, "config", "the settings")
+    show = leaf(config, "show", "settings:show", "every setting, its value and where that comes from")
+    add_urls(show)
+    add_client(show)
+    leaf(commands, "openapi", "run:openapi", "print the HTTP API as an OpenAPI document")
 
 
 def _add_readers(actions: Any, saga: str | None) -> None:
@@ -205,10 +205,10 @@ def _add_readers(actions: Any, saga: str | None) -> None:
         ("watch", "follow its changes until it ends"),
         ("why", "what it waits for, and what helps"),
     ):
-        command = _leaf(actions, name, f"{'control' if name == 'why' else 'sagas'}:{name}", meaning)
+        command = leaf(actions, name, f"{'control' if name == 'why' else 'sagas'}:{name}", meaning)
         _choose_saga(command, saga)
-        command.add_argument("id", type=_whole(*_ID), metavar="ID", help="its number")
-        _add_client(command)
+        command.add_argument("id", type=whole(*_ID), metavar="ID", help="its number")
+        add_client(command)
 
 
 def _add_verbs(actions: Any, saga: str | None) -> None:
@@ -221,7 +221,7 @@ def _add_verbs(actions: Any, saga: str | None) -> None:
         ("cancel", "give up, and undo what was done"),
         ("terminate", "give up, and undo nothing"),
     ):
-        command = _leaf(actions, name, "control:act", meaning)
+        command = leaf(actions, name, "control:act", meaning)
         command.set_defaults(verb=name)
         _choose_saga(command, saga)
         if name == "edit":
@@ -236,17 +236,11 @@ def _add_verbs(actions: Any, saga: str | None) -> None:
 
 
 def _add_verb(command: argparse.ArgumentParser) -> None:
-    command.add_argument("id", type=_whole(*_ID), metavar="ID", help="its number")
-    _add_reason(command)
+    command.add_argument("id", type=whole(*_ID), metavar="ID", help="its number")
+    add_reason(command)
     command.add_argument("--dry-run", action="store_true", help="only tell what would happen")
-    command.add_argument(
-        "--if-version", type=_whole(*_VERSION), metavar="N", help="only if it is still at this version"
-    )
-    _add_client(command)
-
-
-def _add_reason(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--reason", metavar="TEXT", help="why (by hand, and who you are here)")
+    command.add_argument("--if-version", type=whole(*_VERSION), metavar="N", help="only if it is still at this version")
+    add_client(command)
 
 
 def _choose_saga(command: argparse.ArgumentParser, saga: str | None) -> None:
@@ -266,7 +260,7 @@ def _add_creation(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--wait",
         nargs="?",
-        type=_seconds,
+        type=seconds,
         const=60.0,
         metavar="SECONDS",
         help="wait until it ends (60 s at most if no number is given)",
@@ -276,7 +270,7 @@ def _add_creation(command: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="asking again with the same key starts nothing, but gives the same answer",
     )
-    _add_client(command)
+    add_client(command)
 
 
 def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
@@ -288,76 +282,6 @@ def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
     add("--q", metavar="PREFIX", help=f"only where {name} begins like this (case matters)")
     add("--stuck", action="store_true", help="only those that wait for a person, the broker or workers")
     add("--sort", metavar="FIELD", help="createdAt, updatedAt, appName or key; - in front descends (-createdAt)")
-    add("--limit", type=_whole(*_LIMIT), metavar="N", help="how many at once, at most 200")
+    add("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     add("--cursor", metavar="CURSOR", help="go on where a list ended")
-    _add_client(command)
-
-
-def _add_client(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--api", metavar="URL", help="the API (ORCHESTRIX_API_URL, else the dev of this folder)")
-    command.add_argument(
-        "--token", metavar="SECRET", help="who asks (better as ORCHESTRIX_API__TOKEN: others see your arguments)"
-    )
-    _add_output(command)
-
-
-def _add_output(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-o", dest="output", choices=("table", "json"), default="table", help="json is for scripts")
-
-
-def _add_urls(command: argparse.ArgumentParser) -> None:
-    _add_database_url(command)
-    command.add_argument(
-        "--broker-url", metavar="URL", help="amqp://… (better as ORCHESTRIX_BROKER_URL: others see your arguments)"
-    )
-
-
-def _add_database_url(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--database-url", metavar="URL", help="(better as ORCHESTRIX_DATABASE_URL: others see your arguments)"
-    )
-
-
-def _group(commands: Any, name: str, meaning: str) -> Any:
-    group = commands.add_parser(name, help=meaning, description=meaning, epilog=_EXIT_CODES)
-    return group.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-
-
-def _leaf(commands: Any, name: str, where: str, meaning: str) -> argparse.ArgumentParser:
-    leaf: argparse.ArgumentParser = commands.add_parser(name, help=meaning, description=meaning, epilog=_EXIT_CODES)
-    leaf.set_defaults(run=functools.partial(_run, where))
-    return leaf
-
-
-def _run(where: str, arguments: argparse.Namespace) -> int:
-    module, name = where.split(":")
-    command: Command = getattr(importlib.import_module(f"app.cli.{module}"), name)
-    return command(arguments)
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    """A reader of whole numbers from `low` to `high`."""
-
-    def read(text: str) -> int:
-        number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-        if not low <= number <= high:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {low} to {high}")
-        return number
-
-    return read
-
-
-def _uuid(text: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text.lower(), re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no id of a dead letter: `orchestrix dlq list` shows them")
-    return text.lower()
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text.removesuffix("s"))
-    except ValueError:
-        number = -1.0
-    if not 0 < number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, as 20 or 20s, up to a day (86400)")
-    return number
+    add_client(command)

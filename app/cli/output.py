@@ -12,9 +12,11 @@ from typing import Any, TextIO
 GREEN, RED, YELLOW, DIM = "32", "31", "33", "2"
 _STATE_COLOURS = {
     "COMPLETED": GREEN,
+    "SUCCEEDED": GREEN,
     "ok": GREEN,
     "FAILED": RED,
     "COMPENSATION_FAILED": RED,
+    "TIMED_OUT": RED,
     "fail": RED,
     "warn": YELLOW,
 }

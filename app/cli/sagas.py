@@ -29,7 +29,7 @@ def create(arguments: argparse.Namespace) -> int:
     body: dict[str, Any] = {name: arguments.key, "createdBy": arguments.by}
     if arguments.data is not None:
         body["data"] = json_object(arguments.data, "--data")
-    headers = _idempotency(arguments.idempotency_key)
+    headers = idempotency(arguments.idempotency_key)
     api = api_of(arguments)
     instance = api.post(path_of(arguments), body, headers)
     if arguments.wait is None:
@@ -122,7 +122,8 @@ def name_of(instance: dict[str, Any]) -> str:
     return str(instance.get("appName") or instance.get("key") or "")
 
 
-def _idempotency(key: str | None) -> dict[str, str]:
+def idempotency(key: str | None) -> dict[str, str]:
+    """The header for a key. Raises `Invalid`."""
     if key is None:
         return {}
     if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):

@@ -68,7 +68,11 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["dlq", "show"],
         ["dlq", "show", "1"],
         ["dlq", "edit", "00000000-0000-8000-8000-000000000000"],
-        ["jobs", "list"],
+        ["jobs"],
+        ["jobs", "show"],
+        ["jobs", "logs", "x"],
+        ["jobs", "submit", "reports"],
+        ["jobs", "submit", "reports", "monthly", "--retries", "1001"],
         ["sagas", "check"],
         ["--nonsense"],
         ["apps", "list", "--lim", "3"],
@@ -118,11 +122,13 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from app.api.parameters import MAX_LIMIT
-    from app.cli import arguments
+    from app.cli import arguments, job_arguments, parsing
     from app.config import WorkerSettings
+    from app.domain.jobs import MOST_RETRIES
     from sagas.engine.messages import MAX_ID
 
-    assert arguments._LIMIT[1] == MAX_LIMIT
+    assert parsing.LIMIT[1] == MAX_LIMIT
+    assert job_arguments._RETRIES[1] == MOST_RETRIES
     assert arguments._ID[1] == MAX_ID - 1
     WorkerSettings(concurrency=arguments._CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
