@@ -254,19 +254,12 @@ class Hand:
         self.held: list[Task] = []
         self.told: list[dict[str, Any]] = []
         ear = f"ear.{name}"
-        self.broker = AmqpBroker(
-            url,
-            name=name,
-            topology=queues_of_work(
-                Topology(
-                    exchanges=(Exchange(JOB_CANCEL, "topic"), Exchange(WORKER_HEARTBEAT, "topic")),
-                    queues=(Queue(ear, exclusive=True),),
-                    bindings=(Binding(ear, JOB_CANCEL, "#"),),
-                )
-            )
-            + job_dispatch(queue),
-        )
+        exchanges = (Exchange(JOB_CANCEL, "topic"), Exchange(WORKER_HEARTBEAT, "topic"))
+        listening = Topology(exchanges, (Queue(ear, exclusive=True),), (Binding(ear, JOB_CANCEL, "#"),))
+        self._topology = queues_of_work(listening) + job_dispatch(queue)
+        self.broker = AmqpBroker(url, name=name)
         self._ear = ear
+        self._hearing: Consumer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._orders: Consumer | None = None
 
@@ -274,8 +267,7 @@ class Hand:
         """Connects; listens for words to stop; beats if it is to."""
         await self.broker.start()
         assert await self.broker.wait_up(10), self.broker.trouble
-        ear = await self.broker.consume([self._ear], 100)
-        self._tasks.append(asyncio.create_task(self._listen(ear)))
+        await self.hearing()
         if beats:
             self._tasks.append(asyncio.create_task(self._beat()))
 
@@ -299,6 +291,12 @@ class Hand:
         self.held.append(task)
         return task
 
+    async def rest(self) -> None:
+        """Takes no more orders."""
+        if self._orders is not None:
+            await self._orders.close()
+            self._orders = None
+
     async def send(self, exchange: str, key: str, fields: dict[str, Any]) -> None:
         """A message, which the broker takes."""
         [published] = await self.broker.publish([Outgoing(exchange, key, json.dumps(fields).encode(), clock.uuid7())])
@@ -310,6 +308,18 @@ class Hand:
         fields = {"workerId": self.name, "queues": [self.queue], "jobs": jobs, "timestamp": "2026-01-31T12:00:00Z"}
         body = json.dumps(fields).encode()
         await self.broker.publish([Outgoing(WORKER_HEARTBEAT, self.name, body, clock.uuid7())])
+
+    async def deaf(self) -> None:
+        """Hears nothing: what is said meanwhile is lost."""
+        assert self._hearing is not None
+        await self._hearing.close()
+        await self.broker.delete(self._ear)
+
+    async def hearing(self) -> None:
+        """Hears again, from now on."""
+        await self.broker.declare(self._topology)
+        self._hearing = await self.broker.consume([self._ear], 100)
+        self._tasks.append(asyncio.create_task(self._listen(self._hearing)))
 
     async def stopped(self, task: Task, *, deadline: float = 10.0) -> dict[str, Any]:
         """Waits until it was told to stop."""
