@@ -7,7 +7,20 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from app.api import apps, dead_letters, deadlines, docs, health, jobs, openapi, problems, redispatch, routes, sagas
+from app.api import (
+    apps,
+    dead_letters,
+    deadlines,
+    docs,
+    health,
+    jobs,
+    openapi,
+    problems,
+    redispatch,
+    routes,
+    sagas,
+    schedules,
+)
 from app.api.context import ApiContext
 from app.api.middleware import Edge
 
@@ -32,6 +45,7 @@ def build(context: ApiContext) -> FastAPI:
             *apps.ROUTES,
             *sagas.ROUTES,
             *jobs.ROUTES,
+            *schedules.ROUTES,
             *deadlines.ROUTES,
             *dead_letters.ROUTES,
             *redispatch.ROUTES,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from app.domain.jobs import Job
 from app.jobs.submit import Order, OrderKey, Submitted
+from app.jobs.timetable import Timetable
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
@@ -105,6 +106,7 @@ class ApiContext:
     submitter: Submitter
     canceller: Canceller
     job_watch: JobWatch
+    timetable: Timetable
     health: Health
     version: str
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -148,6 +148,7 @@ PATH_SCHEMAS: Final[Mapping[str, Any]] = {
     "job": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$"},
+    "schedule": {"type": "string", "description": "Its id or its name."},
 }
 
 

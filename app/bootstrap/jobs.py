@@ -13,6 +13,7 @@ from app.jobs.coordinator import Coordinator, Surroundings
 from app.jobs.dispatch import Relay
 from app.jobs.poke import LeaderPoke
 from app.jobs.submit import Submitter
+from app.jobs.timetable import Timetable
 from app.jobs.watch import JobWatch
 from app.persistence.engine import Database
 
@@ -35,18 +36,22 @@ class Jobs:
     poke: LeaderPoke = field(init=False)
     submitter: Submitter = field(init=False)
     canceller: Canceller = field(init=False)
+    timetable: Timetable = field(init=False)
     present: Coordinator | None = None
     """The part in jobs that runs, if one does."""
 
     def __post_init__(self) -> None:
         self.poke = LeaderPoke(self.database, self.broker, self.node, self.due)
         self.submitter = Submitter(self.database, self.poke)
-        self.canceller = Canceller(self.database, Stops(self.broker).tell, self.watch.tell)
+        stops = Stops(self.broker)
+        self.canceller = Canceller(self.database, stops.tell, self.watch.tell)
+        self.timetable = Timetable(self.database, self.poke, stops.tell)
 
     def due(self) -> None:
-        """A job is due, and this node may be the one that sends it."""
+        """A job is due, or a schedule has changed, and this node may be the one that leads."""
         if self.present is not None:
             self.present.due.set()
+            self.present.scheduled.set()
 
     @property
     def count(self) -> int:

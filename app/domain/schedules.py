@@ -218,6 +218,13 @@ class Firing:
         return Outcome.SKIPPED if self.missed is None else Outcome.MISSED
 
 
+def is_id(key: str) -> bool:
+    """Whether `key` has the form of an id, five groups of hexadecimal digits, as no name has."""
+    groups = key.lower().split("-")
+    lengths = [len(group) for group in groups]
+    return lengths == [8, 4, 4, 4, 12] and all(digit in "0123456789abcdef" for group in groups for digit in group)
+
+
 def times_of(schedule: Schedule, zone: tzinfo) -> Times:
     """The due times of `schedule`, whose time zone is `zone`. Raises `Invalid`."""
     timing: Cron | Every

@@ -19,6 +19,7 @@ from app.jobs.handing import Acks, Giver
 from app.jobs.holdings import Holdings
 from app.jobs.rebalance import Rebalance
 from app.jobs.reconcile import Reconcile
+from app.jobs.schedules import Scheduler
 from app.jobs.sweeps import Office, Orphanage, Sweep, Watchman
 from app.jobs.taking import Taker
 from app.lifecycle import Service, Services, Wake
@@ -58,6 +59,7 @@ class Coordinator:
     draining: bool = False
     due: Wake = field(default_factory=Wake)
     orphaned: Wake = field(default_factory=Wake)
+    scheduled: Wake = field(default_factory=Wake)
     stops: Stops = field(init=False)
     events: JobEvents = field(init=False)
     holdings: Holdings = field(init=False)
@@ -123,7 +125,7 @@ class Coordinator:
                 log.info("%d jobs were handed over", taken)
 
     def duties(self, fence: Fence) -> Service:
-        """What it does while it leads: sends what is due, and looks for what nobody tells it."""
+        """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it."""
         around = self.around
         office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
         watchman = Watchman(office, around.control, silent=around.jobs.silent)
@@ -134,5 +136,6 @@ class Coordinator:
                 Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
                 self.beats.duty(office),
+                Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
             ]
         )

@@ -12,7 +12,7 @@ from sqlalchemy import Select, case, delete, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from app.domain.jobs import LIVE, PENDING, RUNNING
-from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule
+from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, is_id
 from app.errors import Conflict
 
 from .engine import Connection, Transaction
@@ -163,13 +163,6 @@ def _held() -> ColumnElement[bool]:
 def _called(key: str) -> ColumnElement[bool]:
     # No name looks like an id, so that a key is the one or the other.
     return schedules.c.id == key if is_id(key) else schedules.c.name == key
-
-
-def is_id(key: str) -> bool:
-    """Whether `key` has the form of an id: five groups of hexadecimal digits."""
-    groups = key.lower().split("-")
-    lengths = [len(group) for group in groups]
-    return lengths == [8, 4, 4, 4, 12] and all(digit in "0123456789abcdef" for group in groups for digit in group)
 
 
 def _equal(column: Any, value: datetime | None) -> ColumnElement[bool]:

@@ -20,6 +20,7 @@ from app.errors import Conflict, NotFound
 from app.jobs.cancel import Canceller
 from app.jobs.events import Stop
 from app.jobs.submit import Submitter
+from app.jobs.timetable import Timetable
 from app.jobs.watch import JobWatch
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
@@ -215,6 +216,7 @@ class World:
                 submitter=Submitter(self.database, lambda: self.due.append(None)),
                 canceller=Canceller(self.database, self.stops.extend, self.job_watch.tell),
                 job_watch=self.job_watch,
+                timetable=Timetable(self.database, lambda: self.due.append(None), self.stops.extend),
                 health=self.health,
                 version="1.2.3",
                 tokens=tokens,

@@ -1,0 +1,364 @@
+"""What do schedules look like in the OpenAPI document, as they are asked for and as they are shown?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+
+from app.api.demands import Moment, Reason, Span
+from app.api.job_schemas import NewJob
+from app.api.names import Name
+from app.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, Misfire, Outcome, Overlap, State, is_id
+
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+SHORTEST_INTERVAL: Final = timedelta(seconds=1)
+LONGEST_JITTER: Final = timedelta(days=1)
+SCHEDULE: Final[dict[str, Any]] = {
+    "id": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d21",
+    "name": "nightly-report",
+    "state": "ACTIVE",
+    "cron": "30 2 * * MON-FRI",
+    "intervalMs": None,
+    "timeZone": "Europe/Berlin",
+    "startsAt": None,
+    "endsAt": None,
+    "overlap": "skip",
+    "misfire": "fire_once",
+    "catchUp": 10,
+    "missedAfterMs": 60000,
+    "jitterMs": 0,
+    "job": {"queue": "reports", "handler": "monthly", "payload": {}, "timeoutMs": 600000, "retries": 2},
+    "createdBy": "ada",
+    "createdAt": "2026-01-31T12:00:00.000000Z",
+    "updatedAt": "2026-01-31T12:00:00.000000Z",
+    "version": 1,
+    "pausedAt": None,
+    "dueAt": "2026-02-03T01:30:00.000000Z",
+    "nextAt": "2026-02-03T01:30:00.000000Z",
+    "trouble": None,
+    "lastDueAt": "2026-02-02T01:30:00.000000Z",
+    "lastOutcome": "started",
+    "lastJobId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
+    "lastMisfire": None,
+    "fired": 1,
+    "skipped": 0,
+}
+COMING: Final = {
+    "dueAt": SCHEDULE["dueAt"],
+    "beginsAt": SCHEDULE["nextAt"],
+    "local": "2026-02-03T02:30:00+01:00",
+}
+
+
+def _shown(example: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]})
+
+
+def schedule_name(text: str) -> str:
+    """`text` if a schedule can be called so. Raises `ValueError` that says what is allowed."""
+    if not re.fullmatch(_NAME.strip("^$"), text, re.ASCII):
+        raise ValueError("must have 1 to 100 letters, digits, dots, - or _, the first one a letter or a digit")
+    if is_id(text):
+        raise ValueError("must not look like an id: choose a name that people can remember")
+    return text
+
+
+def _interval(span: timedelta) -> timedelta:
+    if span < SHORTEST_INTERVAL or span.microseconds % 1000:
+        raise ValueError("must be at least 1s and whole milliseconds")
+    return span
+
+
+def _jitter(span: timedelta) -> timedelta:
+    if span > LONGEST_JITTER:
+        raise ValueError("must be at most 1d")
+    return span
+
+
+def _one_of(kind: type[StrEnum]) -> Callable[[object], object]:
+    def read(value: object) -> object:
+        if value not in list(kind):
+            raise ValueError(f"must be one of {', '.join(kind)}")
+        return kind(str(value))
+
+    return read
+
+
+def _words(kind: type[StrEnum]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(kind)}
+
+
+ScheduleName = Annotated[str, AfterValidator(schedule_name), Field(json_schema_extra={"pattern": _NAME})]
+Overlapping = Annotated[Overlap, BeforeValidator(_one_of(Overlap)), WithJsonSchema(_words(Overlap))]
+Misfiring = Annotated[Misfire, BeforeValidator(_one_of(Misfire)), WithJsonSchema(_words(Misfire))]
+Interval = Annotated[Span, AfterValidator(_interval)]
+Jitter = Annotated[Span, AfterValidator(_jitter)]
+
+_CRON: Final = (
+    "Five fields: minute, hour, day of month, month, day of week, with names (MON, JAN), lists, ranges and steps; or "
+    "@hourly, @daily, @weekly, @monthly, @yearly. Either this or `interval`."
+)
+_ZONE: Final = "By which clocks `cron` is read: a name of the IANA time zone database."
+
+
+class ScheduledJob(NewJob):
+    """The job that is begun each time."""
+
+    model_config = _shown({"queue": "reports", "handler": "monthly", "timeout": "10m", "retries": 2})
+
+    @model_validator(mode="after")
+    def _by_the_schedule(self) -> ScheduledJob:
+        if self.createdBy is not None:
+            raise ValueError("must not have createdBy: it is the schedule's own")
+        return self
+
+    def columns(self) -> dict[str, Any]:
+        """The same as columns of the job."""
+        return {
+            "queue": self.queue,
+            "handler": self.handler,
+            "payload": self.payload,
+            "retries": self.retries,
+            "timeout_ms": milliseconds(self.timeout) if self.timeout is not None else None,
+        }
+
+
+class _Policy(BaseModel):
+    cron: str | None = Field(None, description=_CRON)
+    interval: Interval | None = Field(None, description="Seconds, or a text such as `30s`, `5m`, `1d`: at least 1s.")
+    startsAt: Moment | None = Field(None, description="Not due before; where an interval begins.")
+    endsAt: Moment | None = Field(None, description="Not due after.")
+    jitter: Jitter | None = Field(None, description="A job begins up to so much later than it is due.")
+
+    def fields(self) -> dict[str, Any]:
+        """What the client has set, as fields of a schedule."""
+        return {name: value for key in self.model_fields_set for name, value in self._field(key)}
+
+    def _field(self, key: str) -> list[tuple[str, Any]]:
+        value = getattr(self, key)
+        match key:
+            case "interval" | "jitter" | "missedAfter":
+                nothing = 0 if key == "jitter" else None
+                return [(_FIELDS[key], nothing if value is None else milliseconds(value))]
+            case "job":
+                return [("job", value.columns())]
+            case _:
+                return [(_FIELDS.get(key, key), value)]
+
+
+_FIELDS: Final = {
+    "interval": "interval_ms",
+    "jitter": "jitter_ms",
+    "missedAfter": "missed_after_ms",
+    "timeZone": "zone",
+    "startsAt": "starts_at",
+    "endsAt": "ends_at",
+    "catchUp": "catch_up",
+    "createdBy": "created_by",
+}
+
+
+_ALWAYS: Final = ("timeZone", "overlap", "misfire", "catchUp", "missedAfter", "job")
+"""What a schedule always has."""
+
+
+class NewSchedule(_Policy):
+    """A schedule to make."""
+
+    model_config = _shown(
+        {
+            "name": "nightly-report",
+            "cron": "30 2 * * MON-FRI",
+            "timeZone": "Europe/Berlin",
+            "overlap": "skip",
+            "misfire": "fire_once",
+            "job": {"queue": "reports", "handler": "monthly", "timeout": "10m", "retries": 2},
+        }
+    )
+
+    name: ScheduleName
+    timeZone: str = Field("UTC", description=_ZONE)
+    overlap: Overlapping = Field(Overlap.SKIP, description="What a due time does that finds an earlier run at work.")
+    misfire: Misfiring = Field(Misfire.FIRE_ONCE, description="What is done for due times that nobody saw in time.")
+    catchUp: int = Field(10, ge=1, le=MOST_CAUGHT_UP, description="With catch_up: so many of the last runs.")
+    missedAfter: Span = Field(timedelta(minutes=1), description="How late a due time counts as missed.")
+    job: ScheduledJob
+    createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
+
+    @model_validator(mode="after")
+    def _timed(self) -> NewSchedule:
+        if (self.cron is None) == (self.interval is None):
+            raise ValueError("must have cron or interval, and not both")
+        return self
+
+
+class SchedulePatch(_Policy):
+    """What is to be different from now on; the rest stays."""
+
+    model_config = _shown({"cron": "0 3 * * *", "reason": "the reports take longer now"})
+
+    timeZone: str | None = Field(None, description=_ZONE)
+    overlap: Overlapping | None = None
+    misfire: Misfiring | None = None
+    catchUp: int | None = Field(None, ge=1, le=MOST_CAUGHT_UP)
+    missedAfter: Span | None = None
+    job: ScheduledJob | None = Field(None, description="The whole of the new one.")
+    reason: Reason | None = None
+
+    @model_validator(mode="after")
+    def _one_timing(self) -> SchedulePatch:
+        given = [name for name in ("cron", "interval") if name in self.model_fields_set]
+        if given and [getattr(self, name) is not None for name in given].count(True) != 1:
+            raise ValueError("must have one of cron and interval if it names any: the one takes the other's place")
+        nothing = [name for name in _ALWAYS if name in self.model_fields_set and getattr(self, name) is None]
+        if nothing:
+            raise ValueError(f"must have a value for {', '.join(nothing)}: leave out what is to stay")
+        return self
+
+    def fields(self) -> dict[str, Any]:
+        """What the client has set, as fields of a schedule."""
+        found = super().fields()
+        found.pop("reason", None)
+        if self.cron is not None or self.interval is not None:
+            found = {"cron": None, "interval_ms": None, **found}
+        return found
+
+
+class ScheduleDemand(BaseModel):
+    """What the verbs take; may be left out."""
+
+    model_config = _shown({"reason": "the warehouse moves today"})
+
+    reason: Reason | None = None
+
+
+class BackfillDemand(BaseModel):
+    """To run what was due in the past."""
+
+    model_config = _shown({"from": "2026-01-01T00:00:00Z", "to": "2026-01-31T00:00:00Z", "dryRun": True})
+
+    from_: Moment = Field(alias="from", description="The first moment that counts.")
+    to: Moment = Field(
+        description=f"The first one that does not; not in the future. At most {MOST_BACKFILLED} due times."
+    )
+    dryRun: bool = Field(False, description="Only tell which due times these are.")
+    reason: Reason | None = None
+
+
+class JobTemplate(BaseModel):
+    """The job that is begun each time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: str
+    handler: str
+    payload: Any
+    timeoutMs: int | None
+    retries: int
+
+
+class MisfireBody(BaseModel):
+    """The last time that nobody was there when it was due."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    from_: datetime = Field(alias="from", description="The first due time that was missed.")
+    to: datetime = Field(description="The last one.")
+    ran: int = Field(description="How many runs were made for them.")
+    at: datetime = Field(description="When that was noticed.")
+
+
+class ScheduleBody(BaseModel):
+    """One schedule."""
+
+    model_config = _shown(SCHEDULE)
+
+    id: UUID
+    name: str
+    state: State
+    cron: str | None
+    intervalMs: int | None
+    timeZone: str
+    startsAt: datetime | None
+    endsAt: datetime | None
+    overlap: Overlap
+    misfire: Misfire
+    catchUp: int
+    missedAfterMs: int
+    jitterMs: int
+    job: JobTemplate
+    createdBy: str
+    createdAt: datetime
+    updatedAt: datetime
+    version: int = Field(description="Rises by one with every change that somebody makes; also the ETag.")
+    pausedAt: datetime | None
+    dueAt: datetime | None = Field(description="The next due time; null while it is paused and when it has ended.")
+    nextAt: datetime | None = Field(description="The same with its jitter.")
+    trouble: str | None = Field(description="Why it could not be read when it was due.")
+    lastDueAt: datetime | None
+    lastOutcome: Outcome | None = Field(description="What became of the last due time.")
+    lastJobId: UUID | None
+    lastMisfire: MisfireBody | None
+    fired: int = Field(description="How many runs were made of due times.")
+    skipped: int = Field(description="How many due times had none because of an overlap.")
+
+
+class SchedulePage(BaseModel):
+    """Some schedules by name, and where the next ones begin."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[ScheduleBody]
+    nextCursor: str | None
+
+
+class ComingBody(BaseModel):
+    """A due time that is to come."""
+
+    model_config = _shown(COMING)
+
+    dueAt: datetime
+    beginsAt: datetime = Field(description="The same with its jitter.")
+    local: datetime = Field(description="What the clocks of its time zone show.")
+
+
+class PreviewBody(BaseModel):
+    """The next due times."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[ComingBody]
+
+
+class BackfilledBody(BaseModel):
+    """What became of the due times of a range."""
+
+    model_config = _shown({"dryRun": True, "dueTimes": [SCHEDULE["lastDueAt"]], "present": 29, "jobs": []})
+
+    dryRun: bool
+    dueTimes: list[datetime] = Field(description="Those that had no job.")
+    present: int = Field(description="How many others there are, which had one.")
+    jobs: list[UUID] = Field(description="The jobs that were made of them, in their order; none in a dry run.")
+
+
+def milliseconds(span: timedelta) -> int:
+    """`span` in whole milliseconds, at least one."""
+    return max(1, round(span / timedelta(milliseconds=1)))
+
+
+SHOWN: Final[tuple[type[BaseModel], ...]] = (ScheduleBody, SchedulePage, PreviewBody, BackfilledBody)
+ASKED: Final[tuple[type[BaseModel], ...]] = (NewSchedule, SchedulePatch, ScheduleDemand, BackfillDemand)

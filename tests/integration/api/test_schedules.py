@@ -1,0 +1,365 @@
+"""Can schedules be made, looked at, changed, paused, run, made up for and forgotten over HTTP?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from app import clock
+from app.api.job_schemas import JobBody
+from app.api.schedule_schemas import BackfilledBody, PreviewBody, ScheduleBody
+from app.domain.jobs import RUNNING, Job
+from app.domain.schedules import HELD, MOST_BACKFILLED
+from app.persistence import jobs, schedules
+from app.persistence.tables import audit
+
+from .answers import JSON, problem
+from .world import World
+
+JOB = {"queue": "reports", "handler": "monthly", "payload": {"month": 3}, "timeout": "10m", "retries": 2}
+NIGHTLY = {"name": "nightly", "cron": "30 2 * * *", "timeZone": "Europe/Berlin", "job": JOB}
+HOURLY = {"name": "hourly", "interval": "1h", "job": JOB}
+
+
+async def made(world: World, **more: Any) -> dict[str, Any]:
+    answer = await world.client.post("/schedules", json={**HOURLY, **more})
+    assert answer.status_code == 201, answer.text
+    return shown(answer)
+
+
+def shown(answer: httpx.Response) -> dict[str, Any]:
+    body: dict[str, Any] = answer.json()
+    ScheduleBody.model_validate(body)
+    assert answer.headers["etag"] == f'"{body["version"]}"'
+    return body
+
+
+async def runs(world: World, schedule: dict[str, Any]) -> list[Job]:
+    async with world.database.read() as connection:
+        found = await jobs.page(connection, jobs.Filter(schedule_id=schedule["id"]), 2000)
+    return sorted(found, key=lambda job: job.id)
+
+
+async def at_work(world: World, job: Job) -> None:
+    """A worker is at it."""
+    async with world.database.begin() as tx:
+        (before,) = (await jobs.lock(tx, [job.id])).values()
+        await jobs.store(tx, [(before.version, replace(before, state=RUNNING, history_id=clock.uuid7(), version=2))])
+
+
+async def test_one_is_made(world: World) -> None:
+    answer = await world.client.post("/schedules", json=NIGHTLY)
+    assert answer.status_code == 201
+    body = shown(answer)
+    assert answer.headers["location"] == f"/schedules/{body['id']}"
+    assert (body["cron"], body["intervalMs"], body["timeZone"], body["state"]) == (
+        "30 2 * * *",
+        None,
+        "Europe/Berlin",
+        "ACTIVE",
+    )
+    assert (body["overlap"], body["misfire"], body["catchUp"], body["missedAfterMs"]) == (
+        "skip",
+        "fire_once",
+        10,
+        60000,
+    )
+    assert body["job"] == {
+        "queue": "reports",
+        "handler": "monthly",
+        "payload": {"month": 3},
+        "timeoutMs": 600_000,
+        "retries": 2,
+    }
+    assert body["createdBy"] == "anonymous"
+    due = datetime.fromisoformat(body["dueAt"])
+    assert timedelta(0) < due - clock.now() <= timedelta(days=1, hours=1)
+    assert world.due, "the leader was told"
+    for key in (body["id"], "nightly"):
+        assert shown(await world.client.get(f"/schedules/{key}")) == body
+    again = await world.client.get("/schedules/nightly", headers={"If-None-Match": '"1"'})
+    assert again.status_code == 304
+
+
+async def test_a_name_is_taken_once(world: World) -> None:
+    first = await made(world)
+    taken = problem(await world.client.post("/schedules", json=HOURLY), 409, "already_exists")
+    assert taken["existing"] == f"/schedules/{first['id']}"
+    await made(world, name="Hourly")
+
+
+async def test_pages_go_by_name(world: World) -> None:
+    for name in ("c", "a", "b"):
+        await made(world, name=name)
+    first = await world.client.get("/schedules?limit=2")
+    assert [one["name"] for one in first.json()["items"]] == ["a", "b"]
+    rest = await world.client.get("/schedules", params={"cursor": first.json()["nextCursor"]})
+    assert [one["name"] for one in rest.json()["items"]] == ["c"]
+    assert rest.json()["nextCursor"] is None
+    problem(await world.client.get("/schedules?cursor=x"), 400, "bad_parameter")
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer", "says"),
+    [
+        ({"cron": "61 2 * * *"}, "/cron", "the minute '61', which cannot be read: write * or 0 to 59"),
+        ({"cron": "0 2 * *"}, "/cron", "five fields and not 4"),
+        ({"cron": "0 0 31 2 *"}, "/cron", "never comes"),
+        ({"cron": "0 0 L * *"}, "/cron", "the day of month 'L'"),
+        ({"timeZone": "Europe/Berln"}, "/timeZone", "did you mean Europe/Berlin?"),
+        ({"timeZone": "../etc/passwd"}, "/timeZone", "is no name of the IANA time zone database"),
+        ({"interval": "1h"}, "", "must have cron or interval, and not both"),
+        ({"cron": None}, "", "must have cron or interval, and not both"),
+        ({"overlap": "allow"}, "/overlap", "must be one of skip, queue, cancel_previous"),
+        ({"misfire": "never"}, "/misfire", "must be one of ignore, fire_once, catch_up"),
+        ({"catchUp": 101}, "/catchUp", "less than or equal to 100"),
+        ({"jitter": "2d"}, "/jitter", "at most 1d"),
+        ({"missedAfter": "soon"}, "/missedAfter", "30s"),
+        ({"endsAt": "2020-01-01T00:00:00Z"}, "/endsAt", "it would never be due"),
+        ({"misfire": "catch_up", "overlap": "cancel_previous"}, "/misfire", "choose fire_once"),
+        ({"name": "a b"}, "/name", "letters, digits"),
+        ({"name": "00000000-0000-8000-8000-000000000000"}, "/name", "must not look like an id"),
+        ({"job": {"queue": "reports"}}, "/job/handler", "Field required"),
+        ({"job": {**JOB, "createdBy": "x"}}, "/job", "the schedule's own"),
+        ({"job": {**JOB, "queue": "a/b"}}, "/job/queue", "letters, digits"),
+        ({"colour": "red"}, "/colour", "not permitted"),
+    ],
+)
+async def test_what_is_wrong_is_said_with_what_to_do(
+    world: World, more: dict[str, Any], pointer: str, says: str
+) -> None:
+    body = problem(await world.client.post("/schedules", json={**NIGHTLY, **more}), 422, "invalid_body")
+    assert [error["pointer"] for error in body["errors"]] == [pointer]
+    assert says in body["errors"][0]["detail"]
+    async with world.database.read() as connection:
+        assert await schedules.page(connection, 10) == []
+
+
+@pytest.mark.parametrize(("interval", "jitter"), [("999ms", None), (0.5, None), ("1h", "1h"), ("90s", "2m")])
+async def test_an_interval_has_a_least_length(world: World, interval: Any, jitter: str | None) -> None:
+    wish = {**HOURLY, "interval": interval, "jitter": jitter}
+    problem(await world.client.post("/schedules", json=wish), 422, "invalid_body")
+
+
+async def test_a_change_takes_the_place_of_what_was_there(world: World) -> None:
+    one = await made(world, jitter="5m")
+    path = f"/schedules/{one['id']}"
+    changed = shown(await world.client.patch(path, json={"overlap": "queue", "jitter": None, "reason": "r"}))
+    assert changed == {
+        **one,
+        "overlap": "queue",
+        "jitterMs": 0,
+        "nextAt": one["dueAt"],
+        "version": 2,
+        "updatedAt": changed["updatedAt"],
+    }
+    assert shown(await world.client.patch(path, json={"overlap": "queue"}))["version"] == 2, "it is so already"
+    other = shown(await world.client.patch(path, json={"cron": "0 3 * * *", "timeZone": "Asia/Tokyo"}))
+    assert (other["cron"], other["intervalMs"], other["timeZone"]) == ("0 3 * * *", None, "Asia/Tokyo")
+    assert datetime.fromisoformat(other["dueAt"]).astimezone(UTC).hour == 18
+
+
+async def test_a_change_can_ask_for_a_version(world: World) -> None:
+    await made(world)
+    stale = await world.client.patch("/schedules/hourly", json={"overlap": "queue"}, headers={"If-Match": '"7"'})
+    assert problem(stale, 412, "version_mismatch")["current"] == 1
+    assert stale.headers["etag"] == '"1"'
+    fine = await world.client.patch("/schedules/hourly", json={"overlap": "queue"}, headers={"If-Match": '"1"'})
+    assert shown(fine)["version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"cron": "x"}, "/cron"),
+        ({"cron": None}, ""),
+        ({"cron": "0 0 * * *", "interval": "1h"}, ""),
+        ({"overlap": None}, ""),
+        ({"job": None}, ""),
+        ({"name": "other"}, "/name"),
+        ({"jitter": "1h"}, "/jitter"),
+        ({"timeZone": "Nowhere"}, "/timeZone"),
+        ({"endsAt": "2020-01-01T00:00:00Z"}, "/endsAt"),
+    ],
+)
+async def test_a_bad_change_changes_nothing(world: World, change: dict[str, Any], pointer: str) -> None:
+    one = await made(world)
+    body = problem(await world.client.patch("/schedules/hourly", json=change), 422, "invalid_body")
+    assert [error["pointer"] for error in body["errors"]] == [pointer]
+    assert shown(await world.client.get("/schedules/hourly")) == one
+
+
+async def test_a_pause_ends_with_the_next_due_time_from_then_on(world: World) -> None:
+    await made(world)
+    paused = shown(await world.client.post("/schedules/hourly/pause", json={"reason": "the warehouse moves"}))
+    assert (paused["state"], paused["dueAt"], paused["nextAt"], paused["version"]) == ("PAUSED", None, None, 2)
+    assert shown(await world.client.post("/schedules/hourly/pause")) == paused
+    changed = shown(await world.client.patch("/schedules/hourly", json={"interval": "2h"}))
+    assert (changed["state"], changed["dueAt"]) == ("PAUSED", None)
+    resumed = shown(await world.client.post("/schedules/hourly/resume"))
+    assert (resumed["state"], resumed["pausedAt"]) == ("ACTIVE", None)
+    assert datetime.fromisoformat(resumed["dueAt"]) > clock.now()
+    assert shown(await world.client.post("/schedules/hourly/resume")) == resumed
+
+
+async def test_a_run_by_hand(world: World) -> None:
+    one = await made(world)
+    answer = await world.client.post("/schedules/hourly/run", json={"reason": "at once"})
+    assert answer.status_code == 201
+    JobBody.model_validate(answer.json())
+    (job,) = await runs(world, one)
+    assert answer.headers["location"] == f"/jobs/{job.id}"
+    assert (job.due_at, job.queue, job.payload is None, job.timeout_ms) == (None, "reports", True, 600_000)
+    assert answer.json()["payload"] == {"month": 3}
+    assert shown(await world.client.get("/schedules/hourly"))["lastJobId"] == job.id
+    refused = problem(await world.client.post("/schedules/hourly/run"), 409, "illegal_transition")
+    assert refused["detail"] == "A run of it waits to begin, and its overlap is skip: wait for its end, or cancel it."
+    await at_work(world, job)
+    refused = problem(await world.client.post("/schedules/hourly/run"), 409, "illegal_transition")
+    assert "at work" in refused["detail"]
+
+
+async def test_a_run_by_hand_waits_or_cancels_as_the_overlap_says(world: World) -> None:
+    queue = await made(world, name="queue", overlap="queue")
+    for _ in range(2):
+        assert (await world.client.post("/schedules/queue/run")).status_code == 201
+    assert [job.wake_at == HELD for job in await runs(world, queue)] == [False, True]
+    other = await made(world, name="other", overlap="cancel_previous")
+    await world.client.post("/schedules/other/run")
+    (first,) = await runs(world, other)
+    await at_work(world, first)
+    assert (await world.client.post("/schedules/other/run")).json()["wakeAt"] is None
+    assert (await world.client.post("/schedules/other/run")).status_code == 201
+    first, second, third = await runs(world, other)
+    assert (first.state, second.state, third.wake_at) == ("RUNNING", "CANCELLED", HELD)
+    assert first.cancel_reason == "run-schedule: no reason was given"
+    assert {stop.job.id for stop in world.stops} == {first.id}
+
+
+async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
+    one = await made(world, name="daily", interval=None, cron="0 12 * * *")
+    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-04T12:00:00Z"}
+    path = "/schedules/daily/backfill"
+    dry = (await world.client.post(path, json={**span, "dryRun": True})).json()
+    BackfilledBody.model_validate(dry)
+    expected = [f"2026-01-0{day}T12:00:00.000000Z" for day in (1, 2, 3)]
+    assert dry == {"dryRun": True, "dueTimes": expected, "present": 0, "jobs": []}
+    assert await runs(world, one) == []
+    done = (await world.client.post(path, json=span)).json()
+    found = await runs(world, one)
+    assert done == {"dryRun": False, "dueTimes": expected, "present": 0, "jobs": [job.id for job in found]}
+    assert [job.wake_at == HELD for job in found] == [False, True, True]
+    again = (await world.client.post(path, json={**span, "to": "2026-01-05T12:00:01+00:00"})).json()
+    assert (again["dueTimes"], again["present"]) == (["2026-01-04T12:00:00.000000Z", "2026-01-05T12:00:00.000000Z"], 3)
+
+
+@pytest.mark.parametrize(
+    ("span", "pointer", "says"),
+    [
+        ({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "/to", "later than from"),
+        ({"from": "2026-01-02T00:00:00Z", "to": "2999-01-01T00:00:00Z"}, "/to", "come by themselves"),
+        ({"from": "2025-01-01T00:00:00Z", "to": "2025-02-12T00:00:00Z"}, "/to", f"more than {MOST_BACKFILLED}"),
+        ({"from": "yesterday", "to": "2026-01-01T00:00:00Z"}, "/from", "2026-01-31T12:00:00Z"),
+        ({"to": "2026-01-01T00:00:00Z"}, "/from", "required"),
+    ],
+)
+async def test_a_backfill_is_bounded(world: World, span: dict[str, str], pointer: str, says: str) -> None:
+    await made(world, interval=None, cron="@hourly")
+    body = problem(await world.client.post("/schedules/hourly/backfill", json=span), 422, "invalid_body")
+    assert body["errors"][0]["pointer"] == pointer
+    assert says in body["errors"][0]["detail"]
+    exactly = {"from": "2025-01-01T00:00:00Z", "to": "2025-02-11T16:00:00Z", "dryRun": True}
+    fine = (await world.client.post("/schedules/hourly/backfill", json=exactly)).json()
+    assert len(fine["dueTimes"]) == MOST_BACKFILLED
+
+
+async def test_a_backfill_that_the_next_due_time_would_cancel_is_refused(world: World) -> None:
+    await made(world, overlap="cancel_previous", interval=None, cron="@daily")
+    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-03T00:00:00Z"}
+    refused = problem(await world.client.post("/schedules/hourly/backfill", json=span), 409, "illegal_transition")
+    assert "pause it first" in refused["detail"]
+    await world.client.post("/schedules/hourly/pause")
+    assert len((await world.client.post("/schedules/hourly/backfill", json=span)).json()["jobs"]) == 2
+
+
+async def test_a_preview_shows_local_times(world: World) -> None:
+    await made(world, **{**NIGHTLY, "interval": None, "startsAt": "2026-03-28T00:00:00Z", "jitter": "10m"})
+    async with world.database.begin() as tx:
+        one = await schedules.lock(tx, "nightly")
+        assert one is not None
+        due = datetime(2026, 3, 28, 1, 30, tzinfo=UTC)
+        await schedules.store(tx, one, replace(one, due_at=due))
+    body = (await world.client.get("/schedules/nightly/preview?count=3")).json()
+    PreviewBody.model_validate(body)
+    assert [item["local"] for item in body["items"]] == [
+        "2026-03-28T02:30:00+01:00",
+        "2026-03-29T03:00:00+02:00",
+        "2026-03-30T02:30:00+02:00",
+    ]
+    assert [item["dueAt"] for item in body["items"]][1] == "2026-03-29T01:00:00.000000Z"
+    assert all(item["dueAt"] <= item["beginsAt"] for item in body["items"])
+    assert len((await world.client.get("/schedules/nightly/preview")).json()["items"]) == 10
+    for count in ("0", "101", "x"):
+        problem(await world.client.get(f"/schedules/nightly/preview?count={count}"), 400, "bad_parameter")
+
+
+async def test_a_preview_of_a_paused_one_is_as_if_it_were_resumed(world: World) -> None:
+    await made(world)
+    await world.client.post("/schedules/hourly/pause")
+    items = (await world.client.get("/schedules/hourly/preview?count=2")).json()["items"]
+    assert datetime.fromisoformat(items[1]["dueAt"]) - datetime.fromisoformat(items[0]["dueAt"]) == timedelta(hours=1)
+
+
+async def test_what_waits_ends_with_its_schedule(world: World) -> None:
+    one = await made(world, overlap="queue")
+    for _ in range(3):
+        await world.client.post("/schedules/hourly/run")
+    first = (await runs(world, one))[0]
+    await at_work(world, first)
+    gone = await world.client.delete("/schedules/hourly?reason=rubbish")
+    assert shown(gone)["id"] == one["id"]
+    assert [job.state for job in await runs(world, one)] == ["RUNNING", "CANCELLED", "CANCELLED"]
+    problem(await world.client.get("/schedules/hourly"), 404, "not_found")
+    problem(await world.client.delete("/schedules/hourly"), 404, "not_found")
+
+
+async def test_what_people_do_is_written_down(world: World) -> None:
+    await made(world)
+    await world.client.post("/schedules/hourly/pause", json={"reason": "the warehouse moves"})
+    await world.client.post("/schedules/hourly/run")
+    await world.client.delete("/schedules/hourly")
+    async with world.database.read() as connection:
+        found = (
+            await connection.execute(select(audit.c.verb, audit.c.reason, audit.c.actor).order_by(audit.c.id))
+        ).all()
+    assert [tuple(row) for row in found] == [
+        ("create-schedule", "no reason was given", "anonymous"),
+        ("pause-schedule", "the warehouse moves", "anonymous"),
+        ("run-schedule", "no reason was given", "anonymous"),
+        ("delete-schedule", "no reason was given", "anonymous"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
+        ("POST", "/run"),
+        ("POST", "/backfill"),
+        ("GET", "/preview"),
+    ],
+)
+async def test_what_is_not_there(world: World, method: str, path: str) -> None:
+    body = b'{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}' if path == "/backfill" else b"{}"
+    given: dict[str, Any] = {} if method == "GET" else {"content": body, "headers": JSON}
+    answer = await world.client.request(method, f"/schedules/nobody{path}", **given)
+    assert "'nobody'" in problem(answer, 404, "not_found")["detail"]
