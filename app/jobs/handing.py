@@ -112,7 +112,8 @@ class Giver:
             if _those(steps, Step.FORCE):
                 log.warning("%d jobs were not taken by another node in time", len(given))
                 return taken
-            await self._wait(given, began)
+            if given:
+                await self._wait(given, began)
         return taken
 
     async def _begun(self, reason: str, most: int | None) -> dict[str, _Given]:

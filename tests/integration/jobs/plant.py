@@ -215,7 +215,12 @@ class Task:
         self.order = order
         self._hand = hand
         self.seq = 0
-        self.last_log = 0
+        self.logged: list[int] = []
+
+    @property
+    def last_log(self) -> int:
+        """The number of the last line."""
+        return self.logged[-1] if self.logged else 0
 
     async def running(self, progress: Any = None, **more: Any) -> None:
         """It runs."""
@@ -237,7 +242,7 @@ class Task:
         """Lines of its log."""
         for line in lines:
             await self._send(self.order["channels"]["logs"], level="info", message=line, at="2026-01-31T12:00:00Z")
-            self.last_log = self.seq
+            self.logged.append(self.seq)
 
     async def _send(self, queue: str, **more: Any) -> None:
         self.seq = more.pop("seq", self.seq + 1)
