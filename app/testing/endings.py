@@ -80,26 +80,28 @@ def differences(ending: Ending, expected: Expected) -> Iterator[str]:
         if name in ("data", "attempts"):
             yield from _fields(name, found, wanted)
         elif name == "elapsed":
-            yield from _elapsed(found, wanted)
+            yield from differ_in_time(found, wanted)
         elif name == "error":
             yield from [] if str(wanted) in found else [f"error: {wanted!r} is not in {found!r}"]
         elif name in ("path", "commands", "undone"):
-            yield from _differ(name, list(found), list(wanted))  # type: ignore[call-overload]
+            yield from differ(name, list(found), list(wanted))  # type: ignore[call-overload]
         else:
-            yield from _differ(name, found, wanted)
+            yield from differ(name, found, wanted)
 
 
-def _differ(name: str, found: object, wanted: object) -> list[str]:
+def differ(name: str, found: object, wanted: object) -> list[str]:
+    """A sentence if the two differ."""
     return [] if found == wanted else [f"{name}: {found!r}, expected {wanted!r}"]
 
 
 def _fields(name: str, found: Mapping[str, Any], wanted: Any) -> Iterator[str]:
     absent: Any = 0 if name == "attempts" else "<absent>"
     for key, value in wanted.items():
-        yield from _differ(f"{name}[{key!r}]", found.get(key, absent), value)
+        yield from differ(f"{name}[{key!r}]", found.get(key, absent), value)
 
 
-def _elapsed(found: float, wanted: Any) -> list[str]:
+def differ_in_time(found: float, wanted: Any) -> list[str]:
+    """A sentence if the seconds do not lie where they are wanted."""
     if not isinstance(wanted, Between):
         exact = seconds_of(wanted)
         wanted = Between(exact - NEAR, exact + NEAR)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.testing.virtual_time import elapse
 from tests.support import eventually
 from workers import JobCancelled, JobContext
 from workers.sdk.jobs.context import MAX_LOG
@@ -85,12 +86,12 @@ def test_progress_that_cannot_be_told_is_an_error_of_the_job(house: House, done:
 
 def test_a_job_that_never_looked_and_returns_has_done_its_work(house: House) -> None:
     async def busy(context: JobContext) -> dict[str, bool]:
-        await asyncio.sleep(5.0)
+        await elapse(5.0)
         return {"done": True}
 
     async def looks(context: JobContext) -> dict[str, bool]:
         while not context.cancelled:
-            await asyncio.sleep(0.1)
+            await elapse(0.1)
         return {"done": False}
 
     async def days() -> None:
@@ -156,7 +157,7 @@ def test_a_task_that_outlives_its_job_is_not_heard(house: House) -> None:
 
     async def leave(context: JobContext) -> None:
         async def stay() -> None:
-            await asyncio.sleep(1.0)
+            await elapse(1.0)
             try:
                 await context.log("late")
             except JobCancelled as error:

@@ -91,7 +91,7 @@ def test_words_outlive_cuts_and_outages_in_order(house: House, seed: int) -> Non
     async def slowly(context: JobContext) -> None:
         for _ in range(4):
             await talk(context)
-            await asyncio.sleep(dice.uniform(0, 3))
+            await elapse(dice.uniform(0, 3))
 
     async def days() -> None:
         await house.open(slowly=slowly)
@@ -146,7 +146,7 @@ def test_long_lines_are_counted_by_their_bytes(house: House) -> None:
 def test_missing_channels_are_declared_and_all_is_said_again(house: House) -> None:
     async def talk(context: JobContext) -> None:
         await context.log("one")
-        await asyncio.sleep(1.0)
+        await elapse(1.0)
         house.server.delete(logs_queue("j-1"))
         house.server.delete(status_queue("j-1"))
         await context.log("two")
@@ -232,10 +232,10 @@ def test_of_progress_only_the_last_word_counts(house: House) -> None:
     async def count(context: JobContext) -> None:
         for number in range(10_000):
             await context.progress({"done": number})
-        await asyncio.sleep(2.0)
+        await elapse(2.0)
         for number in range(100):
             await context.progress(number)
-            await asyncio.sleep(0.01)
+            await elapse(0.01)
 
     async def days() -> None:
         await house.open(count=count)
@@ -255,7 +255,7 @@ def test_progress_takes_little_room_while_the_broker_is_away(house: House) -> No
     async def count(context: JobContext) -> None:
         for number in range(200):
             await context.progress(number / 2)
-            await asyncio.sleep(0.6)
+            await elapse(0.6)
 
     async def days() -> None:
         await house.open(count=count)

@@ -469,7 +469,7 @@ def test_a_job_has_its_time_and_no_more(house: House) -> None:
     async def slow(context: JobContext) -> None:
         remaining.append((context.timeout, round(context.remaining)))
         while not context.cancelled:
-            await asyncio.sleep(0.5)
+            await elapse(0.5)
 
     async def days() -> None:
         await house.open(slow=slow)
