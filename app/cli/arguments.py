@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from app.cli import job_arguments
+from app.cli import job_arguments, schedule_arguments
 from app.cli.parsing import (
     EXIT_CODES,
     LIMIT,
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_redispatch(commands)
     _add_dead_letters(commands)
     job_arguments.add(commands)
+    schedule_arguments.add(commands)
     _add_others(commands)
     return parser
 

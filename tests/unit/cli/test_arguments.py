@@ -18,6 +18,7 @@ COMMANDS = {
         "deadlines",
         "redispatch",
         "dlq",
+        "schedules",
         "doctor",
         "config",
         "openapi",
@@ -26,11 +27,14 @@ COMMANDS = {
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
     ("sagas",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
     ("dlq",): {"list", "show", "edit", "redrive", "drop"},
+    ("schedules",): {
+        *{"create", "list", "show", "edit", "pause", "resume", "run", "backfill", "preview", "delete"},
+    },
     ("deadlines",): {"list", "extend", "cancel"},
     ("config",): {"show"},
 }
 LATER = {
-    *{"schedules", "cluster", "drain", "registry", "shards", "coordinator"},
+    *{"cluster", "drain", "registry", "shards", "coordinator"},
     *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
 }
 
@@ -73,6 +77,12 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["jobs", "logs", "x"],
         ["jobs", "submit", "reports"],
         ["jobs", "submit", "reports", "monthly", "--retries", "1001"],
+        ["schedules"],
+        ["schedules", "create", "x", "reports", "monthly"],
+        ["schedules", "create", "x", "reports", "monthly", "--cron", "0 0 * * *", "--every", "1h"],
+        ["schedules", "create", "x", "reports", "monthly", "--every", "1h", "--overlap", "allow"],
+        ["schedules", "backfill", "x", "--from", "2026-01-01T00:00:00Z"],
+        ["schedules", "preview", "x", "--count", "0"],
         ["sagas", "check"],
         ["--nonsense"],
         ["apps", "list", "--lim", "3"],
@@ -122,14 +132,19 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from app.api.parameters import MAX_LIMIT
-    from app.cli import arguments, job_arguments, parsing
+    from app.api.schedules import MOST_PREVIEWED
+    from app.cli import arguments, job_arguments, parsing, schedule_arguments
     from app.config import WorkerSettings
     from app.domain.jobs import MOST_RETRIES
+    from app.domain.schedules import MOST_CAUGHT_UP
     from sagas.engine.messages import MAX_ID
 
     assert parsing.LIMIT[1] == MAX_LIMIT
     assert job_arguments._RETRIES[1] == MOST_RETRIES
     assert arguments._ID[1] == MAX_ID - 1
+    assert schedule_arguments.CATCH_UP[1] == MOST_CAUGHT_UP
+    assert schedule_arguments.COUNT[1] == MOST_PREVIEWED
+    assert schedule_arguments.RETRIES[1] == MOST_RETRIES
     WorkerSettings(concurrency=arguments._CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
         WorkerSettings(concurrency=arguments._CONCURRENCY[1] + 1)
