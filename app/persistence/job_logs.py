@@ -8,7 +8,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Final
 
-from sqlalchemy import and_, or_, select, tuple_
+from sqlalchemy import and_, or_, select
 
 from .dialects import BulkInsert
 from .engine import Connection, Transaction
@@ -64,8 +64,10 @@ async def present(connection: Connection, lines: Sequence[tuple[str, int]]) -> s
     if not lines:
         return set()
     table = job_logs.c
-    query = select(table.history_id, table.seq).where(tuple_(table.history_id, table.seq).in_(sorted(set(lines))))
-    return {(row[0], row[1]) for row in await connection.execute(query)}
+    histories, numbers = (sorted(set(part)) for part in zip(*lines, strict=True))
+    among = connection.dialect.among
+    query = select(table.history_id, table.seq).where(among(table.history_id, histories), among(table.seq, numbers))
+    return {(row[0], row[1]) for row in await connection.execute(query)} & set(lines)
 
 
 def _stored(row: Log) -> Log:

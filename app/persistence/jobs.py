@@ -208,7 +208,7 @@ async def silent(tx: Transaction, seconds: float, limit: int) -> list[Job]:
     query = _select(whole=False).where(
         table.state == RUNNING, table.channels == 1, table.worker_beat_at <= _ago(tx, seconds), table.ownership == OWNED
     )
-    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+    return await _jobs(tx, _first(query, table.worker_beat_at, limit))
 
 
 async def unheard(tx: Transaction, limit: int) -> list[Job]:
@@ -216,7 +216,7 @@ async def unheard(tx: Transaction, limit: int) -> list[Job]:
     table = jobs.c
     forgot = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
     query = _select(whole=False).where(table.state == DISPATCHED, table.channels == 1, table.dispatched_at < forgot)
-    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+    return await _jobs(tx, _first(query, table.dispatched_at, limit))
 
 
 async def unowned(tx: Transaction, seconds: float, limit: int) -> list[Job]:
@@ -224,7 +224,7 @@ async def unowned(tx: Transaction, seconds: float, limit: int) -> list[Job]:
     table = jobs.c
     offered = func.coalesce(table.handoff_at, table.dispatched_at, type_=UtcTime())
     query = _select(whole=False).where(table.channels == 1, table.owner.is_(None), offered <= _ago(tx, seconds))
-    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+    return await _jobs(tx, _first(query, table.dispatched_at, limit))
 
 
 async def orphans(tx: Transaction, seconds: float, limit: int) -> list[Job]:
@@ -236,15 +236,16 @@ async def orphans(tx: Transaction, seconds: float, limit: int) -> list[Job]:
         table.handoff_at.is_(None), table.handoff_reason != "NodeCrash", table.handoff_at <= _ago(tx, seconds)
     )
     query = _select(whole=False).where(table.channels == 1, table.owner.is_not(None), gone, offered)
-    return await _jobs(tx, query.order_by(table.id).limit(limit).with_for_update(skip_locked=True))
+    return await _jobs(tx, _first(query, table.dispatched_at, limit))
 
 
 async def owned_by(connection: Connection, node: str) -> list[Holding]:
     """What a node owns, by id."""
     table = jobs.c
     query = select(table.id, table.owner_epoch, table.ownership, table.state, table.finished_at)
-    found = await connection.execute(query.where(table.channels == 1, table.owner == node).order_by(table.id))
-    return [Holding(id, epoch, ownership, state in FINAL, at) for id, epoch, ownership, state, at in found]
+    found = await connection.execute(query.where(table.channels == 1, table.owner == node))
+    rows = sorted(found, key=lambda row: row.id)
+    return [Holding(id, epoch, ownership, state in FINAL, at) for id, epoch, ownership, state, at in rows]
 
 
 async def loads(connection: Connection) -> dict[str, int]:
@@ -312,8 +313,12 @@ def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _oldest(query: Select[Any], limit: int) -> Select[Any]:
-    table = jobs.c
-    return query.order_by(table.wake_at, table.id).limit(limit).with_for_update(skip_locked=True)
+    return _first(query, jobs.c.wake_at, limit)
+
+
+def _first(query: Select[Any], by: ColumnElement[Any], limit: int) -> Select[Any]:
+    """The first ones by that column that nobody else has locked. By the key alone, SQLite would walk all of it."""
+    return query.order_by(by, jobs.c.id).limit(limit).with_for_update(skip_locked=True)
 
 
 def _ago(connection: Connection, seconds: float) -> datetime:

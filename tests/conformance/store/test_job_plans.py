@@ -1,0 +1,101 @@
+"""Do the statements about jobs find their rows by an index, whatever was done long ago?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from app import clock
+from app.domain import jobs as rules
+from app.domain.jobs import PENDING, RUNNING, SUCCEEDED, Job
+from app.persistence import job_logs, jobs
+from app.persistence.engine import Database, Transaction
+from app.persistence.job_logs import Log
+from tests.conformance.store.plans import accesses, analyse, watched
+from tests.conformance.store.test_jobs import pending
+from tests.integration.jobs.rows import joined
+
+Work = Callable[[Transaction], Awaitable[Any]]
+ROWS = 3000
+LIVE = 20
+
+
+@pytest.fixture
+async def busy(database: Database) -> list[Job]:
+    """Jobs of which the last few run or wait, the others were done long ago."""
+    await database.ping()
+    now = database.now()
+    done = [
+        pending(database, state=SUCCEEDED, wake_at=None, history_id=clock.uuid7(), finished_at=now) for _ in range(ROWS)
+    ]
+    live = [
+        pending(
+            database,
+            state=RUNNING,
+            channels=1,
+            owner="a",
+            ownership="OWNED",
+            history_id=clock.uuid7(),
+            worker_beat_at=now,
+        )
+        for _ in range(LIVE)
+    ]
+    due = [pending(database, state=PENDING) for _ in range(LIVE)]
+    async with database.begin() as tx:
+        await jobs.insert(tx, [*done, *live, *due])
+        lines = [Log(str(job.history_id), 1, job.id, "w", "info", "x", now) for job in done]
+        await job_logs.insert(tx, lines)
+    await joined(database, "a")
+    await analyse(database, "jobs", "job_logs")
+    return live
+
+
+async def is_narrow(database: Database, work: Work) -> None:
+    """Asserts that no statement reads a table of jobs from end to end."""
+    with watched(database) as sent:
+        async with database.begin() as tx:
+            await work(tx)
+    found = [access for one in sent for access in await accesses(database, one)]
+    large = [access for access in found if access.table in ("jobs", "a", "job_logs")]
+    assert large
+    assert [access for access in large if access.index is None or not access.bounded] == []
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        partial(jobs.due, limit=10, most_open=1000),
+        partial(jobs.overdue, limit=10),
+        partial(jobs.silent, seconds=30.0, limit=10),
+        partial(jobs.unheard, limit=10),
+        partial(jobs.unowned, seconds=30.0, limit=10),
+        partial(jobs.orphans, seconds=30.0, limit=10),
+        partial(jobs.owned_by, node="a"),
+        jobs.next_due,
+        jobs.next_overdue,
+        jobs.loads,
+        jobs.occupied,
+    ],
+    ids=lambda work: getattr(work, "func", work).__name__,
+)
+async def test_what_is_looked_for(database: Database, busy: list[Job], work: Work) -> None:
+    await is_narrow(database, work)
+
+
+async def test_what_is_written(database: Database, busy: list[Job]) -> None:
+    some = busy[:5]
+    changed = [(job.version, rules.taken(job, "b", job.updated_at + timedelta(seconds=1))) for job in some]
+
+    async def work(tx: Transaction) -> None:
+        await jobs.lock(tx, [job.id for job in some])
+        await jobs.store(tx, changed)
+        await jobs.beaten(tx, [str(job.history_id) for job in some])
+        await jobs.by_histories(tx, [str(job.history_id) for job in some])
+        await job_logs.page(tx, busy[0].id, 10, (str(busy[0].history_id), 5))
+        await job_logs.present(tx, [(str(job.history_id), 1) for job in some])
+
+    await is_narrow(database, work)
