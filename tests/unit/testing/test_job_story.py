@@ -112,7 +112,7 @@ def test_a_failure_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert story.table().splitlines() == [
         "   seconds  what",
         "     0.000  error     tries",
-        "     0.000  worker    job broken failed: Permanent('no such index')",
+        "     0.000  worker    job broken failed: Gone: no such index",
         "     0.000  ends      FAILED Gone: no such index",
     ]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
 from workers.sdk.context import LOGGER
+from workers.sdk.errors import StepFailed
 from workers.sdk.threads import call, is_async
 
 from .context import JobContext
@@ -82,11 +83,19 @@ class Performance:
             LOGGER.warning("job %s was told to stop and goes on, unheard", self._context.name, extra=self._told)
             return halted(self._halt, "; it did not stop in time, and may go on unheard")
         value, error = work.result()
-        if error is not None and not isinstance(error, asyncio.CancelledError):
-            LOGGER.warning("job %s failed", self._context.name, exc_info=error, extra=self._told)
+        if error is not None:
+            self._tell(error)
         if self._halt.cause is not None and (error is not None or self._halt.noticed):
             return halted(self._halt)
         return returned(value) if error is None else raised(error)
+
+    def _tell(self, error: BaseException) -> None:
+        """The stack trace of an error that the function did not foresee stays in this worker's log."""
+        if isinstance(error, StepFailed):
+            told = self._context.name, error.type, error.message
+            LOGGER.warning("job %s failed: %s: %s", *told, extra=self._told)
+        elif not isinstance(error, asyncio.CancelledError):
+            LOGGER.error("job %s failed", self._context.name, exc_info=error, extra=self._told)
 
 
 async def _first(work: asyncio.Task[Outcome], other: Coroutine[Any, Any, None], timeout: float | None) -> None:

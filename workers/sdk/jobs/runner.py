@@ -57,17 +57,12 @@ class JobRunner:
         self._broker, self._jobs = broker, jobs
         self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
         self._parts: _Parts | None = None
+        self._beginning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begins to take jobs as soon as the broker is there; returns at once."""
-        if self._parts is None:
-            with suppress(ConfigError, Unavailable):  # before the first beat it is done again, and said what is wrong
-                await self._broker.declare(self.topology)
-            jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
-            ear = worker_ear(self.worker_id)
-            words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
-            self._parts = _Parts(self, jobs, words)
-            await self._parts.start()
+        if self._beginning is None:
+            self._beginning = asyncio.create_task(self._begin(), name="begin with jobs")
 
     async def stop(self) -> None:
         """Takes nothing new, and lets jobs go on for up to `stop_timeout` seconds.
@@ -75,9 +70,24 @@ class JobRunner:
         What has not ended then is told to stop and reported as failed, so that another attempt begins elsewhere at
         once: within about eight seconds more.
         """
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            beginning.cancel()
+            await asyncio.wait([beginning])
         parts, self._parts = self._parts, None
         if parts is not None:
             await parts.stop(self._stop_timeout)
+
+    async def _begin(self) -> None:
+        """Declares before it consumes, so that nobody is told of queues that are only about to be made."""
+        await self._broker.wait_up()
+        with suppress(ConfigError, Unavailable):  # before the first beat it is done again, and said what is wrong
+            await self._broker.declare(self.topology)
+        jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
+        ear = worker_ear(self.worker_id)
+        words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
+        self._parts = _Parts(self, jobs, words)
+        await self._parts.start()
 
     def make(self, order: Dispatch, delivery: Delivery) -> Attempt:
         """An attempt that has not begun."""
