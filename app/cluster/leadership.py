@@ -14,8 +14,8 @@ from app.broker.topology import LEADER, SINGLE
 from app.cluster.duties import Duty
 from app.cluster.seat import Seat
 from app.cluster.tokens import read_token, token_message
-from app.domain.leases import SEED, Bid, Fence, Handling, Lease, Mode, Token, Waiting, handling, patience
-from app.errors import Deposed, RetryLater
+from app.domain.leases import SEED, Bid, Fence, Handling, Mode, Token, Waiting, handling, patience
+from app.errors import Deposed, RetryLater, Unavailable
 from app.lifecycle import Loop, Services, Wake, backoff
 
 log = logging.getLogger("orchestrix.cluster")
@@ -82,23 +82,15 @@ class Leadership:
 
     async def start(self) -> None:
         """Begins to wait for the lead. The broker may be away."""
-        await self._line_up()
         if self._broker.state is LinkState.UP and self._up_at is None:
             self._linked(self._broker.generation)
         await self._loop.start()
-
-    async def _line_up(self) -> None:
-        self._consumer = await self._broker.consume([LEADER], 1, own=LINE)
-        self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
 
     async def stop(self) -> None:
         """Resigns, if it leads, and hands the token on; then the duties have ended."""
         self._leaving = True
         await self._loop.stop()
-        if self._consumer is not None:
-            await self._consumer.close()
-        if self._stopping is not None:
-            await self._stopping
+        await self._leave_line()
 
     # What the link tells.
 
@@ -119,7 +111,7 @@ class Leadership:
     # Waiting, campaigning, and leading, in turns.
 
     async def _round(self) -> None:
-        assert self._consumer is not None
+        await self._line_up()
         token = await self._called()
         losses, asked = self._losses, clock.monotonic()
         mode = Mode.BROKER if token is not None or self._broker.state is LinkState.UP else Mode.ALONE
@@ -131,18 +123,23 @@ class Leadership:
                     reign.lose("the link was lost during the campaign")
                 await self._lead(reign)
         except Exception:
-            await self._consumer.reopen()
+            await self._leave_line()  # and come back after a while: whoever stands in it must be awake
             raise
         if fence is not None:
-            await self._go_to_the_end()
+            await self._leave_line()
 
-    async def _go_to_the_end(self) -> None:
-        """Hands the token on, and stands in line again when the duties have ended."""
-        assert self._consumer is not None
-        await self._consumer.close()
+    async def _line_up(self) -> None:
+        if self._consumer is None:
+            self._consumer = await self._broker.consume([LEADER], 1, own=LINE)
+            self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
+
+    async def _leave_line(self) -> None:
+        """Hands the token on; then the duties have ended."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.close()
         if self._stopping is not None:
             await self._stopping
-        await self._line_up()
 
     def _crowned(self, fence: Fence, mode: Mode, until: float, token: Delivery | None) -> _Reign:
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -156,8 +153,7 @@ class Leadership:
         try:
             await asyncio.wait({token, vacancy}, return_when=asyncio.FIRST_COMPLETED)
             if token.done():
-                (delivery,) = token.result()
-                return delivery
+                return _only(token.result())
             vacancy.result()
             return None
         finally:
@@ -166,10 +162,13 @@ class Leadership:
     async def _vacancy(self) -> None:
         """Returns when nobody leads, by the row, and this node has waited for long enough."""
         began, jitter, sown = clock.monotonic(), clock.uniform(0.0, 1.0), False
+        failures = 0
         while True:
-            lease = await self._seat.look()
-            left = self._patience(lease, began, jitter)
-            if left <= 0:
+            left = await self._look(began, jitter)
+            failures = failures + 1 if left is None else 0
+            if left is None:
+                left = backoff(failures)
+            elif left <= 0:
                 if sown or not await self._sow():
                     return
                 sown, left = True, SPROUT * (1 + jitter)
@@ -177,7 +176,13 @@ class Leadership:
                 sown = False
             await asyncio.sleep(min(left, self._renew_every / 2))
 
-    def _patience(self, lease: Lease | None, began: float, jitter: float) -> float:
+    async def _look(self, began: float, jitter: float) -> float | None:
+        """Seconds until the node may campaign without a token; None while the database is away."""
+        try:
+            lease = await self._seat.look()
+        except RetryLater as away:
+            log.debug("no look at the lease: %s", away)
+            return None
         now = clock.monotonic()
         linked = 0.0 if self._up_at is None else now - self._up_at
         return patience(Waiting(self._node_id, now - began, linked, self._lease, jitter), lease)
@@ -256,7 +261,8 @@ class Leadership:
             except (RetryLater, TimeoutError) as away:
                 log.debug("term %d: %s", reign.fence.term, away)
                 failures += 1
-            await reign.nudge.wait(backoff(failures) if failures else self._renew_every)
+            # In an outage it is asked again soon: the lease is running.
+            await reign.nudge.wait(min(backoff(failures), self._renew_every / 5) if failures else self._renew_every)
 
     async def _renew(self, reign: _Reign) -> None:
         """Counts from before the question: the answer may have been long on its way."""
@@ -280,7 +286,10 @@ class Leadership:
         while True:
             if clock.monotonic() >= reign.mint_at:
                 await self._mint(reign)
-            delivery = await self._next_token(reign.mint_at - clock.monotonic())
+            try:
+                delivery = await self._next_token(reign.mint_at - clock.monotonic())
+            except Unavailable as closed:
+                return str(closed)
             if delivery is None:
                 continue
             fate = handling(read_token(delivery.body), reign.fence)
@@ -295,10 +304,9 @@ class Leadership:
         assert self._consumer is not None
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                found = await self._consumer.receive(1)
+                return _only(await self._consumer.receive(1))
         except TimeoutError:
             return None
-        return found[0] if found else None
 
     async def _mint(self, reign: _Reign) -> None:
         """A fresh token; only when the broker has it, those in hand are acknowledged."""
@@ -313,6 +321,12 @@ class Leadership:
             reign.mint_at = clock.monotonic() + REMINT
             held, reign.held = reign.held, []
             await self._consumer.acknowledge(held)
+
+
+def _only(received: list[Delivery]) -> Delivery:
+    if not received:
+        raise Unavailable("nobody reads the leader's queue any more")
+    return received[0]
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:

@@ -1,0 +1,122 @@
+"""Is there one leader a term, and always one in the end, over thousands of bad days?"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from app.broker.port import Delivery
+from app.broker.topology import LEADER
+from app.cluster import leadership
+from app.domain import leases
+from app.domain.leases import Handling
+from app.testing.memory_client import MemoryConsumer
+from tests.simulation import leaders, row
+
+MOST_SHOWN = 5
+PARTS = 4
+WITHIN = 60
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.req("S0-2", "S0-7", "S0-10", "S0-72", "DC-7")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_there_is_one_leader_a_term_and_always_one_in_the_end(scale: Callable[[int, int], int], part: int) -> None:
+    seeds = scale(2_000, 10_000) // PARTS
+    failed: list[str] = []
+    seen: Counter[str] = Counter()
+    for seed in range(part * seeds, (part + 1) * seeds):
+        outcome = leaders.run(seed)
+        seen.update(what for line in outcome.trace for what in EXPECTED if EXPECTED[what].search(line))
+        if outcome.wrong and len(failed) < MOST_SHOWN:
+            failed.append(str(outcome))
+    assert not failed, "\n".join(failed)
+    absent = sorted(EXPECTED.keys() - seen.keys())
+    assert not absent, f"these bad days did not come, so that nothing is said about them: {absent}"
+
+
+EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kind in leaders.KINDS} | {
+    "a process died in the middle": re.compile(r" dies at step \d"),
+    "a leader without broker": re.compile(r" term \d+ \S+ alone"),
+    "a leader whose lease ran out": re.compile("the lease has run out"),
+    "a refused renewal": re.compile("a newer term has begun"),
+    "a newer token": re.compile("a newer token has come"),
+    "a leader that gets its link back": re.compile(r"log .*leads: term \d+, mode broker"),
+}
+
+
+def test_a_seed_is_the_same_every_time() -> None:
+    first, again, other = leaders.run(7), leaders.run(7), leaders.run(8)
+    assert first.trace == again.trace
+    assert first.digest != other.digest
+
+
+def test_an_undisturbed_cluster_has_one_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders.Nemesis, "_draw", lambda nemesis, dice: leaders.Fault(1.0, "nothing", 0, 1.0, 0.0))
+    monkeypatch.setitem(leaders.KINDS, "nothing", lambda nemesis, fault, member: None)
+    for seed in range(20):
+        outcome = leaders.run(seed)
+        assert not outcome.wrong
+        ended = next(place for place, line in enumerate(outcome.trace) if "ends in good order" in line)
+        assert len([line for line in outcome.trace[:ended] if " term " in line and "log" not in line]) == 1
+
+
+# Would it find a mistake?
+
+
+def term_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A leader's write does not look whether it still leads."""
+    patch.setattr(row.RowSeat, "write", _unchecked)
+
+
+async def _unchecked(seat: row.RowSeat, fence: leases.Fence) -> None:
+    def work(lease: leases.Lease) -> tuple[Callable[[], None], None]:
+        return (lambda: seat._row.written(fence)), None
+
+    await seat._row.change(work)
+
+
+def token_acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A token is acknowledged as it comes."""
+    receive = MemoryConsumer.receive
+
+    async def early(consumer: MemoryConsumer, limit: int, linger: float = 0.0) -> Sequence[Delivery]:
+        deliveries = await receive(consumer, limit, linger)
+        await consumer.acknowledge([one for one in deliveries if one.queue == LEADER])
+        return deliveries
+
+    patch.setattr(MemoryConsumer, "receive", early)
+
+
+def its_own_token_elects_it_again(patch: pytest.MonkeyPatch) -> None:
+    """A leader that gets its own token begins a new term."""
+
+    def eager(token: leases.Token, leading: leases.Fence | None) -> Handling:
+        found = leases.handling(token, leading)
+        return Handling.CAMPAIGN if found is Handling.HOLD else found
+
+    patch.setattr(leadership, "handling", eager)
+
+
+def only_the_token_elects(patch: pytest.MonkeyPatch) -> None:
+    """The lease is no way in."""
+    patch.setattr(leadership, "patience", lambda waiting, lease: 1.0)
+
+
+PLANTS: dict[Plant, str] = {
+    term_not_checked: "I6: a write of",
+    token_acknowledged_before_the_commit: "acknowledged a token before",
+    its_own_token_elects_it_again: "L4",
+    only_the_token_elects: "L3",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    found = next((wrong for seed in range(WITHIN) if (wrong := leaders.run(seed).wrong)), [])
+    assert any(PLANTS[plant] in one for one in found), f"within {WITHIN} seeds only {found}"
