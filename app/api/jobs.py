@@ -100,7 +100,7 @@ async def cancel(call: Call) -> Response:
     try:
         job = await call.context.canceller.cancel(wanted, demand.reason)
     except Conflict as refused:
-        raise Problem("illegal_transition", f"{str(refused).capitalize()}.", allowed=[]) from None
+        raise Problem("illegal_transition", f"{str(refused)[:1].upper()}{str(refused)[1:]}.", allowed=[]) from None
     return Response(dump(summary(job)), headers={"ETag": _etag(job)}, media_type=JSON)
 
 

@@ -1,0 +1,287 @@
+"""What does the API do with jobs?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app import clock
+from app.api.job_schemas import JobBody, JobPage, LogPage
+from app.domain import jobs as rules
+from app.domain.jobs import Job, Moved, Status
+from app.persistence import job_logs, jobs
+from app.persistence.job_logs import Log
+from tests.support import eventually
+
+from .answers import problem
+from .world import Exchange, World
+
+BODY = {"queue": "reports", "handler": "monthly"}
+UNKNOWN = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
+
+
+async def submitted(world: World, **more: Any) -> dict[str, Any]:
+    """A job that was put down."""
+    answer = await world.client.post("/jobs", json={**BODY, **more})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def changed(world: World, id: str, change: Any) -> Job:
+    """What has become of a job, written and told."""
+    async with world.database.begin() as tx:
+        job = (await jobs.lock(tx, [id]))[id]
+        found = change(job)
+        after, attempts = (found.job, [found.attempt]) if isinstance(found, Moved) else (found, [])
+        await jobs.store(tx, [(job.version, after)], [one for one in attempts if one])
+    world.job_watch.tell([id])
+    return after
+
+
+async def running(world: World, **more: Any) -> Job:
+    """One that a worker is at."""
+    id = (await submitted(world, **more))["id"]
+    now = world.database.now()
+    job = await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), now))
+    return await said(world, job, "RUNNING", 1)
+
+
+async def said(world: World, job: Job, status: str, seq: int, **more: Any) -> Job:
+    """What a worker has said is written."""
+    told = Status(job.id, str(job.history_id), "w-1", seq, status, **more)
+    return await changed(world, job.id, lambda job: rules.reported(job, told, world.database.now(), 0.5))
+
+
+async def logged(world: World, job: Job, *numbers: int) -> None:
+    """Lines of its log are written."""
+    at = world.database.now()
+    async with world.database.begin() as tx:
+        lines = [Log(str(job.history_id), seq, job.id, "w-1", "info", f"line {seq}", at) for seq in numbers]
+        await job_logs.insert(tx, lines)
+    world.job_watch.tell([job.id])
+
+
+def pointers(body: dict[str, Any]) -> list[str]:
+    return [error["pointer"] for error in body["errors"]]
+
+
+async def test_the_answer_is_201_with_the_new_job(world: World) -> None:
+    wish = {**BODY, "payload": {"month": 3}, "timeout": "10m", "retries": 2, "createdBy": "ada"}
+    answer = await world.client.post("/jobs", json=wish, headers={"X-Correlation-ID": "c-7"})
+    assert answer.status_code == 201
+    body = answer.json()
+    JobBody.model_validate_json(answer.content)
+    expected = {**BODY, "payload": {"month": 3}, "timeoutMs": 600_000, "retries": 2, "createdBy": "ada"}
+    assert {name: body[name] for name in expected} == expected
+    assert (body["state"], body["attempt"], body["owner"], body["attempts"]) == ("PENDING", 0, None, [])
+    assert (body["correlationId"], answer.headers["x-correlation-id"]) == ("c-7", "c-7")
+    assert (answer.headers["location"], answer.headers["etag"]) == (f"/jobs/{body['id']}", '"1"')
+    assert UUID(body["id"]).version == 7
+    assert (await world.client.get(answer.headers["location"])).json() == body
+    assert world.due == [None], "the leader hears of it"
+
+
+async def test_little_need_be_said(world: World) -> None:
+    body = await submitted(world)
+    assert (body["payload"], body["timeoutMs"], body["retries"], body["createdBy"]) == ({}, None, 0, "anonymous")
+    assert UUID(body["correlationId"])
+
+
+@pytest.mark.parametrize("payload", [None, 1, "x", [1, {"a": None}], {"é": "😀"}, False])
+async def test_a_payload_may_be_any_json(world: World, payload: object) -> None:
+    body = await submitted(world, payload=payload)
+    assert (await world.client.get(f"/jobs/{body['id']}")).json()["payload"] == payload
+
+
+@pytest.mark.parametrize(
+    ("wish", "wrong"),
+    [
+        ({"queue": "a b"}, ["/queue"]),
+        ({"queue": ""}, ["/queue"]),
+        ({"queue": "q" * 101}, ["/queue"]),
+        ({"queue": "reports\n"}, ["/queue"]),
+        ({"handler": " x"}, ["/handler"]),
+        ({"retries": -1}, ["/retries"]),
+        ({"retries": 1001}, ["/retries"]),
+        ({"retries": True}, ["/retries"]),
+        ({"timeout": 0}, ["/timeout"]),
+        ({"timeout": "soon"}, ["/timeout"]),
+        ({"createdBy": ""}, ["/createdBy"]),
+        ({"priority": 5}, ["/priority"]),
+        ({"payload": "\0"}, ["/payload"]),
+    ],
+)
+async def test_a_wrong_field_is_named(world: World, wish: dict[str, Any], wrong: list[str]) -> None:
+    answer = await world.client.post("/jobs", json={**BODY, **wish})
+    assert pointers(problem(answer, 422, "invalid_body")) == wrong
+
+
+@pytest.mark.parametrize(
+    "wish", [{"group": "billing"}, {"group": "billing", "queue": "x"}, {"routing": "RANDOM", "queue": "x"}]
+)
+async def test_groups_are_not_served_yet(world: World, wish: dict[str, Any]) -> None:
+    body = problem(await world.client.post("/jobs", json={"handler": "monthly", **wish}), 422, "invalid_body")
+    assert "not served yet" in body["detail"]
+
+
+async def test_a_queue_must_be_named(world: World) -> None:
+    body = problem(await world.client.post("/jobs", json={"handler": "monthly"}), 422, "invalid_body")
+    assert "must name a queue" in body["detail"]
+
+
+async def test_the_same_key_gives_the_stored_answer_and_no_second_job(world: World) -> None:
+    headers = {"Idempotency-Key": "k-1"}
+    first = await world.client.post("/jobs", json=BODY, headers=headers)
+    again = await world.client.post("/jobs", json=dict(reversed(BODY.items())), headers=headers)
+    assert (again.status_code, again.json(), again.headers["location"]) == (
+        201,
+        first.json(),
+        first.headers["location"],
+    )
+    assert again.headers["idempotent-replayed"] == "true"
+    assert len((await world.client.get("/jobs")).json()["items"]) == 1
+    other = await world.client.post("/jobs", json={**BODY, "retries": 1}, headers=headers)
+    problem(other, 422, "idempotency_key_reused")
+    answers = await asyncio.gather(
+        *(world.client.post("/jobs", json=BODY, headers={"Idempotency-Key": "k-2"}) for _ in range(5))
+    )
+    ids = {answer.json()["id"] for answer in answers if answer.status_code == 201}
+    assert len(ids) == 1
+    assert {answer.status_code for answer in answers} <= {201, 409}
+
+
+async def test_a_job_shows_its_attempts(world: World) -> None:
+    job = await running(world, retries=1)
+    await said(world, job, "FAILED", 2, error={"type": "Broken", "message": "no paper"}, last_log_seq=0)
+    answer = await world.client.get(f"/jobs/{job.id}")
+    JobBody.model_validate_json(answer.content)
+    body = answer.json()
+    assert (body["state"], body["error"]["message"], body["version"]) == ("PENDING", "no paper", 4)
+    [tried] = body["attempts"]
+    assert (tried["attempt"], tried["state"], tried["workerId"], tried["historyId"]) == (
+        1,
+        "FAILED",
+        "w-1",
+        job.history_id,
+    )
+    assert (await world.client.get(f"/jobs/{job.id}", headers={"If-None-Match": '"4"'})).status_code == 304
+    assert (await world.client.get(f"/jobs/{job.id}", headers={"If-None-Match": '"3"'})).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["x", UNKNOWN, "1", "%00"])
+@pytest.mark.parametrize("suffix", ["", "/logs"])
+async def test_what_is_not_there_is_404(world: World, path: str, suffix: str) -> None:
+    problem(await world.client.get(f"/jobs/{path}{suffix}"), 404, "not_found")
+    problem(await world.client.post(f"/jobs/{path}/cancel", json={"reason": "x"}), 404, "not_found")
+
+
+async def test_the_list_is_paged_and_filtered(world: World) -> None:
+    ids = [(await submitted(world, queue="a" if n % 2 else "b", createdBy="ada"))["id"] for n in range(5)]
+    page = (await world.client.get("/jobs?limit=2")).json()
+    JobPage.model_validate_json((await world.client.get("/jobs?limit=2")).content)
+    seen = [item["id"] for item in page["items"]]
+    while page["nextCursor"]:
+        answer = await world.client.get(f"/jobs?limit=2&cursor={page['nextCursor']}")
+        page = answer.json()
+        seen += [item["id"] for item in page["items"]]
+    assert seen == ids[::-1]
+    assert "payload" not in page["items"][0]
+    assert [item["id"] for item in (await world.client.get("/jobs?queue=a")).json()["items"]] == [ids[3], ids[1]]
+    assert (await world.client.get("/jobs?createdBy=bob")).json()["items"] == []
+    await world.client.post(f"/jobs/{ids[0]}/cancel", json={"reason": "x"})
+    ended = (await world.client.get("/jobs?state=CANCELLED&state=FAILED")).json()["items"]
+    assert [item["id"] for item in ended] == [ids[0]]
+
+
+@pytest.mark.parametrize("query", ["state=BORED", "limit=201", "cursor=x", "sort=id", "queue="])
+async def test_a_wrong_parameter_is_400(world: World, query: str) -> None:
+    problem(await world.client.get(f"/jobs?{query}"), 400, "bad_parameter")
+
+
+async def test_a_cursor_of_another_list_is_refused(world: World) -> None:
+    await world.started("one")
+    await world.started("two")
+    cursor = (await world.client.get("/apps?limit=1")).json()["nextCursor"]
+    problem(await world.client.get(f"/jobs?cursor={cursor}"), 400, "bad_parameter")
+
+
+async def test_cancel(world: World) -> None:
+    waiting, busy = await submitted(world), await running(world)
+    answer = await world.client.post(f"/jobs/{waiting['id']}/cancel", json={"reason": "not wanted"})
+    assert (answer.status_code, answer.json()["state"], answer.json()["cancelReason"]) == (
+        200,
+        "CANCELLED",
+        "not wanted",
+    )
+    assert world.stops == []
+    answer = await world.client.post(f"/jobs/{busy.id}/cancel", json={"reason": "not wanted"})
+    assert (answer.status_code, answer.json()["state"]) == (200, "RUNNING")
+    assert [(stop.history_id, stop.reason) for stop in world.stops] == [(busy.history_id, "not wanted")]
+    again = await world.client.post(f"/jobs/{waiting['id']}/cancel", json={"reason": "again"})
+    assert (again.status_code, again.json()["cancelReason"], again.headers["etag"]) == (200, "not wanted", '"2"')
+    done = await said(world, await running(world), "SUCCEEDED", 2, last_log_seq=0)
+    refused = problem(
+        await world.client.post(f"/jobs/{done.id}/cancel", json={"reason": "late"}), 409, "illegal_transition"
+    )
+    assert "SUCCEEDED" in refused["detail"]
+    problem(await world.client.post(f"/jobs/{busy.id}/cancel", json={}), 422, "invalid_body")
+
+
+async def test_logs_are_paged_in_order(world: World) -> None:
+    job = await running(world)
+    await logged(world, job, 5, 2, 4, 3, 9)
+    page = (await world.client.get(f"/jobs/{job.id}/logs?limit=2")).json()
+    LogPage.model_validate_json((await world.client.get(f"/jobs/{job.id}/logs")).content)
+    seen = [item["message"] for item in page["items"]]
+    while page["nextCursor"]:
+        page = (await world.client.get(f"/jobs/{job.id}/logs?limit=2&cursor={page['nextCursor']}")).json()
+        seen += [item["message"] for item in page["items"]]
+    assert seen == ["line 2", "line 3", "line 4", "line 5", "line 9"]
+    problem(await world.client.get(f"/jobs/{job.id}/logs?cursor=x"), 400, "bad_parameter")
+
+
+async def test_logs_are_followed_until_the_last_line(world: World) -> None:
+    job = await running(world)
+    await logged(world, job, 2, 3)
+    async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true") as exchange:
+        exchange.give()
+        await eventually(lambda: len(exchange.events) == 2, deadline=5)
+        await logged(world, job, 4)
+        await eventually(lambda: len(exchange.events) == 3, deadline=5)
+        await said(world, job, "SUCCEEDED", 6, last_log_seq=5)
+        await logged(world, job, 5)
+        await exchange.done()
+        assert [event["event"] for event in exchange.events] == ["log"] * 4 + ["end"]
+        assert exchange.events[-1]["data"] == '{"state":"SUCCEEDED"}'
+        assert [event["id"] for event in exchange.events[:-1]] == [f"{job.history_id}:{seq}" for seq in (2, 3, 4, 5)]
+    last = exchange.events[1]["id"]
+    async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true", headers={"Last-Event-ID": last}) as resumed:
+        resumed.give()
+        await resumed.done()
+        assert [event["event"] for event in resumed.events] == ["log", "log", "end"]
+
+
+async def test_where_nothing_can_follow_the_answer_is_204(world: World) -> None:
+    job = await running(world)
+    await logged(world, job, 2)
+    await said(world, job, "SUCCEEDED", 3, last_log_seq=2)
+    await changed(world, job.id, lambda job: rules.closed(job, world.database.now()))
+    headers = {"Last-Event-ID": f"{job.history_id}:2"}
+    answer = await world.client.get(f"/jobs/{job.id}/logs?follow=true", headers=headers)
+    assert answer.status_code == 204
+    answer = await world.client.get(f"/jobs/{job.id}/logs?follow=true", headers={"Last-Event-ID": "x"})
+    problem(answer, 400, "bad_header")
+
+
+async def test_a_token_names_who_asks(world: World) -> None:
+    import httpx
+
+    app = world.built(ada="s3cret")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        problem(await client.post("/jobs", json=BODY), 401, "unauthorized")
+        answer = await client.post("/jobs", json=BODY, headers={"Authorization": "Bearer s3cret"})
+        assert answer.json()["createdBy"] == "ada"
