@@ -260,6 +260,29 @@ def test_a_dispatch_that_went_back_before_it_was_acknowledged_is_begun_by_whoeve
     house.play(days())
 
 
+def test_a_dispatch_that_another_worker_has_got_meanwhile_is_not_begun(house: House) -> None:
+    async def days() -> None:
+        first, second = Gate(), Gate()
+        runner = await house.open(gate=first)
+        house.server.raise_alarm("disk")
+        house.send("gate")
+        await house.later(3.0)
+        assert runner._parts is not None
+        consumer = runner._parts.floor._consumer
+        await consumer.pause()
+        await consumer.reopen()
+        await house.open(worker_id="worker-2", gate=second, beats=False)
+        house.server.clear_alarm()
+        await second.has_begun(1)
+        await house.later(3.0)
+        assert (first.begun, runner.counts.lost, runner._parts.floor.attempts) == ([], 1, {})
+        second.open.set()
+        await house.ended()
+        assert house.last()["workerId"] == "worker-2"
+
+    house.play(days())
+
+
 @pytest.mark.req("S0-18")
 def test_a_worker_beats_with_all_that_it_holds(house: House) -> None:
     async def days() -> None:
@@ -284,12 +307,13 @@ def test_a_worker_beats_with_all_that_it_holds(house: House) -> None:
     house.play(days())
 
 
-def test_a_worker_beats_at_once_when_the_broker_is_back(house: House) -> None:
+@pytest.mark.parametrize("away", [0.5, 33.0])
+def test_a_worker_beats_at_once_when_the_broker_is_back(house: House, away: float) -> None:
     async def days() -> None:
         await house.open(echo=echo)
-        await house.later(12.0)
+        await eventually(lambda: len(house.beats) == 2, deadline=12.0)
         house.server.stop()
-        await house.later(33.0)
+        await house.later(away)
         house.server.start()
         back = house.loop.time()
         await house.broker.wait_up()
