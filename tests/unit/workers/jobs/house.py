@@ -92,6 +92,10 @@ class House:
                 self.server.declare(job_channels(json.loads(body)["jobId"]))
             self.put(body, queue)
 
+    def put_channels(self, number: int) -> None:
+        """The broker has the channels of a job."""
+        self.server.declare(job_channels(f"j-{number}"))
+
     def put(self, body: bytes, queue: str = DEFAULT_QUEUE) -> None:
         """Somebody puts a message into a queue of jobs."""
         name = DISPATCH + queue
