@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -24,7 +24,8 @@ from app.api.job_schemas import NewJob
 from app.api.names import Name
 from app.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, Misfire, Outcome, Overlap, State, is_id
 
-_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
+EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 SHORTEST_INTERVAL: Final = timedelta(seconds=1)
 LONGEST_JITTER: Final = timedelta(days=1)
 SCHEDULE: Final[dict[str, Any]] = {
@@ -70,11 +71,17 @@ def _shown(example: dict[str, Any]) -> ConfigDict:
 
 def schedule_name(text: str) -> str:
     """`text` if a schedule can be called so. Raises `ValueError` that says what is allowed."""
-    if not re.fullmatch(_NAME.strip("^$"), text, re.ASCII):
+    if not NAME.fullmatch(text):
         raise ValueError("must have 1 to 100 letters, digits, dots, - or _, the first one a letter or a digit")
     if is_id(text):
         raise ValueError("must not look like an id: choose a name that people can remember")
     return text
+
+
+def _day(moment: datetime) -> datetime:
+    if not EARLIEST <= moment < LATEST:
+        raise ValueError(f"must be from the year {EARLIEST.year} on and before {LATEST.year}")
+    return moment
 
 
 def _interval(span: timedelta) -> timedelta:
@@ -102,7 +109,8 @@ def _words(kind: type[StrEnum]) -> dict[str, Any]:
     return {"type": "string", "enum": list(kind)}
 
 
-ScheduleName = Annotated[str, AfterValidator(schedule_name), Field(json_schema_extra={"pattern": _NAME})]
+ScheduleName = Annotated[str, AfterValidator(schedule_name), Field(json_schema_extra={"pattern": f"^{NAME.pattern}$"})]
+Day = Annotated[Moment, AfterValidator(_day)]
 Overlapping = Annotated[Overlap, BeforeValidator(_one_of(Overlap)), WithJsonSchema(_words(Overlap))]
 Misfiring = Annotated[Misfire, BeforeValidator(_one_of(Misfire)), WithJsonSchema(_words(Misfire))]
 Interval = Annotated[Span, AfterValidator(_interval)]
@@ -140,8 +148,8 @@ class ScheduledJob(NewJob):
 class _Policy(BaseModel):
     cron: str | None = Field(None, description=_CRON)
     interval: Interval | None = Field(None, description="Seconds, or a text such as `30s`, `5m`, `1d`: at least 1s.")
-    startsAt: Moment | None = Field(None, description="Not due before; where an interval begins.")
-    endsAt: Moment | None = Field(None, description="Not due after.")
+    startsAt: Day | None = Field(None, description="Not due before; where an interval begins.")
+    endsAt: Day | None = Field(None, description="Not due after.")
     jitter: Jitter | None = Field(None, description="A job begins up to so much later than it is due.")
 
     def fields(self) -> dict[str, Any]:
@@ -251,10 +259,8 @@ class BackfillDemand(BaseModel):
 
     model_config = _shown({"from": "2026-01-01T00:00:00Z", "to": "2026-01-31T00:00:00Z", "dryRun": True})
 
-    from_: Moment = Field(alias="from", description="The first moment that counts.")
-    to: Moment = Field(
-        description=f"The first one that does not; not in the future. At most {MOST_BACKFILLED} due times."
-    )
+    from_: Day = Field(alias="from", description="The first moment that counts.")
+    to: Day = Field(description=f"The first one that does not; not in the future. At most {MOST_BACKFILLED} due times.")
     dryRun: bool = Field(False, description="Only tell which due times these are.")
     reason: Reason | None = None
 

@@ -20,6 +20,7 @@ from app.api.parameters import Parameter
 from app.api.problems import Problem, invalid_body, not_found
 from app.api.routes import Call, Handler, Route
 from app.api.schedule_schemas import (
+    NAME,
     BackfillDemand,
     BackfilledBody,
     NewSchedule,
@@ -217,7 +218,11 @@ def _timetable(call: Call) -> Timetable:
 
 
 def _key(call: Call) -> str:
-    return call.path("schedule")
+    """The id or the name in the path. Raises `Problem` 404 for what can be neither."""
+    key = call.path("schedule")
+    if not NAME.fullmatch(key):
+        raise not_found(f"schedule {key[:100]!r}")
+    return key
 
 
 def _etag(one: Schedule) -> str:

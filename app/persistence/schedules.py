@@ -162,7 +162,7 @@ def _held() -> ColumnElement[bool]:
 
 def _called(key: str) -> ColumnElement[bool]:
     # No name looks like an id, so that a key is the one or the other.
-    return schedules.c.id == key if is_id(key) else schedules.c.name == key
+    return schedules.c.id == key.lower() if is_id(key) else schedules.c.name == key
 
 
 def _equal(column: Any, value: datetime | None) -> ColumnElement[bool]:

@@ -18,7 +18,7 @@ from app.domain.leases import Bid, Fence, Mode
 from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, State
 from app.errors import Conflict, Contention, Deposed
 from app.jobs.events import Stop
-from app.jobs.schedules import Scheduler
+from app.jobs.schedules import Scheduler, _Fired
 from app.lifecycle import Wake
 from app.persistence import jobs, leases, schedules
 from app.persistence.engine import Database, Transaction
@@ -120,6 +120,7 @@ def due_times(found: Sequence[Job]) -> list[datetime | None]:
     return [job.due_at for job in found]
 
 
+@pytest.mark.req("S0-73")
 async def test_a_schedule_comes_out_as_it_went_in(cluster: Cluster, database: Database) -> None:
     await database.ping()
     one = schedule(
@@ -190,6 +191,7 @@ async def test_a_due_time_becomes_a_job_and_the_next_one_is_set(cluster: Cluster
     assert cluster.told == 1
 
 
+@pytest.mark.req("S0-3", "S0-72")
 async def test_a_leader_of_an_older_term_makes_nothing_and_loses_nothing(cluster: Cluster, peer: Database) -> None:
     one = schedule()
     await cluster.put(one)
@@ -214,7 +216,7 @@ async def test_a_leader_that_changes_in_the_middle_of_a_firing_doubles_and_loses
     written, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(tx: Transaction) -> None:
-        await former._fire_one(tx, (await schedules.due(tx, 1))[0], Busy(), _nothing())
+        await former._fire_one(tx, (await schedules.due(tx, 1))[0], Busy(), _Fired())
         written.set()
         await go_on.wait()
         await leases.check(tx, former._fence)
@@ -228,12 +230,6 @@ async def test_a_leader_that_changes_in_the_middle_of_a_firing_doubles_and_loses
         await firing
     assert await latter.fire() == 1
     assert due_times(await cluster.runs(one)) == [one.due_at]
-
-
-def _nothing() -> Any:
-    from app.jobs.schedules import _Fired
-
-    return _Fired()
 
 
 async def test_two_who_believe_to_lead_fire_each_due_time_once(cluster: Cluster, peer: Database) -> None:

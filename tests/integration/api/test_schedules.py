@@ -121,6 +121,8 @@ async def test_pages_go_by_name(world: World) -> None:
         ({"jitter": "2d"}, "/jitter", "at most 1d"),
         ({"missedAfter": "soon"}, "/missedAfter", "30s"),
         ({"endsAt": "2020-01-01T00:00:00Z"}, "/endsAt", "it would never be due"),
+        ({"startsAt": "9999-12-30T00:00:00Z"}, "/startsAt", "before 2200"),
+        ({"endsAt": "0001-01-01T00:00:00+23:00"}, "/endsAt", "2026-01-31T12:00:00Z"),
         ({"misfire": "catch_up", "overlap": "cancel_previous"}, "/misfire", "choose fire_once"),
         ({"name": "a b"}, "/name", "letters, digits"),
         ({"name": "00000000-0000-8000-8000-000000000000"}, "/name", "must not look like an id"),
@@ -243,29 +245,30 @@ async def test_a_run_by_hand_waits_or_cancels_as_the_overlap_says(world: World) 
 
 async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
     one = await made(world, name="daily", interval=None, cron="0 12 * * *")
-    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-04T12:00:00Z"}
+    span = {"from": "2024-01-01T00:00:00Z", "to": "2024-01-04T12:00:00Z"}
     path = "/schedules/daily/backfill"
     dry = (await world.client.post(path, json={**span, "dryRun": True})).json()
     BackfilledBody.model_validate(dry)
-    expected = [f"2026-01-0{day}T12:00:00.000000Z" for day in (1, 2, 3)]
+    expected = [f"2024-01-0{day}T12:00:00.000000Z" for day in (1, 2, 3)]
     assert dry == {"dryRun": True, "dueTimes": expected, "present": 0, "jobs": []}
     assert await runs(world, one) == []
     done = (await world.client.post(path, json=span)).json()
     found = await runs(world, one)
     assert done == {"dryRun": False, "dueTimes": expected, "present": 0, "jobs": [job.id for job in found]}
     assert [job.wake_at == HELD for job in found] == [False, True, True]
-    again = (await world.client.post(path, json={**span, "to": "2026-01-05T12:00:01+00:00"})).json()
-    assert (again["dueTimes"], again["present"]) == (["2026-01-04T12:00:00.000000Z", "2026-01-05T12:00:00.000000Z"], 3)
+    again = (await world.client.post(path, json={**span, "to": "2024-01-05T12:00:01+00:00"})).json()
+    assert (again["dueTimes"], again["present"]) == (["2024-01-04T12:00:00.000000Z", "2024-01-05T12:00:00.000000Z"], 3)
 
 
 @pytest.mark.parametrize(
     ("span", "pointer", "says"),
     [
-        ({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "/to", "later than from"),
-        ({"from": "2026-01-02T00:00:00Z", "to": "2999-01-01T00:00:00Z"}, "/to", "come by themselves"),
-        ({"from": "2025-01-01T00:00:00Z", "to": "2025-02-12T00:00:00Z"}, "/to", f"more than {MOST_BACKFILLED}"),
-        ({"from": "yesterday", "to": "2026-01-01T00:00:00Z"}, "/from", "2026-01-31T12:00:00Z"),
-        ({"to": "2026-01-01T00:00:00Z"}, "/from", "required"),
+        ({"from": "2024-01-02T00:00:00Z", "to": "2024-01-01T00:00:00Z"}, "/to", "later than from"),
+        ({"from": "2024-01-02T00:00:00Z", "to": "2199-01-01T00:00:00Z"}, "/to", "come by themselves"),
+        ({"from": "2023-01-01T00:00:00Z", "to": "2023-02-12T00:00:00Z"}, "/to", f"more than {MOST_BACKFILLED}"),
+        ({"from": "yesterday", "to": "2024-01-01T00:00:00Z"}, "/from", "2026-01-31T12:00:00Z"),
+        ({"from": "0001-01-02T00:00:00Z", "to": "2024-01-01T00:00:00Z"}, "/from", "from the year 2000"),
+        ({"to": "2024-01-01T00:00:00Z"}, "/from", "required"),
     ],
 )
 async def test_a_backfill_is_bounded(world: World, span: dict[str, str], pointer: str, says: str) -> None:
@@ -273,14 +276,14 @@ async def test_a_backfill_is_bounded(world: World, span: dict[str, str], pointer
     body = problem(await world.client.post("/schedules/hourly/backfill", json=span), 422, "invalid_body")
     assert body["errors"][0]["pointer"] == pointer
     assert says in body["errors"][0]["detail"]
-    exactly = {"from": "2025-01-01T00:00:00Z", "to": "2025-02-11T16:00:00Z", "dryRun": True}
+    exactly = {"from": "2023-01-01T00:00:00Z", "to": "2023-02-11T16:00:00Z", "dryRun": True}
     fine = (await world.client.post("/schedules/hourly/backfill", json=exactly)).json()
     assert len(fine["dueTimes"]) == MOST_BACKFILLED
 
 
 async def test_a_backfill_that_the_next_due_time_would_cancel_is_refused(world: World) -> None:
     await made(world, overlap="cancel_previous", interval=None, cron="@daily")
-    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-03T00:00:00Z"}
+    span = {"from": "2024-01-01T00:00:00Z", "to": "2024-01-03T00:00:00Z"}
     refused = problem(await world.client.post("/schedules/hourly/backfill", json=span), 409, "illegal_transition")
     assert "pause it first" in refused["detail"]
     await world.client.post("/schedules/hourly/pause")
@@ -345,6 +348,16 @@ async def test_what_people_do_is_written_down(world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["%00", "a%20b", "%F0%9F%98%80", "x" * 101, "..%2F"])
+async def test_what_is_no_name_is_not_there(world: World, name: str) -> None:
+    problem(await world.client.get(f"/schedules/{name}"), 404, "not_found")
+
+
+async def test_an_id_may_be_written_large(world: World) -> None:
+    one = await made(world)
+    assert shown(await world.client.get(f"/schedules/{one['id'].upper()}")) == one
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -359,7 +372,7 @@ async def test_what_people_do_is_written_down(world: World) -> None:
     ],
 )
 async def test_what_is_not_there(world: World, method: str, path: str) -> None:
-    body = b'{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}' if path == "/backfill" else b"{}"
+    body = b'{"from": "2024-01-01T00:00:00Z", "to": "2024-01-02T00:00:00Z"}' if path == "/backfill" else b"{}"
     given: dict[str, Any] = {} if method == "GET" else {"content": body, "headers": JSON}
     answer = await world.client.request(method, f"/schedules/nobody{path}", **given)
     assert "'nobody'" in problem(answer, 404, "not_found")["detail"]
