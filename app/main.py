@@ -138,9 +138,11 @@ async def _begin(node: Node, worker: Worker | None, ready: Callable[[], None]) -
 
 async def _stop(node: Node, worker: Worker | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
     node.health.draining = True
+    resigning = asyncio.create_task(node.resign(), name="resign")
     if server is not None and serving is not None:
         server.should_exit = True
         await serving
+    await resigning
     if worker is not None:
         await worker.stop()
     await node.stop()

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from app.api import (
     apps,
+    cluster,
     dead_letters,
     deadlines,
     docs,
@@ -46,6 +47,7 @@ def build(context: ApiContext) -> FastAPI:
             *sagas.ROUTES,
             *jobs.ROUTES,
             *schedules.ROUTES,
+            *cluster.ROUTES,
             *deadlines.ROUTES,
             *dead_letters.ROUTES,
             *redispatch.ROUTES,

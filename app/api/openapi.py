@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api import job_schemas, schedule_schemas
+from app.api import cluster_schemas, job_schemas, schedule_schemas
 from app.api.bodies import NewApp, NewSaga
 from app.api.demands import DEMANDS
 from app.api.routes import BEARER
@@ -25,6 +25,7 @@ TAGS: Final = [
     {"name": "sagas", "description": "Sagas of any name, your own among them."},
     {"name": "jobs", "description": "Long work for the workers of a queue."},
     {"name": "schedules", "description": "Jobs that begin by themselves."},
+    {"name": "cluster", "description": "The nodes, and who of them leads."},
     {"name": "control", "description": "For people at the wheel: what is due, and what is to be sent again."},
     {"name": "health", "description": "For load balancers and for people."},
 ]
@@ -51,7 +52,12 @@ def install(app: FastAPI) -> None:
 
 def _build(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes, tags=TAGS)
-    shown: tuple[type[BaseModel], ...] = (*MODELS, *job_schemas.SHOWN, *schedule_schemas.SHOWN)
+    shown: tuple[type[BaseModel], ...] = (
+        *MODELS,
+        *job_schemas.SHOWN,
+        *schedule_schemas.SHOWN,
+        *cluster_schemas.SHOWN,
+    )
     _, schemas = models_json_schema([(model, "serialization") for model in shown], ref_template=REF)
     bodies: tuple[type[BaseModel], ...] = (NewApp, NewSaga, *DEMANDS, *job_schemas.ASKED, *schedule_schemas.ASKED)
     _, asked = models_json_schema([(model, "validation") for model in bodies], ref_template=REF)

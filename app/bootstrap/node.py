@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from app.bootstrap.coordinator import Cluster, make_coordinator, membership_database
 from app.bootstrap.jobs import Jobs
-from app.bootstrap.parts import DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
+from app.bootstrap.parts import Connect, DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
 from app.broker.port import Broker, Topology
 from app.broker.topology import STOPS, saga_topology
+from app.cluster.coordinator import Coordinator
 from app.config import Settings
 from app.lifecycle import Health, Service, Services
 from app.orchestration.control import Control
@@ -76,8 +78,9 @@ class Node:
     roles: frozenset[str]
     alone: bool = False
     """Whether the broker lives and dies with this process, so that nobody else tells it what it has forgotten."""
-    connect: Callable[[str, Topology | None], Broker] | None = None
+    connect: Connect | None = None
     """Makes further connections to the broker, which a coordinator needs."""
+    coordinator: Coordinator | None = field(init=False, default=None)
     jobs: Jobs = field(init=False)
     links: Services = field(init=False)
     duties: Services = field(init=False)
@@ -89,7 +92,9 @@ class Node:
     alarm: Alarm = field(default_factory=Alarm)
 
     def __post_init__(self) -> None:
-        self.links = Services([Call(_nothing, self.database.close), self.database_watch, self.broker])
+        membership = membership_database(self.settings, self.database, self.roles)
+        closing = [Call(_nothing, one.close) for one in dict.fromkeys((self.database, membership))]
+        self.links = Services([*closing, self.database_watch, self.broker])
         self.jobs = Jobs(
             settings=self.settings,
             database=self.database,
@@ -105,6 +110,10 @@ class Node:
         self.explainer = Explainer(self.database, self.broker, self.catalog)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
+        if "coordinator" in self.roles and self.connect is not None:
+            around = Cluster(self.settings, sorted(self.roles), membership, self.connect, self.jobs)
+            self.coordinator = make_coordinator(self.name, around)
+            self.health.watch("Coordinator", self.coordinator.trouble)
         self.duties = Services(self._duties())
 
     async def start(self) -> None:
@@ -122,6 +131,13 @@ class Node:
         await self.broker.wait_up()
         if "orchestrator" in self.roles:
             await self.incarnation.agreed.wait()
+        if self.coordinator is not None:
+            await self.coordinator.joined()
+
+    async def resign(self) -> None:
+        """Lets another node lead, so that the cluster does not wait for the end of this one."""
+        if self.coordinator is not None:
+            await self.coordinator.resign()
 
     async def stop(self) -> None:
         """Finishes what is in hand and disconnects."""
@@ -138,7 +154,7 @@ class Node:
             duties += self._orchestration()
         if "api" in self.roles:
             duties += [Call(self.starter.run, self.starter.stop), Housekeeping(self.database)]
-        return duties
+        return [*duties, self.coordinator] if self.coordinator is not None else duties
 
     def _orchestration(self) -> list[Service]:
         tuned = self.settings.orchestrator

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final, Protocol
 
 from app import clock
 from app.broker.port import Broker, LinkState, Topology
@@ -22,6 +23,9 @@ from workers.sdk.modules import load_sagas
 
 log = logging.getLogger("orchestrix")
 
+HEARTBEAT: Final = 10
+"""Seconds between two signs of life of an idle connection."""
+
 
 def open_database(settings: Settings) -> Database:
     """The database of `settings`; nothing is connected yet. Raises `ConfigError` if none is named."""
@@ -30,12 +34,18 @@ def open_database(settings: Settings) -> Database:
     return Database(settings.database_url, pool_size=settings.database.pool_size)
 
 
-def open_broker(url: str | Callable[[], str], name: str, topology: Topology | None = None) -> Broker:
-    """The broker at `url`; nothing is connected yet. A callable is asked before each connect.
+class Connect(Protocol):
+    """Makes a connection to the broker under a name, with a topology that is declared at each connect."""
 
-    `topology` is declared at each connect.
-    """
-    return AmqpBroker(url, name=name, topology=topology)
+    def __call__(self, name: str, topology: Topology | None = None, *, heartbeat: int = HEARTBEAT) -> Broker:
+        """`heartbeat` is in seconds: a peer that is silent for two of them is gone."""
+
+
+def open_broker(
+    url: str | Callable[[], str], name: str, topology: Topology | None = None, *, heartbeat: int = HEARTBEAT
+) -> Broker:
+    """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`."""
+    return AmqpBroker(url, name=name, topology=topology, heartbeat=heartbeat)
 
 
 def load_catalog(settings: Settings) -> Catalog:

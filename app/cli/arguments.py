@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_dead_letters(commands)
     job_arguments.add(commands)
     schedule_arguments.add(commands)
+    _add_cluster(commands)
     _add_others(commands)
     return parser
 
@@ -71,10 +72,10 @@ def _add_processes(commands: Any) -> None:
         "--port", type=whole(*_PORT), metavar="PORT", help="the API's port (8080; the next free one if taken)"
     )
 
-    serve = leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, or both")
+    serve = leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, coordinator, or all of them")
     serve.add_argument("--host", metavar="HOST", help="where the API listens (127.0.0.1)")
     serve.add_argument("--port", type=whole(*_PORT), metavar="PORT", help="where the API listens (8080)")
-    serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator (default: both)")
+    serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator, coordinator (all)")
     add_urls(serve)
 
     worker = leaf(commands, "worker", "run:worker", "a worker: handles commands, runs jobs")
@@ -184,6 +185,11 @@ def _add_filters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--saga", metavar="SAGA", help="only those of this saga")
     command.add_argument("--app", type=whole(*_ID), metavar="ID", help="only those of this app (of --saga, if given)")
     command.add_argument("--died-of", metavar="REASON", help="only where the reason of the death begins so")
+
+
+def _add_cluster(commands: Any) -> None:
+    actions = group(commands, "cluster", "the nodes, and who leads")
+    add_client(leaf(actions, "status", "cluster:status", "the leader, the nodes, the last hand-overs"))
 
 
 def _add_others(commands: Any) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from app.cli.output import DIM, paint, visible
 from app.cli.places import hidden
 
-_SHOWN_ROLES = ("api", "orchestrator")
+_SHOWN_ROLES = ("api", "orchestrator", "coordinator")
 
 
 def banner(

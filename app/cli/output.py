@@ -19,6 +19,9 @@ _STATE_COLOURS = {
     "TIMED_OUT": RED,
     "fail": RED,
     "warn": YELLOW,
+    "ALIVE": GREEN,
+    "DRAINING": YELLOW,
+    "DEAD": RED,
 }
 
 

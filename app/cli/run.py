@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 API_PORT = 8080
 BROKER_PORT = 5673
 ROLES = ("api", "orchestrator", "coordinator")
-DUTIES = frozenset({"api", "orchestrator"})
 
 log = logging.getLogger("orchestrix")
 
@@ -48,7 +47,7 @@ def _dev(arguments: argparse.Namespace) -> None:
     folder = Path.cwd()
     settings = load(arguments)
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
-    _warn_of_open_door(settings, DUTIES)
+    _warn_of_open_door(settings, frozenset(ROLES))
     with devfile.claimed(folder):
         from app.main import run_dev
 
@@ -155,9 +154,9 @@ def _dev_logs(settings: Settings, arguments: argparse.Namespace) -> LogSettings:
 def _roles(text: str | None) -> frozenset[str]:
     names = {name.strip() for name in text.split(",")} - {""} if text is not None else set(ROLES)
     if strange := sorted(names - set(ROLES)):
-        raise ConfigError(f"{strange[0]!r} is no role: write api, orchestrator or both, as --roles api,orchestrator")
-    if not names & DUTIES:
-        raise ConfigError("a node needs something to do: write --roles api, orchestrator or both")
+        raise ConfigError(f"{strange[0]!r} is no role: write some of {','.join(ROLES)}")
+    if not names:
+        raise ConfigError(f"a node needs something to do: write some of --roles {','.join(ROLES)}")
     return frozenset(names)
 
 

@@ -40,7 +40,7 @@ class WorkerRow:
 
 async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -> bool:
     """A new node, ALIVE; False if there is one of that id, or was."""
-    now = tx.now()
+    now = tx.dialect.clock(tx.now())
     row = {
         "id": node_id,
         "name": name,

@@ -163,7 +163,7 @@ class Scribe:
 
     async def _round(self) -> None:
         await self._seat.write(self._fence)
-        await asyncio.sleep(0.7)
+        await elapse(0.7)
 
 
 class World:

@@ -8,6 +8,7 @@ from tests.unit.cli.shell import Shell
 
 VERBS = {"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate"}
 COMMANDS = {
+    ("cluster",): {"status"},
     (): {
         "dev",
         "serve",
@@ -19,6 +20,7 @@ COMMANDS = {
         "redispatch",
         "dlq",
         "schedules",
+        "cluster",
         "doctor",
         "config",
         "openapi",
@@ -34,7 +36,7 @@ COMMANDS = {
     ("config",): {"show"},
 }
 LATER = {
-    *{"cluster", "drain", "registry", "shards", "coordinator"},
+    *{"drain", "registry", "shards"},
     *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
 }
 

@@ -109,7 +109,7 @@ def test_the_banner_has_what_a_newcomer_needs(shell: Shell, runtime: Runtime) ->
     assert "embedded (development only)" in words["Broker"]
     assert "sqlite ./.orchestrix/orchestrix.db" in words["Database"]
     assert "./.orchestrix/repos/" in words["Repos"]
-    assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "workers"]
+    assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "coordinator,", "workers"]
     assert "curl -X POST http://127.0.0.1:7001/apps" in words["Try"]
     assert "Note" not in words
     assert lines[-2].startswith("Ready in ")
@@ -188,7 +188,7 @@ def test_flags_beat_the_environment(served: Shell, runtime: Runtime) -> None:
     assert (call.settings.database_url, call.broker_url()) == ("mysql+asyncmy://flag/d", "amqps://flag/")
 
 
-@pytest.mark.parametrize("roles", ["nonsense", "api,nonsense", "", ",", "coordinator", "API"])
+@pytest.mark.parametrize("roles", ["nonsense", "api,nonsense", "", ",", "API"])
 def test_bad_roles_are_refused(served: Shell, runtime: Runtime, roles: str) -> None:
     answer = served("serve", "--roles", roles)
     assert (answer.code, runtime.calls) == (2, [])

@@ -1,0 +1,105 @@
+"""Who leads, who is there, and how did the lead change hands?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from app.api.cluster_schemas import ClusterBody
+from app.api.routes import Call, Route
+from app.api.shared import json_of
+from app.api.start import JSON
+from app.api.views import moment, perhaps
+from app.domain.leases import Lease
+from app.domain.nodes import Node
+from app.persistence import leases, nodes
+from app.persistence.leases import Handover
+from app.persistence.nodes import WorkerRow
+from sagas.engine.messages import dump
+
+MOST_NODES: Final = 200
+MOST_WORKERS: Final = 200
+MOST_HANDOVERS: Final = 20
+
+
+async def show(call: Call) -> Response:
+    """`GET /cluster`."""
+    async with call.context.database.read() as connection:
+        lease = await leases.read(connection)
+        members = await nodes.listed(connection, MOST_NODES)
+        workers = await nodes.listed_workers(connection, MOST_WORKERS)
+        handovers = await leases.last_handovers(connection, MOST_HANDOVERS)
+    leader = lease.holder if lease is not None and not lease.lapsed else None
+    body = {
+        "leader": leader,
+        "term": lease.term if lease is not None else 0,
+        "mode": lease.mode.value if lease is not None and leader is not None else None,
+        "lease": _lease(lease),
+        "nodes": [_node(one, leader) for one in members],
+        "workers": [_worker(one) for one in workers],
+        "handovers": [_handover(one) for one in handovers],
+    }
+    return Response(dump(body), media_type=JSON)
+
+
+def _lease(lease: Lease | None) -> dict[str, Any] | None:
+    if lease is None:
+        return None
+    until, gained = moment(lease.lease_until), moment(lease.gained_at)
+    return {"until": until, "gainedAt": gained, "resignedAt": perhaps(lease.resigned_at)}
+
+
+def _node(node: Node, leader: str | None) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "name": node.name,
+        "state": node.state.value,
+        "isLeader": node.id == leader,
+        "roles": node.roles,
+        "jobCount": node.job_count,
+        "startedAt": moment(node.started_at),
+        "beatAt": moment(node.beat_at),
+        "endedAt": perhaps(node.ended_at),
+    }
+
+
+def _worker(worker: WorkerRow) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "queues": list(worker.queues),
+        "jobs": worker.jobs,
+        "startedAt": moment(worker.started_at),
+        "beatAt": moment(worker.beat_at),
+    }
+
+
+def _handover(handover: Handover) -> dict[str, Any]:
+    took = None if handover.ended_at is None else (handover.ended_at - handover.began_at) / timedelta(milliseconds=1)
+    return {
+        "term": handover.term,
+        "from": handover.from_holder,
+        "to": handover.to_holder,
+        "mode": handover.mode.value,
+        "reason": handover.reason.value,
+        "beganAt": moment(handover.began_at),
+        "gainedAt": moment(handover.gained_at),
+        "endedAt": perhaps(handover.ended_at),
+        "tookMs": None if took is None else round(took),
+    }
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/cluster",
+        "getCluster",
+        show,
+        "Who leads, and who is there?",
+        "Read from the database: every node gives the same answer.",
+        tag="cluster",
+        answers={200: json_of(ClusterBody, "As it is now.")},
+        problems=("bad_parameter", "unavailable"),
+    ),
+)

@@ -1,0 +1,46 @@
+"""How is a cluster looked at from the shell?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from app.cli import exits, output
+from app.cli.target import api_of
+
+_NODES = ("id", "state", "isLeader", "jobCount", "beatAt", "startedAt", "endedAt")
+_NODE_HEADS = ("NODE", "STATE", "LEADER", "JOBS", "HEARD OF", "STARTED", "ENDED")
+_HANDOVERS = ("term", "from", "to", "mode", "reason", "gainedAt", "tookMs")
+_HANDOVER_HEADS = ("TERM", "FROM", "TO", "MODE", "REASON", "AT", "TOOK MS")
+_WORKERS = ("id", "queues", "jobs", "beatAt", "startedAt")
+_WORKER_HEADS = ("WORKER", "QUEUES", "JOBS", "HEARD OF", "STARTED")
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads."""
+    found = api_of(arguments).document("/cluster")
+    if arguments.output == "json":
+        output.print_json(found)
+    else:
+        _tell(found)
+    return exits.OK if found.get("leader") else exits.FAILED
+
+
+def _tell(found: dict[str, Any]) -> None:
+    lease = found.get("lease") or {}
+    output.print_fields(
+        {
+            "leader": found.get("leader") or "nobody",
+            "term": found.get("term"),
+            "mode": found.get("mode"),
+            "lease until": lease.get("until"),
+        }
+    )
+    for heads, columns, rows in (
+        (_NODE_HEADS, _NODES, found.get("nodes")),
+        (_WORKER_HEADS, _WORKERS, found.get("workers")),
+        (_HANDOVER_HEADS, _HANDOVERS, found.get("handovers")),
+    ):
+        if rows:
+            print()
+            output.print_table(heads, [[row.get(name) for name in columns] for row in rows])

@@ -1,0 +1,107 @@
+"""What is one life of a node in the cluster made of, from its first heartbeat to its leaving?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from app.broker.port import Broker
+from app.cluster.deaths import DeathWatch, Forgetting, Patience
+from app.cluster.duties import Duty
+from app.cluster.heartbeats import Ears
+from app.cluster.leadership import Leadership
+from app.cluster.membership import Identity, Membership
+from app.cluster.presence import Presence
+from app.cluster.seat import DatabaseSeat
+from app.config import ClusterSettings
+from app.domain.leases import Fence
+from app.lifecycle import Service, Services
+from app.persistence.engine import Database
+
+
+class Work(Protocol):
+    """What a node does in a cluster beside being there."""
+
+    @property
+    def count(self) -> int:
+        """How many jobs it has."""
+
+    def duties(self, fence: Fence) -> Service:
+        """What it does more while it leads."""
+
+    async def start(self) -> None:
+        """Begins."""
+
+    async def stop(self) -> None:
+        """Hands over what it has, then ends."""
+
+    async def abandon(self) -> None:
+        """Ends at once: others have it already."""
+
+
+class Life:
+    """A node under one id. `link` is its own connection to the broker, with the topology of that id.
+
+    `poked` is told the kind of each poke; `on_dead` the id of each node that this one, as the leader, has declared
+    dead. Neither must block.
+    """
+
+    def __init__(
+        self,
+        who: Identity,
+        database: Database,
+        link: Broker,
+        settings: ClusterSettings,
+        *,
+        work: Work | None = None,
+        poked: Callable[[str], None] = lambda kind: None,
+        on_dead: Callable[[str], None] = lambda node_id: None,
+    ) -> None:
+        self.who = who
+        self._work = work
+        ears = Ears(link, who.id)
+        patience = Patience(settings.heartbeat, settings.dead, settings.presence)
+        own: Sequence[Duty] = (
+            lambda fence: DeathWatch(fence, database, link, ears, patience, on_dead),
+            lambda fence: Forgetting(fence, database),
+        )
+        self.membership = Membership(
+            database,
+            link,
+            who,
+            heartbeat=settings.heartbeat,
+            dead=settings.dead,
+            load=lambda: work.count if work is not None else 0,
+        )
+        self.leadership = Leadership(
+            DatabaseSeat(database, who.id, settings.lease),
+            link,
+            who.id,
+            [*own, *([work.duties] if work is not None else [])],
+            lease=settings.lease,
+            renew=settings.renew,
+        )
+        self._parts = Services([link, ears, Presence(link, who.id, poked), self.membership])
+
+    async def start(self) -> None:
+        """Joins, works, and waits for the lead; database and broker may be away."""
+        await self._parts.start()
+        if self._work is not None:
+            await self._work.start()
+        await self.leadership.start()
+
+    async def stop(self) -> None:
+        """Resigns, hands over what it has, and leaves."""
+        await self.leadership.stop()
+        self.membership.drain()
+        if self._work is not None:
+            await self._work.stop()
+        await self.membership.leave()
+        await self._parts.stop()
+
+    async def abandon(self) -> None:
+        """Ends at once, for the node was declared dead."""
+        await self.leadership.stop()
+        if self._work is not None:
+            await self._work.abandon()
+        await self._parts.stop()
