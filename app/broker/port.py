@@ -75,11 +75,15 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A durable queue, or one that lives with the connection (`exclusive`)."""
+    """A durable queue, or one that lives with the connection (`exclusive`).
+
+    One whose name was never given to another is `unique`: it need not be looked for before it is made.
+    """
 
     name: str
     arguments: Mapping[str, str | int | bool] = field(default_factory=dict)
     exclusive: bool = False
+    unique: bool = False
 
 
 @dataclass(frozen=True, slots=True)

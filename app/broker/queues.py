@@ -81,6 +81,7 @@ class _Wanted(NamedTuple):
     what: str
     request: Callable[[bool], Frame]
     exclusive: bool = False
+    unique: bool = False
 
 
 def _exchange(one: Exchange) -> _Wanted:
@@ -102,17 +103,21 @@ def _queue(one: Queue) -> _Wanted:
             arguments=dict(one.arguments),
         )
 
-    return _Wanted(f"queue {one.name}", request, one.exclusive)
+    return _Wanted(f"queue {one.name}", request, one.exclusive, one.unique)
 
 
 async def _declare_all(link: Link, wanted: Sequence[_Wanted], pause: float) -> list[str]:
     """Passively first; then actively, which creates, or compares what is there with what is asked for."""
-    seen = await _side_by_side(wanted, lambda one: _try(link, one, passive=True))
+    seen = await _side_by_side(wanted, lambda one: _look(link, one))
     if any(refusal is not None and refusal.code == _MISSING for refusal in seen):
         await asyncio.sleep(pause)
     pairs = list(zip(wanted, seen, strict=True))
     complaints = await _side_by_side(pairs, lambda pair: _declare(link, *pair))
     return [complaint for complaint in complaints if complaint is not None]
+
+
+async def _look(link: Link, one: _Wanted) -> _Refusal | None:
+    return None if one.unique else await _try(link, one, passive=True)
 
 
 async def _declare(link: Link, one: _Wanted, seen: _Refusal | None) -> str | None:

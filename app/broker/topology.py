@@ -98,7 +98,8 @@ def logs_queue(job_id: str) -> str:
 
 def job_channels(job_id: str) -> Topology:
     """The queues between the worker that runs the job and the node that owns it."""
-    return Topology(queues=(Queue(status_queue(job_id), SINGLE), Queue(logs_queue(job_id), SINGLE)))
+    names = status_queue(job_id), logs_queue(job_id)
+    return Topology(queues=tuple(Queue(name, SINGLE, unique=True) for name in names))
 
 
 def dispatch_queue(queue: str) -> str:

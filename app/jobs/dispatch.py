@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, Protocol
 
 from app import clock
 from app.domain import jobs as rules
+from app.domain.jobs import Job
 from app.domain.leases import Fence
 from app.jobs import outgoing
 from app.lifecycle import Loop, Wake
@@ -78,8 +80,7 @@ class Dispatcher:
             [(before.version, one.job) for before, one in zip(due, moved, strict=True)],
             [one.attempt for one in moved if one.attempt is not None],
         )
-        rows = [outgoing.dispatch(one.job, now) for one in moved]
-        rows += [outgoing.assigned(one.job, now) for one in moved if one.job.owner is None]
+        rows = [row for one in moved for row in _owed(one.job, now)]
         await outbox.insert(tx, rows, claimed_by=self._fence.holder, lease_s=self._relay.lease)
         await leases.check(tx, self._fence)
         return rows
@@ -88,3 +89,8 @@ class Dispatcher:
         async with self._database.read() as connection:
             due = await jobs.next_due(connection)
         return NAP if due is None else min(due, NAP)
+
+
+def _owed(job: Job, now: datetime) -> list[OutboxRow]:
+    """The order for the worker, and beside it, for it brings the same queues, the question who owns the job."""
+    return [outgoing.dispatch(job, now), *([outgoing.assigned(job, now)] if job.owner is None else [])]

@@ -99,21 +99,18 @@ class Watchman:
         self._broker = broker
         self._silent = silent
         self._heard_since: datetime | None = None
-        broker.on_up(lambda _generation: self._hear())
+        self._heard_by = 0
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
         if self._broker.state is not LinkState.UP:
             return 1.0
-        if self._heard_since is None:
-            self._hear()
+        if self._heard_since is None or self._heard_by != self._broker.generation:
+            self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
         await self._end(jobs.unheard, FORGOTTEN, "the broker had lost its memory")
         await self._end(self._overdue, OVERDUE, "its time is over")
         await self._end(self._unheard_of, SILENT, "its worker was not heard any more")
         return await self._until_next()
-
-    def _hear(self) -> None:
-        self._heard_since = self._office.database.now()
 
     def _spares(self, tx: Transaction) -> bool:
         since = self._heard_since

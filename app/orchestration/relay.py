@@ -25,7 +25,7 @@ from sagas.engine.transition import block
 
 log = logging.getLogger("orchestrix.relay")
 
-AT_ONCE = 50
+AT_ONCE = 100
 """Rows whose queues are declared together: a broker makes some eighty in a second."""
 MEMORY = 20_000
 """Rows that wait in memory; beyond that their claims run out and they are read again."""

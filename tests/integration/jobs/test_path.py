@@ -57,7 +57,6 @@ async def test_what_a_worker_says_before_anybody_listens_is_kept(plant: Plant) -
     await task.log("early")
     await task.succeed()
     other = await plant.node("other")
-    await plant.owned(job, None)
     done = await plant.reached(job, SUCCEEDED)
     assert done.state == SUCCEEDED
     await plant.cleared(job)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from app.broker.port import Outcome, Outgoing, Published
+from app.broker.port import Outcome, Outgoing, Published, Topology
+from app.broker.topology import job_channels, to_json
+from app.errors import Unavailable
 from app.orchestration.outgoing import row_for
 from app.persistence import outbox
 from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.messages import Command
 from sagas.engine.orders import command_for
+from sagas.engine.state import Instance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 
@@ -46,6 +51,55 @@ async def test_a_message_without_a_queue_is_sent_again_after_declaring(rig: Rig)
     await rig.begin("homeless")
     await rig.outbox_empty()
     assert rig.broker.declared == 1
+
+
+async def test_a_row_that_brings_its_queues_is_sent_when_they_are_declared(rig: Rig) -> None:
+    names = ["orchestrix.job.j-1.status", "orchestrix.job.j-1.logs"]
+    ready: list[bool] = []
+
+    def judge(_: Outgoing) -> Published:
+        ready.append(rig.broker.names >= set(names))
+        return CONFIRMED
+
+    rig.broker.judge = judge
+    app = await rig.begin("bare")
+    row = replace(row_for(app, command_of(app)), id="m-1", saga="(jobs)", topology=to_json(job_channels("j-1")))
+    rows = [row, replace(row, id="m-2", instance_id=app.id + 1)]
+    async with rig.database.begin() as tx:
+        await outbox.insert(tx, rows[:1], claimed_by=None, lease_s=0.0)
+        await outbox.insert(tx, rows[1:], claimed_by="rig-1", lease_s=5.0)
+    rig.relay.take(rows[1:])
+    rig.relay.poke()
+    await rig.outbox_empty()
+    assert {message.message_id for message in rig.broker.published} == {app.command_id, "m-1", "m-2"}
+    assert ready == [False, True, True], "the command did not wait for them"
+
+
+async def test_rows_that_bring_queues_wait_for_a_broker_that_cannot_declare(rig: Rig) -> None:
+    app = await rig.begin("bare")
+    await rig.outbox_empty()
+    answers = iter([Unavailable("not now")])
+    declare = rig.broker.declare
+
+    async def refusing(topology: Topology) -> None:
+        if (refusal := next(answers, None)) is not None:
+            raise refusal
+        await declare(topology)
+
+    rig.broker.declare = refusing  # type: ignore[method-assign]
+    row = replace(row_for(app, command_of(app)), id="m-1", saga="(jobs)", topology=to_json(job_channels("j-1")))
+    async with rig.database.begin() as tx:
+        await outbox.insert(tx, [row], claimed_by="rig-1", lease_s=5.0)
+    rig.relay.take([row])
+    await rig.outbox_empty()
+    assert rig.broker.events(row.routing_key)[-1].message_id == "m-1"
+
+
+def command_of(app: Instance) -> Command:
+    """The command that the app has out."""
+    command = command_for(APP_PROVISIONING, app)
+    assert command is not None
+    return command
 
 
 async def test_an_unsendable_message_blocks_its_own_saga_alone(rig: Rig) -> None:
