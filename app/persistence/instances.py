@@ -16,12 +16,12 @@ from sagas.engine.definition import TERMINAL
 from sagas.engine.orders import NEVER, Moved
 from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
 
+from .columns import UtcTime
 from .dialects import BulkInsert, BulkUpdate
 from .dialects.port import Result, Row
 from .engine import Connection, Transaction
 from .pages import After, Filter, Order, order, queries, sort_value
 from .pairs import Pair
-from .tables import UtcTime
 
 __all__ = [
     "After",

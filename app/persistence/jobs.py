@@ -25,9 +25,10 @@ from app.domain.jobs import (
 )
 from app.errors import Conflict
 
+from .columns import UtcTime
 from .dialects import BulkInsert, BulkUpdate
 from .engine import Connection, Transaction
-from .tables import UtcTime, broker_incarnation, job_attempts, jobs, nodes
+from .tables import broker_incarnation, job_attempts, jobs, nodes
 
 __all__ = [
     "Filter",

@@ -16,7 +16,7 @@ from sagas.engine.state import DEADLINE, RETRY, Instance
 
 from .engine import Connection
 from .pairs import Pair
-from .tables import STUCK
+from .saga_columns import STUCK
 
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)

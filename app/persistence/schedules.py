@@ -15,8 +15,9 @@ from app.domain.jobs import LIVE, PENDING, RUNNING
 from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, is_id
 from app.errors import Conflict
 
+from .columns import UtcTime
 from .engine import Connection, Transaction
-from .tables import UtcTime, jobs, schedules
+from .tables import jobs, schedules
 
 _FIELDS: Final = tuple(field.name for field in fields(Schedule))
 _CHANGING: Final = tuple(name for name in _FIELDS if name not in ("id", "created_by", "created_at"))

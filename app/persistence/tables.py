@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-from typing import Any, Final
-
 from sqlalchemy import (
-    JSON,
     BigInteger,
     CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
-    ForeignKey,
     Index,
     Integer,
     MetaData,
@@ -22,14 +14,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
-from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import SchemaItem
-from sqlalchemy.types import LargeBinary, TypeDecorator
 
-from sagas.engine.messages import compact
+from .columns import BigId, Body, Json, Name, UtcTime
+from .saga_columns import NEVER_STUCK, history_columns, instance_columns, stuck
 
 metadata = MetaData(
     naming_convention={
@@ -42,154 +31,45 @@ metadata = MetaData(
 )
 
 
-class UtcTime(TypeDecorator[datetime]):
-    """A moment in UTC to the microsecond. Refuses times without a zone; gives back times in UTC."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> Any:
-        return dialect.type_descriptor(DATETIME(fsp=6) if dialect.name == "mysql" else DateTime(timezone=True))
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a stored time needs a zone")
-        utc = value.astimezone(UTC)
-        return utc if dialect.name == "postgresql" else utc.replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def Name(length: int) -> Any:
-    """Text that is compared code point by code point on every database."""
-    return String(length).with_variant(String(length, collation="C"), "postgresql")
-
-
-class Json(TypeDecorator[Any]):
-    """JSON that comes out as it went in. Text on MySQL, whose own type turns whole numbers over 64 bits to floats."""
-
-    impl = JSON
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> Any:
-        if dialect.name == "mysql":
-            return dialect.type_descriptor(LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"))
-        return dialect.type_descriptor((JSONB if dialect.name == "postgresql" else JSON)(none_as_null=True))
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        if value is None or dialect.name != "mysql":
-            return value
-        return compact(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return json.loads(value) if value is not None and dialect.name == "mysql" else value
-
-
-BigId = BigInteger().with_variant(Integer, "sqlite")
-Body = LargeBinary().with_variant(LONGBLOB, "mysql")
-
-_NEVER_STUCK: Final = (
-    "(state IN ('COMPLETED', 'FAILED') AND wake_at IS NULL AND wake_reason IS NULL AND blocker IS NULL)"
-    " OR (state NOT IN ('COMPLETED', 'FAILED') AND ("
-    "(wake_at IS NOT NULL AND wake_reason IS NOT NULL AND blocker IS NULL)"
-    " OR (wake_at IS NULL AND wake_reason IS NULL AND blocker IS NOT NULL)))"
-)
-
-STUCK: Final = "blocker IS NOT NULL OR wake_reason IN ('unsent', 'broker_down', 'no_consumer')"
-"""That a live saga waits for more than its own worker. The index on it is used for exactly these words."""
-
-
 def _table(name: str, *items: SchemaItem) -> Table:
     # On MySQL the server's defaults would decide which letters can be stored and whether 'x' is 'X'.
     return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
-
-
-def _instance_columns() -> list[Column[Any]]:
-    return [
-        Column("created_by", Name(200), nullable=False),
-        Column("state", String(40), nullable=False),
-        Column("created_at", UtcTime, nullable=False),
-        Column("updated_at", UtcTime, nullable=False),
-        Column("version", BigInteger, nullable=False),
-        Column("correlation_id", String(128), nullable=False),
-        Column("command_id", String(36)),
-        Column("attempt", Integer, nullable=False),
-        Column("wake_at", UtcTime),
-        Column("wake_reason", String(20)),
-        Column("wait_ms", BigInteger, nullable=False),
-        Column("blocker", String(20)),
-        Column("data", Json, nullable=False),
-        Column("definition_version", Integer, nullable=False),
-        Column("traceparent", String(64)),
-        Column("tracestate", String(512)),
-        Column("tries", Integer, nullable=False, server_default="1"),
-        Column("deadline_at", UtcTime),
-        Column("progress", Json),
-    ]
-
-
-def _stuck(table: str, *columns: str) -> Index:
-    """The few that are stuck, in the order of a list. MySQL has no such indexes: see `pages`."""
-    few = text(STUCK)
-    return Index(f"ix_{table}_stuck", *columns, postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})
-
-
-def _history_columns(owner: str, table: str) -> list[SchemaItem]:
-    return [
-        Column("id", BigId, primary_key=True, autoincrement=True),
-        Column(owner, BigId, ForeignKey(f"{table}.id"), nullable=False),
-        Column("version", BigInteger, nullable=False),
-        Column("from_state", String(40)),
-        Column("to_state", String(40), nullable=False),
-        Column("reason", Text, nullable=False),
-        Column("correlation_id", String(128), nullable=False),
-        Column("actor", Name(200), nullable=False),
-        Column("caused_by", String(255)),
-        Column("command_id", String(36)),
-        Column("at", UtcTime, nullable=False),
-        UniqueConstraint(owner, "version"),
-    ]
 
 
 apps = _table(
     "apps",
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("app_name", Name(200), nullable=False),
-    *_instance_columns(),
+    *instance_columns(),
     UniqueConstraint("app_name", postgresql_include=["created_at", "id"]),  # the latest of many names, without the rows
-    CheckConstraint(_NEVER_STUCK, name="never_stuck"),
+    CheckConstraint(NEVER_STUCK, name="never_stuck"),
     Index(None, "created_at", "id", "app_name"),  # the newest of many, looked through by name without the rows
     Index(None, "state", "created_at", "id"),
     Index(None, "created_by", "created_at", "id"),
     Index(None, "created_by", "state", "created_at", "id"),
     Index(None, "wake_at"),
-    _stuck("apps", "created_at", "id"),
+    stuck("apps", "created_at", "id"),
 )
 
-app_state_history = _table("app_state_history", *_history_columns("app_id", "apps"))
+app_state_history = _table("app_state_history", *history_columns("app_id", "apps"))
 
 saga_instances = _table(
     "saga_instances",
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("saga", String(40), nullable=False),
     Column("key", Name(200), nullable=False),
-    *_instance_columns(),
+    *instance_columns(),
     UniqueConstraint("saga", "key", postgresql_include=["created_at", "id"]),
-    CheckConstraint(_NEVER_STUCK, name="never_stuck"),
+    CheckConstraint(NEVER_STUCK, name="never_stuck"),
     Index(None, "saga", "created_at", "id", "key"),
     Index(None, "saga", "state", "created_at", "id"),
     Index(None, "saga", "created_by", "created_at", "id"),
     Index(None, "saga", "created_by", "state", "created_at", "id"),
     Index(None, "wake_at"),
-    _stuck("saga_instances", "saga", "created_at", "id"),
+    stuck("saga_instances", "saga", "created_at", "id"),
 )
 
-saga_history = _table("saga_history", *_history_columns("instance_id", "saga_instances"))
+saga_history = _table("saga_history", *history_columns("instance_id", "saga_instances"))
 
 saga_notes = _table(
     "saga_notes",

@@ -32,7 +32,7 @@ from sqlalchemy.sql import ColumnElement
 
 from app import clock
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
-from app.persistence.tables import UtcTime
+from app.persistence.columns import UtcTime
 
 from .explain import Explain
 from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Column, Integer, LargeBinary, String
 
 from app.errors import Invalid
-from app.persistence.tables import Json, UtcTime
+from app.persistence.columns import Json, UtcTime
 from sagas.engine.messages import compact
 
 from .port import Row

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
-from app.persistence.tables import UtcTime
+from app.persistence.columns import UtcTime
 
 from .file import DatabaseFile
 from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
