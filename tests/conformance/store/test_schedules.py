@@ -19,6 +19,7 @@ from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule
 from app.errors import Conflict, Contention, Deposed
 from app.jobs.events import Stop
 from app.jobs.schedules import Scheduler, _Fired
+from app.jobs.timetable import By, Timetable
 from app.lifecycle import Wake
 from app.persistence import jobs, leases, schedules
 from app.persistence.engine import Database, Transaction
@@ -449,3 +450,36 @@ async def test_a_deposed_leader_says_so_and_is_quiet(cluster: Cluster, caplog: p
     await former.stop()
     assert "Traceback" not in caplog.text
     assert await cluster.runs(one) == []
+
+
+async def test_however_runs_are_made_one_may_begin_at_a_time(cluster: Cluster, peer: Database) -> None:
+    """Two people press the button while due times come, runs end and the next ones are let go."""
+    one = schedule("busy", clock.now() - 5 * SECOND, interval_ms=1000, overlap=Overlap.QUEUE, missed_after_ms=3_600_000)
+    await cluster.put(one)
+    leader = await cluster.leader()
+    books = [Timetable(store, lambda: None, cluster.stops.extend) for store in (cluster.database, peer)]
+    most = 0
+
+    async def press(book: Timetable) -> None:
+        for _ in range(4):
+            await book.run("busy", By("ada", "now"))
+
+    async def work() -> None:
+        nonlocal most
+        for _ in range(14):
+            await leader.fire()
+            await leader.let_go()
+            ready = [job for job in await cluster.runs(one) if job.state == "PENDING" and job.wake_at != HELD]
+            most = max(most, len(ready))
+            for job in ready:
+                await cluster.move(job, "DISPATCHED", "RUNNING", "SUCCEEDED")
+
+    await asyncio.gather(work(), *(press(book) for book in books))
+
+    async def finished() -> bool:
+        await work()
+        return all(job.ended for job in await cluster.runs(one))
+
+    await eventually(finished, deadline=20)
+    assert most == 1
+    assert len(await cluster.runs(one)) >= 8 + 5
