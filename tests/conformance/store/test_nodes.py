@@ -1,0 +1,166 @@
+"""Do rows of nodes say who lives, and does only a leader in office say who does not?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert, update
+
+from app.domain.leases import Bid, Fence, Mode
+from app.domain.nodes import Node, NodeState
+from app.errors import Deposed
+from app.persistence import leases, nodes
+from app.persistence.engine import Database, Transaction
+from app.persistence.tables import nodes as table
+from app.persistence.tables import workers
+
+ROLES = ("coordinator", "api")
+DAY = 86_400.0
+
+
+async def join(database: Database, node_id: str) -> bool:
+    return await database.run(lambda tx: nodes.join(tx, node_id, node_id[0], ROLES))
+
+
+async def beat(database: Database, node_id: str, state: NodeState = NodeState.ALIVE, jobs: int = 0) -> bool:
+    return await database.run(lambda tx: nodes.beat(tx, node_id, state, jobs))
+
+
+async def leader(database: Database, node_id: str = "l-1") -> Fence:
+    bid = Bid(node_id, Mode.BROKER, by_token=True)
+    fence = await database.run(lambda tx: leases.campaign(tx, bid, 30.0))
+    assert fence is not None
+    return fence
+
+
+async def declare(database: Database, fence: Fence, node: Node) -> bool:
+    return await database.run(lambda tx: nodes.declare_dead(tx, fence, node.id, node.beat_at))
+
+
+async def living(database: Database) -> dict[str, Node]:
+    async with database.read() as connection:
+        return {node.id: node for node in (await nodes.living(connection)).nodes}
+
+
+async def listed(database: Database) -> list[Node]:
+    async with database.read() as connection:
+        return await nodes.listed(connection, 100)
+
+
+async def aged(database: Database, node_id: str, seconds: float) -> None:
+    """The node's last beat was so long ago."""
+    async with database.begin() as tx:
+        changed = update(table).where(table.c.id == node_id)
+        await tx.execute(changed.values(beat_at=tx.now() - timedelta(seconds=seconds)))
+
+
+async def test_a_node_joins_once(database: Database) -> None:
+    assert await join(database, "a-1")
+    assert not await join(database, "a-1")
+    (node,) = (await living(database)).values()
+    assert (node.name, node.state, node.roles) == ("a", NodeState.ALIVE, ("api", "coordinator"))
+    assert node.beat_at - node.started_at < timedelta(milliseconds=1)
+    assert node.ended_at is None
+
+
+@pytest.mark.req("S0-32")
+async def test_a_beat_says_how_the_node_is(database: Database) -> None:
+    await join(database, "a-1")
+    before = (await living(database))["a-1"]
+    assert await beat(database, "a-1", NodeState.DRAINING, 12)
+    node = (await living(database))["a-1"]
+    assert (node.state, node.job_count) == (NodeState.DRAINING, 12)
+    assert node.beat_at > before.beat_at
+    assert not await beat(database, "b-1"), "nobody knows it"
+
+
+async def test_it_is_known_how_long_a_node_has_been_silent(database: Database) -> None:
+    await join(database, "a-1")
+    await aged(database, "a-1", 60)
+    async with database.read() as connection:
+        found = await nodes.living(connection)
+    assert timedelta(seconds=59) < found.now - found.nodes[0].beat_at < timedelta(seconds=70)
+
+
+@pytest.mark.req("S0-54")
+async def test_who_was_declared_dead_beats_in_vain(database: Database) -> None:
+    fence = await leader(database)
+    await join(database, "a-1")
+    assert await declare(database, fence, (await living(database))["a-1"])
+    assert await living(database) == {}
+    assert not await beat(database, "a-1")
+    assert not await join(database, "a-1")
+    assert not await database.run(lambda tx: nodes.leave(tx, "a-1"))
+    (node,) = await listed(database)
+    assert node.state is NodeState.DEAD
+    assert node.ended_at is not None
+
+
+async def test_a_beat_that_came_in_time_saves_a_node(database: Database) -> None:
+    fence = await leader(database)
+    await join(database, "a-1")
+    as_seen = (await living(database))["a-1"]
+    await beat(database, "a-1")
+    assert not await declare(database, fence, as_seen)
+    assert await beat(database, "a-1")
+
+
+async def test_a_former_leader_declares_nobody_dead(database: Database) -> None:
+    old = await leader(database)
+    await join(database, "a-1")
+    await leader(database, "m-1")
+    with pytest.raises(Deposed):
+        await declare(database, old, (await living(database))["a-1"])
+    assert await beat(database, "a-1")
+
+
+async def test_who_leaves_is_gone(database: Database) -> None:
+    await join(database, "a-1")
+    await beat(database, "a-1", jobs=3)
+    assert await database.run(lambda tx: nodes.leave(tx, "a-1"))
+    assert not await beat(database, "a-1")
+    (node,) = await listed(database)
+    assert (node.state, node.job_count) == (NodeState.LEFT, 0)
+    assert node.ended_at is not None
+
+
+async def test_the_living_are_listed_first(database: Database) -> None:
+    for node_id in ("c-1", "b-1", "a-1"):
+        await join(database, node_id)
+    await join(database, "d-1")
+    await database.run(lambda tx: nodes.leave(tx, "b-1"))
+    fence = await leader(database)
+    await declare(database, fence, (await living(database))["c-1"])
+    found = await listed(database)
+    assert [node.id for node in found] == ["a-1", "d-1", "c-1", "b-1"]
+    async with database.read() as connection:
+        assert len(await nodes.listed(connection, 2)) == 2
+
+
+async def test_what_is_long_gone_is_forgotten(database: Database) -> None:
+    fence = await leader(database)
+    for node_id in ("a-1", "b-1", "c-1"):
+        await join(database, node_id)
+    await database.run(lambda tx: nodes.leave(tx, "a-1"))
+    await database.run(lambda tx: nodes.leave(tx, "b-1"))
+    await aged(database, "a-1", 2 * DAY)
+    await aged(database, "c-1", 2 * DAY)
+    async with database.begin() as tx:
+        await _worker(tx, "w-1", 2 * DAY)
+        await _worker(tx, "w-2", 10)
+    await database.run(lambda tx: nodes.forget(tx, fence, DAY))
+    assert {node.id for node in await listed(database)} == {"b-1", "c-1"}
+    async with database.read() as connection:
+        (worker,) = await nodes.listed_workers(connection, 10)
+    assert (worker.id, worker.queues, worker.jobs) == ("w-2", ["reports"], 1)
+    await leader(database, "m-1")
+    with pytest.raises(Deposed):
+        await database.run(lambda tx: nodes.forget(tx, fence, 0.0))
+    assert len(await listed(database)) == 2
+
+
+async def _worker(tx: Transaction, worker_id: str, ago: float) -> None:
+    at = tx.now() - timedelta(seconds=ago)
+    row = {"id": worker_id, "queues": ["reports"], "jobs": 1, "started_at": at, "beat_at": at}
+    await tx.execute(insert(workers).values(row))
