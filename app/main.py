@@ -64,6 +64,7 @@ def create_app(node: Node) -> FastAPI:
             submitter=node.jobs.submitter,
             canceller=node.jobs.canceller,
             job_watch=node.jobs.watch,
+            drainer=node.drainer,
             timetable=node.jobs.timetable,
             health=node.health,
             version=version("orchestrix"),

@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from app.api.cluster_schemas import ClusterBody
+from app.api.cluster_schemas import ClusterBody, NodeBody
+from app.api.problems import Problem
 from app.api.routes import Call, Route
 from app.api.shared import json_of
 from app.api.start import JSON
 from app.api.views import moment, perhaps
 from app.domain.leases import Lease
 from app.domain.nodes import Node
+from app.errors import Conflict
 from app.persistence import leases, nodes
 from app.persistence.leases import Handover
 from app.persistence.nodes import WorkerRow
@@ -42,6 +44,18 @@ async def show(call: Call) -> Response:
         "handovers": [_handover(one) for one in handovers],
     }
     return Response(dump(body), media_type=JSON)
+
+
+async def drain(call: Call) -> Response:
+    """`POST /cluster/nodes/{id}/drain`."""
+    try:
+        node = await call.context.drainer.drain(call.path("node"))
+    except Conflict as refused:
+        raise Problem("illegal_transition", f"{str(refused)[:1].upper()}{str(refused)[1:]}.", allowed=[]) from None
+    async with call.context.database.read() as connection:
+        lease = await leases.read(connection)
+    leader = lease.holder if lease is not None and not lease.lapsed else None
+    return Response(dump(_node(node, leader)), media_type=JSON)
 
 
 def _lease(lease: Lease | None) -> dict[str, Any] | None:
@@ -101,5 +115,16 @@ ROUTES: Final = (
         tag="cluster",
         answers={200: json_of(ClusterBody, "As it is now.")},
         problems=("bad_parameter", "unavailable"),
+    ),
+    Route(
+        "POST",
+        "/cluster/nodes/{node}/drain",
+        "drainNode",
+        drain,
+        "Let a node give away its jobs",
+        "It takes no more until it is started anew. Asking again changes nothing.",
+        tag="cluster",
+        answers={200: json_of(NodeBody, "As it is from now on.")},
+        problems=("not_found", "bad_parameter", "illegal_transition", "unavailable"),
     ),
 )

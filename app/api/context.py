@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from app.domain.jobs import Job
+from app.domain.nodes import Node
 from app.jobs.submit import Order, OrderKey, Submitted
 from app.jobs.timetable import Timetable
 from app.lifecycle import Health
@@ -84,6 +85,13 @@ class Canceller(Protocol):
         """Raises `NotFound`, `Conflict` and `Unavailable`."""
 
 
+class Drainer(Protocol):
+    """Lets nodes give away what they have."""
+
+    async def drain(self, node_id: str) -> Node:
+        """Raises `NotFound`, `Conflict` and `Unavailable`."""
+
+
 class JobWatch(Protocol):
     """Lets a handler sleep until a job may have changed."""
 
@@ -106,6 +114,7 @@ class ApiContext:
     submitter: Submitter
     canceller: Canceller
     job_watch: JobWatch
+    drainer: Drainer
     timetable: Timetable
     health: Health
     version: str

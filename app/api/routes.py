@@ -147,6 +147,7 @@ PATH_SCHEMAS: Final[Mapping[str, Any]] = {
     "id": {"type": "integer", "format": "int64", "minimum": 1},
     "job": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},
+    "node": {"type": "string", "maxLength": 100},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$"},
     "schedule": {"type": "string", "description": "Its id or its name."},
 }

@@ -58,7 +58,7 @@ def _ids(first: str, settings: Settings) -> Iterator[str]:
 def _life(node_id: str, around: Cluster) -> Life:
     jobs = around.jobs
     work = jobs.coordinator(node_id)
-    return Life(
+    life = Life(
         Identity(node_id, around.settings.node_id, around.roles),
         around.database,
         around.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT),
@@ -67,3 +67,5 @@ def _life(node_id: str, around: Cluster) -> Life:
         poked=lambda kind: jobs.due(),
         on_dead=lambda dead: work.orphaned.set(),
     )
+    work.on_drain.append(life.membership.drain)
+    return life

@@ -30,7 +30,6 @@ class Jobs:
     relay: Relay
     broker: Broker
     connect: Callable[[str, Topology | None], Broker]
-    node: str
     alone: bool = False
     watch: JobWatch = field(default_factory=JobWatch)
     poke: LeaderPoke = field(init=False)
@@ -41,17 +40,21 @@ class Jobs:
     """The part in jobs that runs, if one does."""
 
     def __post_init__(self) -> None:
-        self.poke = LeaderPoke(self.database, self.broker, self.node, self.due)
+        self.poke = LeaderPoke(self.database, self.broker, self._is_here, self.due)
         self.submitter = Submitter(self.database, self.poke)
         stops = Stops(self.broker)
         self.canceller = Canceller(self.database, stops.tell, self.watch.tell)
         self.timetable = Timetable(self.database, self.poke, stops.tell)
 
     def due(self) -> None:
-        """A job is due, or a schedule has changed, and this node may be the one that leads."""
+        """A job is due, a schedule has changed, or this node is to drain: whoever it concerns looks at once."""
         if self.present is not None:
             self.present.due.set()
             self.present.scheduled.set()
+            self.present.ordered.set()
+
+    def _is_here(self, node: str) -> bool:
+        return self.present is not None and self.present.node == node
 
     @property
     def count(self) -> int:

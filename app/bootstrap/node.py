@@ -12,6 +12,7 @@ from app.bootstrap.parts import Connect, DatabaseWatch, load_catalog, open_broke
 from app.broker.port import Broker, Topology
 from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
+from app.cluster.drains import Drainer
 from app.config import Settings
 from app.lifecycle import Health, Service, Services
 from app.orchestration.control import Control
@@ -89,6 +90,7 @@ class Node:
     explainer: Explainer = field(init=False)
     redispatch: Redispatch = field(init=False)
     letters: DeadLetters = field(init=False)
+    drainer: Drainer = field(init=False)
     alarm: Alarm = field(default_factory=Alarm)
 
     def __post_init__(self) -> None:
@@ -101,7 +103,6 @@ class Node:
             relay=self.relay,
             broker=self.broker,
             connect=self.connect or self._own_link,
-            node=self.name,
             alone=self.alone,
         )
         patience = 0.0 if self.alone else PATIENCE
@@ -110,6 +111,7 @@ class Node:
         self.explainer = Explainer(self.database, self.broker, self.catalog)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
+        self.drainer = Drainer(self.database, self.broker)
         if "coordinator" in self.roles and self.connect is not None:
             around = Cluster(self.settings, sorted(self.roles), membership, self.connect, self.jobs)
             self.coordinator = make_coordinator(self.name, around)

@@ -190,6 +190,9 @@ def _add_filters(command: argparse.ArgumentParser) -> None:
 def _add_cluster(commands: Any) -> None:
     actions = group(commands, "cluster", "the nodes, and who leads")
     add_client(leaf(actions, "status", "cluster:status", "the leader, the nodes, the last hand-overs"))
+    drain = leaf(actions, "drain", "cluster:drain", "let a node give away its jobs, and take no more")
+    drain.add_argument("node", metavar="NODE", help="its id, as `cluster status` shows it")
+    add_client(drain)
 
 
 def _add_others(commands: Any) -> None:

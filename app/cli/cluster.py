@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
+from urllib.parse import quote
 
 from app.cli import exits, output
 from app.cli.target import api_of
@@ -24,6 +25,16 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         _tell(found)
     return exits.OK if found.get("leader") else exits.FAILED
+
+
+def drain(arguments: argparse.Namespace) -> int:
+    """`cluster drain`: lets a node give away its jobs, and take no more."""
+    node = api_of(arguments).send("POST", f"/cluster/nodes/{quote(arguments.node, safe='')}/drain", {})
+    if arguments.output == "json":
+        output.print_json(node)
+    else:
+        output.print_fields(node)
+    return exits.OK
 
 
 def _tell(found: dict[str, Any]) -> None:

@@ -15,10 +15,13 @@ from app.domain.jobs import PENDING, Attempt, Job
 from app.errors import Conflict, RetryLater
 from app.jobs import messages
 from app.jobs.events import Stop
+from app.jobs.messages import Beat
 from app.jobs.sweeps import Office
 from app.lifecycle import Loop, Service
-from app.persistence import jobs
+from app.persistence import jobs, nodes
 from app.persistence.engine import Transaction
+from app.persistence.nodes import WorkerBeat
+from app.persistence.words import cleaned
 from sagas.engine.messages import Unreadable
 
 log = logging.getLogger("orchestrix.jobs")
@@ -64,11 +67,11 @@ class Beats:
         assert self._consumer is not None, "it has begun"
         deliveries = await self._consumer.receive(BATCH, linger=0.05)
         await self._consumer.acknowledge(deliveries)
-        held, office = _held(deliveries), self._office
-        if office is None or not held:
+        beats, office = _beats(deliveries), self._office
+        if office is None or not beats:
             return
         try:
-            await _Hearing(office).hear(held)
+            await _Hearing(office).hear(beats)
         except RetryLater as away:
             log.debug("beats are lost: %s", away)
 
@@ -91,8 +94,15 @@ class _Hearing:
     def __init__(self, office: Office) -> None:
         self._office = office
 
-    async def hear(self, held: set[str]) -> None:
+    async def hear(self, beats: Sequence[Beat]) -> None:
         """Notes them, and answers."""
+        workers = [WorkerBeat(cleaned(beat.worker_id), beat.queues, beat.jobs) for beat in beats]
+        await self._office.database.run(lambda tx: nodes.hear_workers(tx, workers))
+        held = {history for beat in beats for history in beat.histories}
+        if held:
+            await self._answer(held)
+
+    async def _answer(self, held: set[str]) -> None:
         async with self._office.database.read() as connection:
             current = await jobs.by_histories(connection, held)
             known = await jobs.histories(connection, held - current.keys())
@@ -131,14 +141,14 @@ class _Hearing:
         await jobs.store(tx, [(job.version, rules.reopened(job, now)) for job in found])
 
 
-def _held(deliveries: Iterable[Delivery]) -> set[str]:
-    held: set[str] = set()
+def _beats(deliveries: Iterable[Delivery]) -> list[Beat]:
+    found: list[Beat] = []
     for delivery in deliveries:
         try:
-            held.update(messages.read_beat(delivery.body).histories)
+            found.append(messages.read_beat(delivery.body))
         except Unreadable as refused:
             log.debug("a beat cannot be read: %s", refused)
-    return held
+    return found
 
 
 def _stop(name: str, job: Job) -> Stop | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from app.broker.port import Broker
 from app.config import ClusterSettings, JobsSettings
 from app.domain.handoff import SHUTDOWN, Limits
 from app.domain.leases import Fence
+from app.domain.nodes import NodeState
 from app.errors import RetryLater
 from app.jobs.beats import Beats
 from app.jobs.cancel import Stops
@@ -23,6 +25,7 @@ from app.jobs.schedules import Scheduler
 from app.jobs.sweeps import Office, Orphanage, Sweep, Watchman
 from app.jobs.taking import Taker
 from app.lifecycle import Service, Services, Wake
+from app.persistence import nodes
 from app.persistence.engine import Database
 
 log = logging.getLogger("orchestrix.jobs")
@@ -59,6 +62,8 @@ class Coordinator:
     draining: bool = False
     due: Wake = field(default_factory=Wake)
     orphaned: Wake = field(default_factory=Wake)
+    ordered: Wake = field(default_factory=Wake)
+    on_drain: list[Callable[[], None]] = field(default_factory=list)
     scheduled: Wake = field(default_factory=Wake)
     stops: Stops = field(init=False)
     events: JobEvents = field(init=False)
@@ -69,6 +74,7 @@ class Coordinator:
     reconcile: Reconcile = field(init=False)
     beats: Beats = field(init=False)
     _services: Services = field(init=False)
+    _giving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         around, tuned = self.around, self.around.cluster
@@ -84,7 +90,17 @@ class Coordinator:
         self.reconcile = Reconcile(database, self.holdings, node, every=tuned.reconcile)
         self.beats = Beats(control, node)
         self._services = Services(
-            [control, self.events, self.holdings, acks, self.beats, self.taker, self.reconcile, self.rebalance]
+            [
+                control,
+                self.events,
+                self.holdings,
+                acks,
+                self.beats,
+                self.taker,
+                self.reconcile,
+                self.rebalance,
+                Sweep("orders to drain", self._obey, self.ordered),
+            ]
         )
 
     @property
@@ -111,18 +127,30 @@ class Coordinator:
         """Ends at once: others have its jobs already."""
         await self._services.stop()
 
+    async def _obey(self) -> float:
+        """Drains if its row says so; in how many seconds it looks again."""
+        if not self.draining:
+            async with self.around.database.read() as connection:
+                node = await nodes.get(connection, self.node)
+            if node is not None and node.state is NodeState.DRAINING:
+                log.info("node %s is told to give its jobs away", self.node)
+                await self.drain()
+        return self.around.cluster.reconcile
+
     async def drain(self) -> None:
         """Takes no more jobs, and hands over those that it has; returns when others have them, or time is over."""
         self.draining = True
-        await self.rebalance.stop()
-        await self.taker.stop()
-        try:
-            taken = await self.giver.give(SHUTDOWN)
-        except RetryLater as away:
-            log.warning("jobs cannot be handed over: %s", away)
-        else:
-            if taken:
-                log.info("%d jobs were handed over", taken)
+        for told in self.on_drain:
+            told()
+        async with self._giving:
+            await self.rebalance.stop()
+            await self.taker.stop()
+            try:
+                taken = await self.giver.give(SHUTDOWN)
+            except RetryLater as away:
+                log.warning("jobs cannot be handed over: %s", away)
+            else:
+                log.log(logging.INFO if taken else logging.DEBUG, "%d jobs were handed over", taken)
 
     def duties(self, fence: Fence) -> Service:
         """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it."""

@@ -15,6 +15,7 @@ from sagas.engine.messages import MAX_ID, Unreadable, dump, load
 STATUS: Final = ".status"
 _LONGEST_ID: Final = 36
 _LONGEST_WORKER: Final = 200
+_MOST_QUEUES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,12 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a worker says of itself now and then: which attempts it works on."""
+    """What a worker says of itself now and then: which queues it serves, and which attempts it works on."""
 
     worker_id: str
     histories: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    jobs: int = 0
 
 
 def dispatch(job: Job) -> bytes:
@@ -97,7 +100,9 @@ def read_beat(body: bytes) -> Beat:
         raise Unreadable("jobs: must be a list")
     names = [one.get("historyId") if isinstance(one, dict) else one for one in jobs]
     known = (name for name in names if isinstance(name, str) and 0 < len(name) <= _LONGEST_ID)
-    return Beat(_required(fields, "workerId", _LONGEST_WORKER), tuple(known))
+    queues = fields.get("queues", ())
+    served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
+    return Beat(_required(fields, "workerId", 100), tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs))
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> Status | Log:

@@ -21,15 +21,17 @@ EVERY: Final = 0.02
 
 
 class LeaderPoke:
-    """Pokes whoever leads, by the database's word: `here` if that is this node, else by its own queue.
+    """Pokes whoever leads, by the database's word: by `here` if `is_here` knows that node, else by the node's queue.
 
     A poke that is lost costs little, for the leader looks by itself every few seconds.
     """
 
-    def __init__(self, database: Database, broker: Broker, node: str, here: Callable[[], None]) -> None:
+    def __init__(
+        self, database: Database, broker: Broker, is_here: Callable[[str], bool], here: Callable[[], None]
+    ) -> None:
         self._database = database
         self._broker = broker
-        self._node = node
+        self._is_here = is_here
         self._here = here
         self._wanted = Wake()
         self._loop = Loop("pokes of the leader", self._round)
@@ -50,7 +52,7 @@ class LeaderPoke:
         await self._wanted.wait(None)
         async with self._database.read() as connection:
             lease = await leases.read(connection)
-        if lease is not None and lease.holder == self._node:
+        if lease is not None and self._is_here(lease.holder):
             self._here()
         elif lease is not None and self._broker.state is LinkState.UP:
             poke = Outgoing("", node_queue(lease.holder), dump({"kind": KIND}), clock.uuid7(), type="node.poke")

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import case, delete, select, update
+from sqlalchemy import bindparam, case, delete, select, update
 
 from app.domain.leases import Fence
 from app.domain.nodes import LIVE, Node, NodeState
 
 from . import leases
+from .dialects import BulkInsert
 from .engine import Connection, Transaction
 from .tables import nodes, workers
 
+_WORKERS: Final = BulkInsert(workers, ("id", "queues", "jobs", "started_at", "beat_at"), key=("id",))
 _LIVE: Final = tuple(state.value for state in LIVE)
 
 
@@ -25,6 +27,15 @@ class Living:
 
     nodes: Sequence[Node]
     now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    """What a worker says of itself: which queues it serves, and how many jobs it has."""
+
+    id: str
+    queues: Sequence[str]
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +65,25 @@ async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -
 
 
 async def beat(tx: Transaction, node_id: str, state: NodeState, job_count: int) -> bool:
-    """The node lives; False if it was declared dead, or nobody knows it any more."""
+    """The node lives; False if it was declared dead, or nobody knows it any more. One that drains goes on to."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
-    values = {"state": state.value, "job_count": job_count, "beat_at": tx.dialect.clock(tx.now())}
+    draining = NodeState.DRAINING.value
+    now_is = case((nodes.c.state == draining, draining), else_=state.value)
+    values = {"state": now_is, "job_count": job_count, "beat_at": tx.dialect.clock(tx.now())}
     return (await tx.execute(mine.values(values))).rowcount == 1
+
+
+async def drain(tx: Transaction, node_id: str) -> Node | None:
+    """The node as it is from now on: one that lives is to give away what it has. None if nobody knows it."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state == NodeState.ALIVE.value)
+    await tx.execute(mine.values(state=NodeState.DRAINING.value))
+    return await get(tx, node_id)
+
+
+async def get(connection: Connection, node_id: str) -> Node | None:
+    """One node."""
+    found = (await connection.execute(select(nodes).where(nodes.c.id == node_id))).first()
+    return _node(found) if found is not None else None
 
 
 async def leave(tx: Transaction, node_id: str) -> bool:
@@ -96,6 +122,20 @@ async def listed(connection: Connection, limit: int) -> list[Node]:
     ended = case((nodes.c.state.in_(_LIVE), 0), else_=1)
     alive_first = (ended, case((ended == 0, nodes.c.started_at)), nodes.c.ended_at.desc(), nodes.c.id)
     return [_node(row) for row in await connection.execute(select(nodes).order_by(*alive_first).limit(limit))]
+
+
+async def hear_workers(tx: Transaction, beats: Sequence[WorkerBeat]) -> None:
+    """These workers live, and say so much of themselves."""
+    now = tx.now()
+    heard = {beat.id: beat for beat in beats}
+    rows = [(id, list(heard[id].queues), heard[id].jobs, now, now) for id in sorted(heard)]
+    if not rows:
+        return
+    await tx.dialect.insert_absent(tx, _WORKERS, rows)
+    change = update(workers).where(workers.c.id == bindparam("which"))
+    change = change.values(queues=bindparam("new_queues"), jobs=bindparam("new_jobs"), beat_at=bindparam("at"))
+    values = [{"which": id, "new_queues": queues, "new_jobs": jobs, "at": now} for id, queues, jobs, *_ in rows]
+    await tx.execute(change, values)
 
 
 async def listed_workers(connection: Connection, limit: int) -> list[WorkerRow]:

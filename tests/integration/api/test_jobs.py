@@ -12,8 +12,10 @@ from app import clock
 from app.api.job_schemas import JobBody, JobPage, LogPage
 from app.domain import jobs as rules
 from app.domain.jobs import Job, Moved, Status
-from app.persistence import job_logs, jobs
+from app.domain.nodes import NodeState
+from app.persistence import job_logs, jobs, nodes
 from app.persistence.job_logs import Log
+from tests.integration.jobs.rows import joined, stopped
 from tests.support import eventually
 
 from .answers import problem
@@ -285,3 +287,21 @@ async def test_a_token_names_who_asks(world: World) -> None:
         problem(await client.post("/jobs", json=BODY), 401, "unauthorized")
         answer = await client.post("/jobs", json=BODY, headers={"Authorization": "Bearer s3cret"})
         assert answer.json()["createdBy"] == "ada"
+
+
+async def test_a_node_is_told_to_drain(world: World) -> None:
+    await joined(world.database, "node-1")
+    await joined(world.database, "node-2")
+    answer = await world.client.post("/cluster/nodes/node-1/drain")
+    assert (answer.status_code, answer.json()["id"], answer.json()["state"]) == (200, "node-1", "DRAINING")
+    assert [message.routing_key for message in world.broker.published] == ["orchestrix.node.node-1"]
+    assert (await world.client.post("/cluster/nodes/node-1/drain")).json()["state"] == "DRAINING"
+    states = {node["id"]: node["state"] for node in (await world.client.get("/cluster")).json()["nodes"]}
+    assert states == {"node-1": "DRAINING", "node-2": "ALIVE"}
+    async with world.database.begin() as tx:
+        assert await nodes.beat(tx, "node-1", NodeState.ALIVE, 3)
+    states = {node["id"]: node["state"] for node in (await world.client.get("/cluster")).json()["nodes"]}
+    assert states["node-1"] == "DRAINING", "a beat does not undo it"
+    problem(await world.client.post("/cluster/nodes/nobody/drain"), 404, "not_found")
+    await stopped(world.database, "node-2", "LEFT")
+    problem(await world.client.post("/cluster/nodes/node-2/drain"), 409, "illegal_transition")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from app import clock
 from app.api.application import build
 from app.api.context import ApiContext
+from app.cluster.drains import Drainer
 from app.errors import Conflict, NotFound
 from app.jobs.cancel import Canceller
 from app.jobs.events import Stop
@@ -38,6 +39,7 @@ from sagas.engine.orders import Moved, Tick
 from sagas.engine.reaction import advance
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start, numbered, start
+from tests.fakes.broker import FakeBroker
 
 
 class Order(BaseModel):
@@ -191,6 +193,7 @@ class World:
     stops: list[Stop] = field(default_factory=list)
     """Attempts whose workers were told to stop."""
     job_watch: JobWatch = field(default_factory=JobWatch)
+    broker: FakeBroker = field(default_factory=FakeBroker)
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
     client: httpx.AsyncClient = field(init=False)
@@ -216,6 +219,7 @@ class World:
                 submitter=Submitter(self.database, lambda: self.due.append(None)),
                 canceller=Canceller(self.database, self.stops.extend, self.job_watch.tell),
                 job_watch=self.job_watch,
+                drainer=Drainer(self.database, self.broker),
                 timetable=Timetable(self.database, lambda: self.due.append(None), self.stops.extend),
                 health=self.health,
                 version="1.2.3",

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from app.cluster.drains import Drainer
 from app.config import ClusterSettings, JobsSettings
 from app.domain.handoff import REBALANCE, SHUTDOWN
 from app.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
+from app.errors import Conflict, NotFound
 from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task
 from tests.support import eventually
 
@@ -271,3 +273,28 @@ async def test_jobs_are_spread_over_the_nodes_and_a_new_leader_goes_on(plant: Pl
     await nodes[1].lead(2)
     await plant.owned(job)
     assert len([await hand.take() for _ in range(13)]) == len(first) + 1
+
+
+async def test_a_node_that_is_told_to_drain_does(plant: Plant) -> None:
+    node = await plant.node("node", leads=True, tuned=CALM, cluster=LAZY)
+    hand = await plant.worker()
+    [(job, task)] = await started(plant, hand, 1)
+    other = await plant.node("other", tuned=CALM, cluster=LAZY)
+    told: list[str] = []
+    node.jobs.on_drain.append(lambda: told.append(node.name))
+    drainer = Drainer(plant.database, plant.nodes[0].control)
+    assert (await drainer.drain(node.name)).state == "DRAINING"
+    node.jobs.ordered.set()
+    await plant.owned(job, other)
+    assert told == [node.name]
+    more = await plant.submit()
+    await plant.owned(more, other)
+    assert (await drainer.drain(node.name)).state == "DRAINING"
+    await task.succeed()
+    await plant.reached(job, SUCCEEDED)
+    with pytest.raises(NotFound):
+        await drainer.drain("nobody")
+    await other.stop()
+    plant.nodes.remove(other)
+    with pytest.raises(Conflict):
+        await drainer.drain(other.name)

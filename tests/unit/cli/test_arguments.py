@@ -8,7 +8,6 @@ from tests.unit.cli.shell import Shell
 
 VERBS = {"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate"}
 COMMANDS = {
-    ("cluster",): {"status"},
     (): {
         "dev",
         "serve",
@@ -19,6 +18,7 @@ COMMANDS = {
         "deadlines",
         "redispatch",
         "dlq",
+        "jobs",
         "schedules",
         "cluster",
         "doctor",
@@ -33,10 +33,12 @@ COMMANDS = {
         *{"create", "list", "show", "edit", "pause", "resume", "run", "backfill", "preview", "delete"},
     },
     ("deadlines",): {"list", "extend", "cancel"},
+    ("cluster",): {"status", "drain"},
+    ("jobs",): {"submit", "list", "show", "logs", "cancel"},
     ("config",): {"show"},
 }
 LATER = {
-    *{"drain", "registry", "shards"},
+    *{"registry", "shards"},
     *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
 }
 
