@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from app.cluster.life import Life
+from app.domain.leases import Fence
 from app.lifecycle import backoff
 
 log = logging.getLogger("orchestrix.cluster")
@@ -31,9 +32,9 @@ class Coordinator:
         return self._life.who.id
 
     @property
-    def leads(self) -> bool:
-        """Whether it leads, as far as it knows."""
-        return self._life.leadership.fence is not None
+    def fence(self) -> Fence | None:
+        """What it writes with as the leader; None while it does not lead, as far as it knows."""
+        return self._life.leadership.fence
 
     async def start(self) -> None:
         """Joins in the background."""

@@ -25,6 +25,8 @@ REMINT: Final = 300.0
 MINT_AGAIN: Final = 2.0
 """The same where the broker has not confirmed the last one."""
 CONFIRM: Final = 5.0
+COMES_BACK: Final = 1.0
+"""Seconds in which a fresh token comes back to a leader that is first in line."""
 SPROUT: Final = 1.0
 """Seconds in which a seed finds whoever is first in line, unless he hangs."""
 LET_GO: Final = 0.25
@@ -44,6 +46,7 @@ class _Reign:
     lost: asyncio.Future[str]
     mint_at: float = 0.0
     minted: bool = False
+    awaited_until: float | None = None
     late: bool = False
     nudge: Wake = field(default_factory=Wake)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -287,11 +290,12 @@ class Leadership:
             if clock.monotonic() >= reign.mint_at:
                 await self._mint(reign)
             try:
-                delivery = await self._next_token(reign.mint_at - clock.monotonic())
+                delivery = await self._next_token(reign)
             except Unavailable as closed:
                 return str(closed)
             if delivery is None:
                 continue
+            reign.awaited_until = None
             fate = handling(read_token(delivery.body), reign.fence)
             if fate is Handling.CAMPAIGN:
                 return "a newer token has come"
@@ -300,12 +304,17 @@ class Leadership:
             else:
                 reign.held.append(delivery)
 
-    async def _next_token(self, seconds: float) -> Delivery | None:
+    async def _next_token(self, reign: _Reign) -> Delivery | None:
+        """None when it is time for a fresh one, or when the last one has gone to somebody else."""
         assert self._consumer is not None
+        until = reign.mint_at if reign.awaited_until is None else min(reign.mint_at, reign.awaited_until)
         try:
-            async with asyncio.timeout(max(0.0, seconds)):
+            async with asyncio.timeout(max(0.0, until - clock.monotonic())):
                 return _only(await self._consumer.receive(1))
         except TimeoutError:
+            if reign.awaited_until is not None and clock.monotonic() >= reign.awaited_until:
+                reign.awaited_until = None
+                reign.nudge.set()  # whoever has it may lead by now: the row tells
             return None
 
     async def _mint(self, reign: _Reign) -> None:
@@ -319,6 +328,7 @@ class Leadership:
         if published.outcome is Outcome.CONFIRMED:
             reign.minted = True
             reign.mint_at = clock.monotonic() + REMINT
+            reign.awaited_until = clock.monotonic() + COMES_BACK
             held, reign.held = reign.held, []
             await self._consumer.acknowledge(held)
 

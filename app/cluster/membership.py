@@ -75,7 +75,8 @@ class Membership:
         self._wake.set()
 
     async def leave(self) -> None:
-        """Says that the node is gone for good, unless the database is away."""
+        """Beats no more, and says that the node is gone for good, unless the database is away."""
+        await self._loop.stop()
         self._state = NodeState.LEFT
         try:
             async with asyncio.timeout(LEAVE):

@@ -44,6 +44,7 @@ class MemoryBroker:
         self._calls: dict[asyncio.Future[None], None] = {}
         self._consumers: list[MemoryConsumer] = []
         self._task: asyncio.Task[None] | None = None
+        self._barred_until = 0.0
 
     # What the port asks for.
 
@@ -131,6 +132,11 @@ class MemoryBroker:
         if self._session is not None:
             self._session.cut("connection reset by peer", client_after, server_after)
 
+    def bar(self, seconds: float) -> None:
+        """The network drops the connections, and lets no other through for so long."""
+        self._barred_until = clock.monotonic() + seconds
+        self.cut(0.0, 0.0)
+
     # Its own works.
 
     async def ask(self, what: Callable[[], None]) -> None:
@@ -215,6 +221,8 @@ class MemoryBroker:
         self.state = LinkState.CONNECTING
         self._over.clear()
         await asyncio.sleep(self._server.pace())
+        if clock.monotonic() < self._barred_until:
+            raise Unavailable("the broker cannot be reached: no route to host")
         session = self._server.accept(self._context, lambda why: self._lost(session, why), self._alarmed)
         self._session, self.state = session, LinkState.SETUP
         await self._declare_own()

@@ -14,7 +14,7 @@ from app.cluster import leadership
 from app.domain import leases
 from app.domain.leases import Handling
 from app.testing.memory_client import MemoryConsumer
-from tests.simulation import leaders, row
+from tests.simulation import leaders, row, unrest
 
 MOST_SHOWN = 5
 PARTS = 4
@@ -56,7 +56,7 @@ def test_a_seed_is_the_same_every_time() -> None:
 
 
 def test_an_undisturbed_cluster_has_one_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaders.Nemesis, "_draw", lambda nemesis, dice: leaders.Fault(1.0, "nothing", 0, 1.0, 0.0))
+    monkeypatch.setattr(unrest.Nemesis, "_draw", lambda nemesis, dice: unrest.Fault(1.0, "nothing", 0, 1.0, 0.0))
     monkeypatch.setitem(leaders.KINDS, "nothing", lambda nemesis, fault, member: None)
     for seed in range(20):
         outcome = leaders.run(seed)
