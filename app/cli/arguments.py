@@ -234,6 +234,11 @@ def _add_verb(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--if-version", type=_whole(*_VERSION), metavar="N", help="only if it is still at this version"
     )
+    command.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="asking again with the same key does nothing more, but gives the same answer (a fresh one)",
+    )
     _add_client(command)
 
 

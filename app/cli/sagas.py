@@ -8,8 +8,7 @@ from typing import Any
 from app.cli import exits, output
 from app.cli.client import Api
 from app.cli.follow import ENDED, Progress, until_end, watched
-from app.cli.target import APP, api_of, json_object, path_of, words
-from app.errors import Invalid
+from app.cli.target import APP, api_of, json_object, key_header, path_of, words
 
 _FILTERS = {
     "state": "state",
@@ -29,7 +28,7 @@ def create(arguments: argparse.Namespace) -> int:
     body: dict[str, Any] = {name: arguments.key, "createdBy": arguments.by}
     if arguments.data is not None:
         body["data"] = json_object(arguments.data, "--data")
-    headers = _idempotency(arguments.idempotency_key)
+    headers = {} if arguments.idempotency_key is None else key_header(arguments.idempotency_key)
     api = api_of(arguments)
     instance = api.post(path_of(arguments), body, headers)
     if arguments.wait is None:
@@ -120,14 +119,6 @@ def watch(arguments: argparse.Namespace) -> int:
 def name_of(instance: dict[str, Any]) -> str:
     """What the user called it."""
     return str(instance.get("appName") or instance.get("key") or "")
-
-
-def _idempotency(key: str | None) -> dict[str, str]:
-    if key is None:
-        return {}
-    if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):
-        raise Invalid("--idempotency-key takes 1 to 255 visible ASCII characters")
-    return {"Idempotency-Key": key}
 
 
 def show_instance(arguments: argparse.Namespace, instance: dict[str, Any]) -> None:
