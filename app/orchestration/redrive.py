@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final
@@ -10,11 +11,13 @@ from uuid import UUID
 from app.broker.topology import COMMANDS, DEAD, EVENTS, UNROUTED
 from app.errors import Conflict
 from app.orchestration.outgoing import REDRIVEN
-from app.persistence import outbox
+from app.persistence import dead_letters, outbox
 from app.persistence.dead_letters import DeadLetter
 from app.persistence.engine import Transaction
 from app.persistence.outbox import OutboxRow
 from sagas.engine.catalog import Catalog
+
+log = logging.getLogger("orchestrix.dead_letters")
 
 LONGEST_ID: Final = 36
 _LONGEST_NAME: Final = 255
@@ -22,6 +25,8 @@ _LONGEST_TYPE: Final = 110
 _LONGEST_CORRELATION: Final = 128
 _LONGEST_PARENT: Final = 64
 _LONGEST_STATE: Final = 512
+_UNNAMED: Final = 65
+"""The last bits of a letter's id, which its row does not name: the others fill a whole number of 64 bits."""
 
 
 class NotSendable(Conflict):
@@ -57,7 +62,7 @@ def row_of(
     return OutboxRow(
         id=own if own and len(own.encode()) <= LONGEST_ID and own not in taken else letter.id,
         saga=REDRIVEN,
-        instance_id=UUID(letter.id).int >> 65,
+        instance_id=UUID(letter.id).int >> _UNNAMED,
         version=0,
         n=letter.redriven + 1,
         exchange=exchange,
@@ -85,6 +90,18 @@ async def owe(tx: Transaction, rows: Collection[OutboxRow]) -> None:
     They count as having been in somebody's hands: whoever withdraws a command must not take it for one that never left.
     """
     await outbox.insert(tx, list(rows), claimed_by=REDRIVEN, lease_s=-1.0)
+
+
+async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
+    """Deletes a row that the broker refuses for good; the letter that it was to send again is open again, and says why.
+
+    The letter of a command whose failure is refused has never been closed. Of its row nothing is left but the log.
+    """
+    low = row.instance_id << _UNNAMED
+    among = str(UUID(int=low)), str(UUID(int=low | (1 << _UNNAMED) - 1))
+    if not await dead_letters.refused(tx, among, row.n, detail):
+        log.error("%s %s is lost (correlation id %r): no letter waits for it", row.type, row.id, row.correlation_id)
+    await outbox.delete(tx, [row.id], claimed_by=row.claimed_by)
 
 
 def _fitting(value: Any, longest: int) -> str | None:

@@ -162,6 +162,18 @@ async def redriven(tx: Transaction, ids: Sequence[str], now: datetime) -> None:
     await _set(tx, ids, redriven_at=now, redriven=dead_letters.c.redriven + 1)
 
 
+async def refused(tx: Transaction, among: tuple[str, str], times: int, error: str) -> bool:
+    """Opens the letter that the broker would not take when it was sent again for that many times; whether it did.
+
+    `among` are the lowest and the highest id that it can have. One that has died again since, or was sent again, stays
+    as it is.
+    """
+    table = dead_letters.c
+    that = and_(table.id.between(*among), table.redriven == times, table.redriven_at.is_not(None))
+    change = {"redriven_at": None, "error": cleaned(error, _LENGTHS["error"])}
+    return (await tx.execute(update(dead_letters).where(that).values(change))).rowcount > 0
+
+
 async def drop(tx: Transaction, ids: Sequence[str]) -> int:
     """Forgets letters; how many there were."""
     if not ids:

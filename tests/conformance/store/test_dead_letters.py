@@ -211,6 +211,21 @@ async def test_how_often_a_letter_was_redriven_is_counted(database: Database) ->
     ]
 
 
+async def test_a_letter_that_the_broker_would_not_take_is_open_again_and_says_why(database: Database) -> None:
+    one, other = letter("x"), letter("y")
+    await recorded(database, one, other)
+    await redriven(database, one)
+    await redriven(database, one, other)
+    among = f"{one.id[:19]}0000-000000000000", f"{one.id[:19]}ffff-ffffffffffff"
+    async with database.begin() as tx:
+        assert not await dead_letters.refused(tx, among, 1, "an older copy")
+        assert await dead_letters.refused(tx, among, 2, "too large\0" + "x" * 5000)
+        assert not await dead_letters.refused(tx, among, 2, "told again")
+        assert not await dead_letters.refused(tx, (other.id, other.id), 0, "was never sent")
+    assert await ids(database, DeadLetterFilter()) == [one.id]
+    assert await now(database, one) == replace(one, redriven=2, error=("too large\ufffd" + "x" * 5000)[:4000])
+
+
 async def test_dropped_letters_are_counted_and_gone(database: Database) -> None:
     letters = [letter(f"n{place}") for place in range(3)]
     await recorded(database, *letters)

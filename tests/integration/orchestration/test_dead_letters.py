@@ -6,12 +6,13 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.broker.devserver import DevServer
-from app.broker.port import Consumer, Delivery
+from app.broker.port import Consumer, Delivery, Outcome, Outgoing, Published
 from app.errors import Conflict, Invalid, NotFound, Unavailable
 from app.orchestration.autopsy import examine
 from app.orchestration.dead_letters import DeadLetterFilter, NotSendable
@@ -369,6 +370,57 @@ async def test_unrouted_messages_go_where_they_were_going(house: House) -> None:
         return (now.redriven, now.redriven_at) == (1, None)
 
     await eventually(back, deadline=10, message="nobody is bound for it still: it is open again")
+
+
+async def test_a_letter_that_the_broker_refuses_is_open_again_and_says_why(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.bury(CREATED, b"{", id="m-1")
+    await house.bury(CREATED, b"}", id="m" * 99)
+    await house.mover.start()
+    letters = await house.kept(2)
+    refuse(house, monkeypatch, CREATED)
+    for letter in letters:
+        await house.letters.redrive(letter.id, ADA)
+    await house.nothing_owed()
+    for letter in letters:
+        now = await house.letter(letter.id)
+        assert now == replace(letter, error="PRECONDITION_FAILED - too large", redriven=1)
+        assert (await house.letters.edit(letter.id, b"{}", ADA)).body == b"{}"
+    monkeypatch.undo()
+    await house.letters.redrive(letters[0].id, ADA)
+    (event,) = await house.take(CREATED)
+    assert (event.body, event.headers["x-redriven"]) == (b"{}", "2")
+
+
+async def test_a_failure_that_the_broker_refuses_is_in_the_log_and_its_letter_open(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = await house.begin()
+    await house.holds(CREATE, 1)
+    await house.kill(CREATE)
+    refuse(house, monkeypatch, "evt.stepFailed")
+    await house.mover.start()
+    (letter,) = await house.kept()
+    await eventually(lambda: "cannot send evt.stepFailed" in caplog.text, deadline=10)
+    await house.nothing_owed()
+    assert await house.letter(letter.id) == letter
+    assert (letter.redriven_at, letter.instance_id) == (None, app.id)
+    (lost,) = (one for one in caplog.messages if "is lost" in one)
+    assert "evt.stepFailed" in lost
+    assert app.correlation_id in lost
+
+
+def refuse(house: House, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """From now on the node's broker takes nothing that has this routing key."""
+    publish = house.broker.publish
+
+    async def picky(messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        if any(one.routing_key == key for one in messages):
+            return [Published(Outcome.REFUSED, "PRECONDITION_FAILED - too large") for _ in messages]
+        return await publish(messages, timeout)
+
+    monkeypatch.setattr(house.broker, "publish", picky)
 
 
 async def test_what_nobody_here_knows_cannot_be_sent(house: House) -> None:
