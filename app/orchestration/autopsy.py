@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -77,6 +77,25 @@ def examine(delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
         recorded_at=now,
     )
     return Corpse(letter, delivery, _times(delivery), _earlier(delivery), died_at is not None)
+
+
+def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetime) -> DeadLetter:
+    """The letter with another body, for whom and about whom that says it is.
+
+    Where it names no correlation id, that of the letter goes with it as before.
+    """
+    fields = _fields(content)
+    body, size, digest = kept(content)
+    return replace(
+        letter,
+        body=body,
+        body_size=size,
+        body_sha256=digest,
+        saga=_saga(catalog, letter.queue, fields),
+        instance_id=_instance(fields),
+        correlation_id=_text(fields, "correlationId") or letter.correlation_id,
+        edited_at=now,
+    )
 
 
 def renewed(corpse: Corpse) -> Outgoing:

@@ -87,6 +87,7 @@ After = tuple[datetime, str]
 _FIELDS: Final = tuple(field.name for field in fields(DeadLetter))
 _DEATH: Final = tuple(name for name in _FIELDS if name not in ("id", "redriven", "edited_at"))
 """What a letter that dies again has anew."""
+_EDITED: Final = ("body", "body_size", "body_sha256", "saga", "instance_id", "correlation_id", "edited_at")
 _INSERT: Final = BulkInsert(dead_letters, _FIELDS, key=("id",))
 _LETTER: Final[Select[Any]] = select(*(dead_letters.c[name] for name in _FIELDS))
 _values: Final = attrgetter(*_FIELDS)
@@ -149,12 +150,15 @@ async def lock_one(tx: Transaction, id: str) -> DeadLetter | None:
     return found[0] if found else None
 
 
-async def edit(tx: Transaction, id: str, body: bytes, now: datetime) -> None:
-    """Puts another body in the place of the one that was not understood. Raises `Invalid` for one over 64 KiB."""
-    if len(body) > KEPT:
-        raise Invalid(f"the body has {len(body)} bytes, at most {KEPT} can be kept")
-    text, size, digest = kept(body)
-    await _set(tx, [id], body=text, body_size=size, body_sha256=digest, edited_at=now)
+async def edit(tx: Transaction, letter: DeadLetter) -> None:
+    """Puts the body of `letter`, and whom that speaks of, in the place of what is stored under its id.
+
+    Raises `Invalid` for a body over 64 KiB.
+    """
+    if letter.body_size > KEPT:
+        raise Invalid(f"the body has {letter.body_size} bytes, at most {KEPT} can be kept")
+    stored = dict(zip(_FIELDS, _stored(letter), strict=True))
+    await _set(tx, [letter.id], **{name: stored[name] for name in _EDITED})
 
 
 async def redriven(tx: Transaction, ids: Sequence[str], now: datetime) -> None:

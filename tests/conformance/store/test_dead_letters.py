@@ -133,7 +133,7 @@ async def test_who_dies_again_is_open_again(database: Database) -> None:
     first, other = letter("x", reason="first"), letter("y")
     await recorded(database, first, other)
     async with database.begin() as tx:
-        await dead_letters.edit(tx, first.id, b'{"better":1}', DIED + SECOND)
+        await dead_letters.edit(tx, letter("x", b'{"better":1}', edited_at=DIED + SECOND))
     await redriven(database, first, other)
     assert await ids(database, DeadLetterFilter()) == []
     died = DIED + timedelta(hours=2)
@@ -184,17 +184,18 @@ async def test_filters_narrow_together(database: Database) -> None:
 
 
 async def test_an_edited_letter_has_another_body(database: Database) -> None:
-    before, other = letter("x"), letter("y")
+    before, other = letter("x", saga="app", instance_id=1, correlation_id="c-1", message_id="m-1"), letter("y")
     await recorded(database, before, other)
     edited = DIED + timedelta(hours=1)
+    said = {"saga": "order", "instance_id": 2, "correlation_id": "c\0" + "2" * 300, "edited_at": edited}
     async with database.begin() as tx:
         assert await dead_letters.lock_one(tx, before.id) == before
-        await dead_letters.edit(tx, before.id, b'{"a":1}', edited)
+        await dead_letters.edit(tx, letter("x", b'{"a":1}', message_id="m-2", reason="mended", **said))
         with pytest.raises(Invalid, match="65536"):
-            await dead_letters.edit(tx, before.id, b"x" * (KEPT + 1), edited)
+            await dead_letters.edit(tx, letter("x", b"x" * (KEPT + 1), **said))
     body, size, digest = kept(b'{"a":1}')
-    after = replace(before, body=body, body_size=size, body_sha256=digest, edited_at=edited)
-    assert await now(database, before) == after
+    after = replace(before, body=body, body_size=size, body_sha256=digest, **said)
+    assert await now(database, before) == replace(after, correlation_id="c\ufffd" + "2" * 253)
     assert await now(database, other) == other
 
 

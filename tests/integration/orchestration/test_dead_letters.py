@@ -275,6 +275,37 @@ async def test_an_edited_letter_completes_its_saga(house: House) -> None:
         await house.letters.edit(letter.id, b"{}", ADA)
 
 
+async def test_an_edited_letter_is_about_the_saga_that_its_body_names(house: House) -> None:
+    wrong, right = await house.begin("wrong"), await house.begin("right")
+    await house.bury(CREATED, report(wrong), id="m-1", correlation_id=wrong.correlation_id)
+    await house.mover.start()
+    (letter,) = await house.kept()
+    edited = await house.letters.edit(letter.id, report(right), ADA)
+    assert (edited.saga, edited.instance_id, edited.correlation_id) == ("app", right.id, right.correlation_id)
+    assert (await house.audits(wrong), await house.about(wrong)) == ([], [])
+    assert await house.about(right) == [edited]
+    (edit,) = await house.audits(right)
+    before = {"sagaBefore": "app", "appIdBefore": wrong.id, "correlationIdBefore": wrong.correlation_id}
+    assert (edit.detail or {}).items() >= before.items()
+    await house.letters.redrive(letter.id, ADA)
+    (event,) = await house.take(CREATED)
+    assert (event.message_id, event.correlation_id) == ("m-1", right.correlation_id)
+
+
+async def test_what_an_edited_body_leaves_out_is_not_known_any_more(house: House) -> None:
+    app = await house.begin()
+    await house.send("evt.gitRepoCreatd", report(app), id="m-1")
+    await house.bury(CREATED, report(app), id="m-2")
+    await house.mover.start()
+    for letter in await house.kept(2):
+        edited = await house.letters.edit(letter.id, b'{"saga":"order","correlationId":"c-2"}', ADA)
+        saga = "app" if letter.queue == CREATED else "order"  # whose event it is says more than the body
+        assert (edited.saga, edited.instance_id, edited.correlation_id) == (saga, None, "c-2")
+        again = await house.letters.edit(letter.id, b"{", ADA)
+        assert (again.instance_id, again.correlation_id) == (None, "c-2")
+    assert await house.about(app) == []
+
+
 async def test_sent_again_twice_it_goes_once(house: House) -> None:
     app = await house.begin()
     await house.bury(CREATED, report(app), id="m-1", reason="cannot-be-handled: Conflict")
