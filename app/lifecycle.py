@@ -131,27 +131,6 @@ class Wake:
         return True
 
 
-class Pace:
-    """Lets batches begin at least `every` seconds after one another; the first after a pause begins at once.
-
-    So that at medium load a few share a transaction, and at low load nobody waits.
-    """
-
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self._next = 0.0
-
-    async def wait(self) -> None:
-        """Returns when the next batch may begin."""
-        ahead = self._next - clock.monotonic()
-        if ahead > 0:
-            await asyncio.sleep(ahead)
-
-    def begin(self) -> None:
-        """A batch begins."""
-        self._next = clock.monotonic() + self._every
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """How one component is; `reason` says what is wrong with it."""

@@ -144,7 +144,6 @@ class Node:
             self.catalog,
             node=self.name,
             batch=tuned.batch,
-            pace=tuned.pace,
             alarm=self.alarm.ring,
         )
         mover = DeadLetterMover(self.database, self.broker, self.catalog, self.relay.poke)
@@ -166,7 +165,7 @@ def build_node(
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
     alarm = Alarm()
-    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace, alarm=alarm.ring)
+    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring)
     return Node(
         name=name,
         settings=settings,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from app import clock, crash
 from app.errors import Contention, NotFound, RetryLater, Unavailable
-from app.lifecycle import Loop, Pace, Wake
+from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.keys import Keys, KeyTaken
 from app.orchestration.outgoing import rows_of
@@ -50,7 +50,6 @@ class Starter:
         *,
         node: str,
         batch: int,
-        pace: float,
         alarm: Callable[[Iterable[Instance]], None] = lambda _begun: None,
     ) -> None:
         self._database = database
@@ -60,7 +59,6 @@ class Starter:
         self._watch = watch
         self._node = node
         self._batch = batch
-        self._pace = Pace(pace)
         self._queue: list[_Asked] = []
         self._arrived = Wake()
         self._keys = Keys(database)
@@ -104,10 +102,8 @@ class Starter:
     async def _round(self) -> None:
         if not self._queue:
             await self._arrived.wait(None)
-        await self._pace.wait()
         batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
         if batch:
-            self._pace.begin()
             self._committing = asyncio.create_task(self._commit(batch), name="start batch")
             await asyncio.shield(self._committing)
 

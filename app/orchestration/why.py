@@ -145,6 +145,16 @@ def explain(facts: Facts) -> Explanation:
 Found = tuple[str, str, str]
 
 
+def _late(facts: Facts) -> Found | None:
+    if facts.instance.live or facts.here is None:
+        return None
+    sentence = (
+        f"It has failed; {facts.here.step.name} succeeded after that, and its undo was sent and has no answer yet."
+    )
+    action = "Wait; if it stays, see that a worker runs and `redispatch`: the machine does not send it again by itself."
+    return "late_undo", sentence, action
+
+
 def _ended(facts: Facts) -> Found | None:
     if facts.instance.live:
         return None
@@ -291,6 +301,7 @@ def _working(facts: Facts) -> Found | None:
 
 
 CATALOGUE: Final[tuple[Callable[[Facts], Found | None], ...]] = (
+    _late,
     _ended,
     _paused,
     _undo_failed,

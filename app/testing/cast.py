@@ -105,7 +105,7 @@ class NodeMember(Member):
             relay=relay,
             watch=watch,
             starter=Starter(
-                database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace, alarm=alarm.ring
+                database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring
             ),
             alarm=alarm,
             database_watch=DatabaseWatch(database, every=PING),

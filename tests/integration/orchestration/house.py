@@ -47,7 +47,7 @@ class House:
         self.broker = AmqpBroker(url, name="node", topology=saga_topology(CATALOG))
         self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="node-1", lease=5.0, batch=100)
         self.watch = Watch(database)
-        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="node-1", batch=100, pace=0.0)
+        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="node-1", batch=100)
         self.mover = DeadLetterMover(database, self.broker, CATALOG, self.relay.poke)
         self.letters = DeadLetters(database, CATALOG, self.relay.poke)
         self.node: Node | None = None

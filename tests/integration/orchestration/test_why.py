@@ -71,6 +71,19 @@ async def ended_badly(rig: Rig) -> Instance:
     return await rig.reached(app, "FAILED")
 
 
+async def undone_too_early(rig: Rig) -> Instance:
+    app = await compensating(rig)
+    rig.report(app, "evt.gitRepoDeleted")
+    ended = await rig.reached(app, "FAILED")
+    rig.report(ended, "evt.gitRepoCreated")
+
+    async def sent() -> bool:
+        return (await rig.now(app)).command_id is not None
+
+    await eventually(sent, deadline=5, message="the undo is sent again")
+    return app
+
+
 async def paused(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await ask(rig, app, Verb.PAUSE)
@@ -256,6 +269,7 @@ Situation = Callable[[Rig], Awaitable[Instance]]
 SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (completed, "completed", r"It is done\.", "Nothing is left to do."),
     (ended_badly, "failed", r"It has failed: .*DiskFull: no space left.*\.", "`retry`"),
+    (undone_too_early, "late_undo", r"It has failed; createGitRepo succeeded after that, and its undo", "`redispatch`"),
     (paused, "paused", r"A person has paused it before createGitRepo could end\.", "`resume` it, or `cancel` it"),
     (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
     (undo_failed, "undo_failed", r"The undo of createGitRepo has failed for good: .*read-only disk", "`skip`"),
