@@ -50,7 +50,8 @@ class Keys:
             return InFlight()
         else:
             try:
-                return await self.answered(key) or await self._first(key, work)
+                before = await self.answered(key)
+                return before if before is not None else await self._first(key, work)
             finally:
                 held.lock.release()
         finally:

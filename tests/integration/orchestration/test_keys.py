@@ -37,7 +37,7 @@ async def test_who_comes_second_waits_for_the_first_one(rig: Rig) -> None:
     other = asyncio.create_task(asked.once(key(), second))
     assert await asked.once(key("another"), second) == "second", "other keys do not wait"
     go.set()
-    assert await asyncio.gather(one, other) == ["first", "second"]
+    assert (await one, await other) == ("first", "second")
     assert order == ["first began", "second", "first ended", "second"]
 
 
