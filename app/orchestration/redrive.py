@@ -22,7 +22,7 @@ log = logging.getLogger("orchestrix.dead_letters")
 LONGEST_ID: Final = 36
 _LONGEST_NAME: Final = 255
 _LONGEST_TYPE: Final = 110
-_LONGEST_CORRELATION: Final = 128
+LONGEST_CORRELATION: Final = 128
 _LONGEST_PARENT: Final = 64
 _LONGEST_STATE: Final = 512
 _UNNAMED: Final = 65
@@ -58,9 +58,8 @@ def row_of(
     body = letter.body if body is None else body
     if body is None:
         raise NotSendable(f"its body of {letter.body_size} bytes was too long to be kept: edit it, then send it again")
-    own = letter.message_id
     return OutboxRow(
-        id=own if own and len(own.encode()) <= LONGEST_ID and own not in taken else letter.id,
+        id=_own_id(letter, taken) or letter.id,
         saga=REDRIVEN,
         instance_id=UUID(letter.id).int >> _UNNAMED,
         version=0,
@@ -68,12 +67,12 @@ def row_of(
         exchange=exchange,
         routing_key=key,
         type=key[:_LONGEST_TYPE],
-        correlation_id=_fitting(letter.correlation_id, _LONGEST_CORRELATION) or "",
+        correlation_id=fitting(letter.correlation_id, LONGEST_CORRELATION) or "",
         body=body,
         timeout_ms=0,
         created_at=now,
-        traceparent=_fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
-        tracestate=_fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
+        traceparent=fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
+        tracestate=fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
     )
 
 
@@ -104,5 +103,12 @@ async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
     await outbox.delete(tx, [row.id], claimed_by=row.claimed_by)
 
 
-def _fitting(value: Any, longest: int) -> str | None:
+def _own_id(letter: DeadLetter, taken: Collection[str]) -> str | None:
+    """What the message was called, if its row can be. Some databases do not tell a space at the end from none."""
+    own = fitting(letter.message_id, LONGEST_ID)
+    return own if own is not None and own == own.rstrip() and own not in taken else None
+
+
+def fitting(value: Any, longest: int) -> str | None:
+    """`value` if it is a text of at most `longest` bytes; None for what would have to be cut."""
     return value if isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= longest else None
