@@ -141,21 +141,24 @@ class Check:
 
 
 class Health:
-    """What the health pages read: a component is healthy while its probe returns None."""
+    """What the health pages read: a component is healthy while its probe returns None, or if it is not vital."""
 
     def __init__(self) -> None:
-        self._probes: dict[str, Callable[[], str | None]] = {}
+        self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
         self.started = False
         self.draining = False
 
-    def watch(self, component: str, probe: Callable[[], str | None]) -> None:
-        """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block."""
-        self._probes[component] = probe
+    def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
+        """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.
+
+        What is wrong with a component that is not vital is shown, but keeps no work away.
+        """
+        self._probes[component] = probe, vital
 
     def checks(self) -> list[Check]:
         """Every component, as it is now."""
-        found = [(name, probe()) for name, probe in self._probes.items()]
-        return [Check(name, reason is None, reason) for name, reason in found]
+        found = [(name, probe(), vital) for name, (probe, vital) in self._probes.items()]
+        return [Check(name, reason is None or not vital, reason) for name, reason, vital in found]
 
     @property
     def ready(self) -> bool:

@@ -147,6 +147,7 @@ class Node:
             alarm=self.alarm.ring,
         )
         mover = DeadLetterMover(self.database, self.broker, self.catalog, self.relay.poke)
+        self.health.watch("Dead letters", mover.trouble, vital=False)
         return [self.incarnation, listener, wakeups, mover]
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -337,6 +337,19 @@ async def test_one_that_a_database_refuses_with_an_outages_words_holds_up_no_oth
     await eventually(lambda: house.mover.trouble() is not None, deadline=10)
     await house.mover.stop()
     await house.holds(f"{CREATED}.dead", 1)
+
+
+async def test_the_health_page_tells_of_letters_that_cannot_be_kept(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mood = Moody(monkeypatch, b"bad")
+    await house.bury(CREATED, b"bad")
+    await house.serve()
+    assert house.node is not None
+    health, told = house.node.health, "1 dead letter cannot be kept and stays with the broker: see the log"
+    await eventually(lambda: ("Dead letters", True, told) in map(astuple, health.checks()), deadline=10)
+    mood.bad.clear()
+    await eventually(lambda: ("Dead letters", True, None) in map(astuple, health.checks()), deadline=10)
 
 
 async def test_while_the_database_is_away_nothing_is_put_aside(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
