@@ -16,9 +16,9 @@ from app.errors import RetryLater
 log = logging.getLogger("orchestrix.lifecycle")
 
 
-def backoff(failures: int) -> float:
-    """Seconds to wait after that many failures in a row: 0.1 s, doubled up to 5 s, with jitter."""
-    return clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6)))
+def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
+    """Seconds to wait after that many failures in a row: `first`, doubled up to `longest`, with jitter."""
+    return clock.uniform(first / 2, min(longest, first * 2 ** min(failures, 6)))
 
 
 def settle_memory() -> None:

@@ -11,10 +11,11 @@ from typing import Final
 
 from app import clock
 from app.broker.port import Delivery
+from app.lifecycle import backoff
 
 log = logging.getLogger("orchestrix.dead_letters")
 
-FIRST_PAUSE: Final = 1.0
+FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 """Seconds between two tries of one letter: doubled each time."""
 CROWDED_PAUSE: Final = 5.0
@@ -71,8 +72,8 @@ class Unkept:
             self._failures.clear()
         content = _content(letter)
         failures = self._failures[content] = self._failures.get(content, 0) + 1
-        pause = min(FIRST_PAUSE * 2 ** min(failures - 1, 10), LONGEST_PAUSE)
-        self._held[key_of(letter)] = _Held(letter, clock.monotonic(), clock.uniform(pause / 2, pause))
+        pause = backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)
+        self._held[key_of(letter)] = _Held(letter, clock.monotonic(), pause)
         if self._seldom.may():
             log.error("%s cannot be kept, the last one of %s", self._count(), letter.queue, exc_info=error)
 
