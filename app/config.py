@@ -119,7 +119,6 @@ class OrchestratorSettings(_Group):
     """
 
     batch: int = Field(500, ge=1, le=5000)
-    pace: float = Field(0.02, ge=0, le=0.1)
     claim: float = Field(15.0, ge=1)
     timeouts_per_second: float = Field(50.0, gt=0)
 

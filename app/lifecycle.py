@@ -16,9 +16,9 @@ from app.errors import Deposed, RetryLater
 log = logging.getLogger("orchestrix.lifecycle")
 
 
-def backoff(failures: int) -> float:
-    """Seconds to wait after that many failures in a row: 0.1 s, doubled up to 5 s, with jitter."""
-    return clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6)))
+def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
+    """Seconds to wait after that many failures in a row: `first`, doubled up to `longest`, with jitter."""
+    return clock.uniform(first / 2, min(longest, first * 2 ** min(failures, 6)))
 
 
 def settle_memory() -> None:
@@ -132,27 +132,6 @@ class Wake:
         return True
 
 
-class Pace:
-    """Lets batches begin at least `every` seconds after one another; the first after a pause begins at once.
-
-    So that at medium load a few share a transaction, and at low load nobody waits.
-    """
-
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self._next = 0.0
-
-    async def wait(self) -> None:
-        """Returns when the next batch may begin."""
-        ahead = self._next - clock.monotonic()
-        if ahead > 0:
-            await asyncio.sleep(ahead)
-
-    def begin(self) -> None:
-        """A batch begins."""
-        self._next = clock.monotonic() + self._every
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """How one component is; `reason` says what is wrong with it."""
@@ -163,21 +142,24 @@ class Check:
 
 
 class Health:
-    """What the health pages read: a component is healthy while its probe returns None."""
+    """What the health pages read: a component is healthy while its probe returns None, or if it is not vital."""
 
     def __init__(self) -> None:
-        self._probes: dict[str, Callable[[], str | None]] = {}
+        self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
         self.started = False
         self.draining = False
 
-    def watch(self, component: str, probe: Callable[[], str | None]) -> None:
-        """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block."""
-        self._probes[component] = probe
+    def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
+        """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.
+
+        What is wrong with a component that is not vital is shown, but keeps no work away.
+        """
+        self._probes[component] = probe, vital
 
     def checks(self) -> list[Check]:
         """Every component, as it is now."""
-        found = [(name, probe()) for name, probe in self._probes.items()]
-        return [Check(name, reason is None, reason) for name, reason in found]
+        found = [(name, probe(), vital) for name, (probe, vital) in self._probes.items()]
+        return [Check(name, reason is None or not vital, reason) for name, reason, vital in found]
 
     @property
     def ready(self) -> bool:

@@ -37,7 +37,9 @@ VERBS = tuple(f"{verb.value}: " for verb in Verb)
 STOPPED = ("terminate: ", "skip: ")
 """Those after which effects may stay, or be missing."""
 AGAIN = "retry "
-"""How the reason of a row begins that gives out another attempt, which is sent only when its wait is over."""
+"""How the reason of a row begins that gives out another attempt, which is sent only when its wait is over.
+
+An edit of what is paused gives out one too, which is sent when that ends."""
 APP_TABLES = ("apps", "app_name", "app_state_history", "app_id")
 OTHER_TABLES = ("saga_instances", "saga_instances.key", "saga_history", "instance_id")
 
@@ -99,8 +101,9 @@ class Row:
         and what a person has taken back or held until then."""
         found = set()
         for owing, ending in self._reigns():
-            last = ending is None
-            if (owing.reason.startswith(AGAIN) and not last) or any(one.asked for one in self._during(owing, ending)):
+            later = self._during(owing, ending)
+            waits = owing.reason.startswith((AGAIN, f"{Verb.EDIT.value}: "))
+            if (waits and later) or any(one.asked for one in later):
                 found.add(owing.command_id or "")
         return found
 

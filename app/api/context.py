@@ -14,7 +14,7 @@ from app.jobs.timetable import Timetable
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
-from app.orchestration.requests import StartRequest, StartResult
+from app.orchestration.requests import IdempotencyKey, Repeated, StartRequest, StartResult
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
 
@@ -37,7 +37,10 @@ class Control(Protocol):
     """Does what a person asks of a saga. A caller that goes away does not undo what it has asked for."""
 
     async def act(self, action: Action) -> Acted:
-        """Raises `NotFound`, `RefusedVerb`, `VersionMismatch`, `BadData`, `Invalid`, `Unavailable`."""
+        """Raises `NotFound`, `RefusedVerb`, `VersionMismatch`, `BadData`, `Unavailable` and `OutcomeUnknown`."""
+
+    async def act_once(self, action: Action, key: IdempotencyKey) -> Acted | Repeated:
+        """The same, with the stored answer where `key` has one."""
 
 
 class Explanation(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -11,20 +11,24 @@ from starlette.responses import Response
 from app.api import views
 from app.api.bodies import bad_data, parsed, read_object
 from app.api.demands import DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
-from app.api.headers import if_match
+from app.api.headers import CORRELATION, correlation_id, if_match
+from app.api.idempotency import key_of, repeated
 from app.api.kinds import Kind, KindOf, instance_id
 from app.api.parameters import Parameter
 from app.api.problems import Problem, bad_parameter, invalid_body, not_found
 from app.api.routes import Call, Handler, Route
 from app.api.schemas import WhyBody
-from app.api.shared import SHOWN, header, json_of
+from app.api.shared import KEY, REPEATED, SHOWN, header, json_of
 from app.api.start import JSON
 from app.errors import Invalid, NotFound
 from app.orchestration.actions import Acted, Action, VersionMismatch
+from app.orchestration.requests import IdempotencyKey, Repeated
+from app.persistence.idempotency import StoredAnswer
 from sagas.engine.asks import Ask, RefusedVerb, Verb
 from sagas.engine.control import BadAsk
 from sagas.engine.definition import BadData
 from sagas.engine.messages import dump
+from sagas.engine.state import Instance
 
 NO_REASON: Final = "no reason was given"
 DRY_RUN: Final = Parameter(
@@ -32,7 +36,16 @@ DRY_RUN: Final = Parameter(
 )
 REASON: Final = Parameter("reason", "Why; it stands in the history. May be in the body instead.")
 IF_MATCH: Final = header("If-Match", "Only if the version is still this one: the ETag that was last seen.")
-PROBLEMS: Final = ("not_found", "bad_parameter", "illegal_transition", "version_mismatch", "unavailable")
+PROBLEMS: Final = (
+    "not_found",
+    "bad_parameter",
+    "illegal_transition",
+    "version_mismatch",
+    "idempotency_in_flight",
+    "idempotency_key_reused",
+    "unavailable",
+    "outcome_unknown",
+)
 BODY_PROBLEMS: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid_body")
 
 
@@ -105,9 +118,9 @@ def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any], pr
     """The calls about one instance below `path`; they answer a `model`, or a `preview` where nothing is to change."""
     one = f"{path}/{{id}}"
     shapes = {"anyOf": [_reference(model), _reference(preview)]}
-    done = json_of(model, "As it is from now on; with `dryRun`, as it would be.", SHOWN)
+    done = json_of(model, "As it is from now on; with `dryRun`, as it would be.", {**SHOWN, **REPEATED})
     done["content"]["application/json"]["schema"] = shapes
-    more: dict[str, Any] = {"tag": tag, "headers": (IF_MATCH,), "answers": {200: done}}
+    more: dict[str, Any] = {"tag": tag, "headers": (KEY, IF_MATCH), "answers": {200: done}}
 
     def route(verb: _Verb) -> Route:
         handler, problems = _asking(kind_of, verb), (*PROBLEMS, *BODY_PROBLEMS)
@@ -144,8 +157,9 @@ def of_one(tag: str, path: str, noun: str, kind_of: KindOf, model: type[Any], pr
 def _asking(kind_of: KindOf, verb: _Verb) -> Handler:
     async def ask(call: Call) -> Response:
         target = _Target.of(call, kind_of)
-        demand = parsed(verb.body, await read_object(call.request))
-        return await _act(call, target, demand.ask(verb.verb, call.actor))
+        body = await read_object(call.request)
+        demand = parsed(verb.body, body)
+        return await _act(call, target, demand.ask(verb.verb, call.actor), body)
 
     return ask
 
@@ -153,7 +167,8 @@ def _asking(kind_of: KindOf, verb: _Verb) -> Handler:
 def _withdrawing(kind_of: KindOf) -> Handler:
     async def withdraw(call: Call) -> Response:
         target = _Target.of(call, kind_of)
-        return await _act(call, target, Ask(Verb.CANCEL_DEADLINE, call.actor, await reason_of(call)))
+        reason = await reason_of(call)
+        return await _act(call, target, Ask(Verb.CANCEL_DEADLINE, call.actor, reason), {"reason": reason})
 
     return withdraw
 
@@ -205,14 +220,34 @@ def _explaining(kind_of: KindOf) -> Handler:
     return explain
 
 
-async def _act(call: Call, target: _Target, ask: Ask) -> Response:
+async def _act(call: Call, target: _Target, ask: Ask, body: Mapping[str, Any]) -> Response:
+    """Does it, or tells what it would do. `body` is what the client sent, for its key."""
     kind = target.kind
+    key = key_of(
+        call.request, call.actor, body, lambda instance, fingerprint: _stored(call, kind, instance, fingerprint)
+    )
     with _refusals(kind, target.id, *(["data"] if ask.verb is Verb.EDIT else [])):
         action = Action(kind.saga.name, target.id, ask, target.version, target.dry_run)
-        acted = await call.context.control.act(action)
+        acted = await _done(call, action, key)
+    if not isinstance(acted, Acted):
+        return repeated(acted)
     if target.dry_run:
         return Response(dump(_preview(kind, acted)), media_type=JSON)
-    return Response(dump(kind.view(acted.instance)), headers={"ETag": views.etag(acted.instance)}, media_type=JSON)
+    return Response(dump(kind.view(acted.instance)), headers=_headers(call, acted.instance))
+
+
+async def _done(call: Call, action: Action, key: IdempotencyKey | None) -> Acted | Repeated:
+    if key is None or action.dry_run:  # what changes nothing is answered anew each time
+        return await call.context.control.act(action)
+    return await call.context.control.act_once(action, key)
+
+
+def _stored(call: Call, kind: Kind, instance: Instance, fingerprint: str) -> StoredAnswer:
+    return StoredAnswer(fingerprint, 200, _headers(call, instance), dump(kind.view(instance)))
+
+
+def _headers(call: Call, instance: Instance) -> dict[str, str]:
+    return {"Content-Type": JSON, "ETag": views.etag(instance), CORRELATION: correlation_id(call.request)}
 
 
 def _preview(kind: Kind, acted: Acted) -> dict[str, Any]:

@@ -10,15 +10,17 @@ from hashlib import sha256
 from typing import Any, Final
 
 from starlette.requests import Request
+from starlette.responses import Response
 
-from app.api.problems import bad_header
-from app.orchestration.requests import IdempotencyKey
+from app.api.problems import Problem, bad_header
+from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Repeated, Replayed
 from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import dump
 from sagas.engine.state import Instance
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
+RETRY_SOON: Final = {"Retry-After": "1"}
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
@@ -62,6 +64,18 @@ def mark_of(request: Request, actor: str, body: Mapping[str, Any]) -> Mark | Non
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
     return Mark(sha256(dump([actor, *place])).hexdigest(), key, fingerprint)
+
+
+def repeated(result: Repeated) -> Response:
+    """What is answered to a key that came before: the stored answer. Raises `Problem` 409 or 422."""
+    match result:
+        case Replayed(answer):
+            return Response(answer.body, answer.status, {**answer.headers, REPLAYED: "true"})
+        case KeyReused():
+            raise Problem("idempotency_key_reused", "This Idempotency-Key came before, with another request.")
+        case InFlight():
+            detail = "The request with this key is still being worked on."
+            raise Problem("idempotency_in_flight", detail, headers=RETRY_SOON)
 
 
 def plain_key(value: str) -> str:

@@ -13,14 +13,14 @@ from app.api.bodies import parsed, read_object
 from app.api.control import BODY_PROBLEMS
 from app.api.demands import Demand
 from app.api.headers import CORRELATION, correlation_id, matches
-from app.api.idempotency import REPLAYED, mark_of
+from app.api.idempotency import REPLAYED, RETRY_SOON, mark_of
 from app.api.job_schemas import JobBody, JobPage, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter
 from app.api.problems import Problem, bad_parameter
 from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, header, json_of, page
-from app.api.start import JSON, RETRY_SOON
+from app.api.start import JSON
 from app.api.views import moment, perhaps
 from app.domain.jobs import STATES, Attempt, Job
 from app.errors import Conflict

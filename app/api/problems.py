@@ -54,7 +54,9 @@ CODES: Final[Mapping[str, Kind]] = {
 
 _CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
-_REPEAT: Final = "Repeat the request with the Idempotency-Key that it had, or look for the name before you try again."
+_REPEAT: Final = (
+    "If the request had an Idempotency-Key, repeat it with that one; if not, look first whether it has happened."
+)
 
 
 class Problem(Exception):

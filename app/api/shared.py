@@ -23,12 +23,13 @@ def header(name: str, about: str, schema: Mapping[str, Any] | None = None) -> di
     return {"name": name, "in": "header", "description": about, "schema": schema or {"type": "string"}}
 
 
+KEY: Final = header(
+    HEADER,
+    "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.",
+    {"type": "string", "maxLength": 255},
+)
 START_HEADERS: Final = (
-    header(
-        HEADER,
-        "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.",
-        {"type": "string", "maxLength": 255},
-    ),
+    KEY,
     header(
         "X-Correlation-ID",
         "Carried by every command and event; a UUID by default.",
@@ -49,10 +50,11 @@ START_PROBLEMS: Final = (
     "outcome_unknown",
 )
 SHOWN: Final = {"ETag": {"description": "The version in quotes.", "schema": {"type": "string"}}}
+REPEATED: Final = {REPLAYED: {"description": "`true` for a stored answer.", "schema": {"type": "string"}}}
 _STARTED: Final = {
     **SHOWN,
     "Location": {"description": "Where it is from now on.", "schema": {"type": "string"}},
-    REPLAYED: {"description": "`true` for a stored answer.", "schema": {"type": "string"}},
+    **REPEATED,
 }
 
 

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from app.api.access import ANONYMOUS
 from app.api.bodies import checked_data
 from app.api.headers import CORRELATION, correlation_id, trace_context
-from app.api.idempotency import REPLAYED, key_of
+from app.api.idempotency import key_of, repeated
 from app.api.kinds import Kind
 from app.api.problems import Problem
 from app.api.routes import Call
 from app.api.views import etag
-from app.orchestration.requests import InFlight, KeyReused, Replayed, Started, StartRequest, StartResult, Taken
+from app.orchestration.requests import Started, StartRequest, StartResult, Taken
 from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import dump
 from sagas.engine.state import Instance
@@ -55,20 +55,11 @@ def _answer(kind: Kind, wish: Wish, result: StartResult) -> Response:
     match result:
         case Started(instance):
             return Response(_body(kind, instance), headers=_headers(kind, instance))
-        case Replayed(answer):
-            return Response(answer.body, answer.status, {**answer.headers, REPLAYED: "true"})
         case Taken(existing):
             link = kind.link(existing) if existing is not None else None
             raise Problem("already_exists", f"There is one named {wish.key!r} already.", existing=link)
-        case KeyReused():
-            raise Problem("idempotency_key_reused", "This Idempotency-Key came before, with another request.")
-        case InFlight():
-            raise Problem(
-                "idempotency_in_flight", "The request with this key is still being worked on.", headers=RETRY_SOON
-            )
-
-
-RETRY_SOON: Final = {"Retry-After": "1"}
+        case _:
+            return repeated(result)
 
 
 def _stored(kind: Kind, instance: Instance, fingerprint: str) -> StoredAnswer:

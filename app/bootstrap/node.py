@@ -179,10 +179,10 @@ class Node:
             self.catalog,
             node=self.name,
             batch=tuned.batch,
-            pace=tuned.pace,
             alarm=self.alarm.ring,
         )
         mover = DeadLetterMover(self.database, self.broker, self.catalog, self.relay.poke)
+        self.health.watch("Dead letters", mover.trouble, vital=False)
         return [self.incarnation, listener, wakeups, mover]
 
 
@@ -201,7 +201,7 @@ def build_node(
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
     alarm = Alarm()
-    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace, alarm=alarm.ring)
+    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring)
     return Node(
         name=name,
         settings=settings,

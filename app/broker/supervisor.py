@@ -22,6 +22,8 @@ log = logging.getLogger("orchestrix.broker")
 
 STEADY_AFTER: Final = 5.0
 """Seconds that a link must have lived for the next reconnect to be quick again."""
+SILENCE: Final = 1.75
+"""Heartbeats without a word after which the broker is given up. It sends two in each, so three are missing then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +180,13 @@ class Supervisor:
     def _patience(self, session: Session) -> float | None:
         """Seconds until the quieter link may be dead: who looks now and then finds that out half a heartbeat late."""
         heard_at = min(link.heard_at for link in session.links)
-        return max(0.1, heard_at + 2 * self._heartbeat - clock.monotonic()) if self._heartbeat else None
+        return max(0.1, heard_at + SILENCE * self._heartbeat - clock.monotonic()) if self._heartbeat else None
 
     def _listen(self, session: Session) -> None:
-        """The peer is dead after two missed heartbeats; aio-pika alone would wait for more than three."""
+        """The peer is dead before two heartbeats have passed; aio-pika alone would wait for more than three."""
         for link in session.links:
             silent = clock.monotonic() - link.heard_at
-            if self._heartbeat and silent >= 2 * self._heartbeat:
+            if self._heartbeat and silent >= SILENCE * self._heartbeat:
                 link.abort(f"nothing heard from the broker for {silent:.0f} s")
 
     def _down(self, reason: str) -> None:

@@ -250,6 +250,11 @@ def _add_verb(command: argparse.ArgumentParser) -> None:
     add_reason(command)
     command.add_argument("--dry-run", action="store_true", help="only tell what would happen")
     command.add_argument("--if-version", type=whole(*_VERSION), metavar="N", help="only if it is still at this version")
+    command.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="asking again with the same key does nothing more, but gives the same answer (a fresh one)",
+    )
     add_client(command)
 
 

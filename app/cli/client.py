@@ -111,7 +111,7 @@ class Api:
         """An answer that does not end. A read raises `TimeoutError` after `silence` seconds without a byte."""
         with self._opened("GET", path, None, headers, silence) as response:
             if response.status not in (200, 204):
-                self._refuse(response.status, self._read(response, "GET"), response)
+                self._refuse("GET", response.status, self._read(response, "GET"), response)
             yield response
 
     def _call(
@@ -126,7 +126,7 @@ class Api:
         with self._opened(method, path, body, headers, ANSWER_TIMEOUT + patience) as response:
             content = self._read(response, method)
             if not 200 <= response.status < 300 and response.status not in also:
-                self._refuse(response.status, content, response)
+                self._refuse(method, response.status, content, response)
             return self._parsed(content)
 
     @contextmanager
@@ -197,18 +197,28 @@ class Api:
     def _stranger(self) -> ConfigError:
         return ConfigError(f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL")
 
-    def _refuse(self, status: int, content: bytes, response: http.client.HTTPResponse) -> None:
-        """Raises what the problem (RFC 9457) is about."""
+    def _refuse(self, method: str, status: int, content: bytes, response: http.client.HTTPResponse) -> None:
+        """Raises what the problem (RFC 9457) is about, `OutcomeUnknown` where it may have happened nevertheless."""
         problem: Any = None
         with suppress(ValueError, RecursionError):
             problem = json.loads(content)
         if not isinstance(problem, dict) or not {"title", "detail"} & problem.keys():
             if status in (502, 503, 504):
-                raise Unavailable(f"{self.url} is not ready ({status}): try again in a moment")
+                raise self._not_ready(method, status)
             raise self._stranger()
         wait = response.getheader("Retry-After")
         hint = f" (again in {wait} s)" if wait else self._hint(status)
-        raise _ERRORS.get(status, GiveUp)(_sentence(problem, status) + hint)
+        kind = OutcomeUnknown if problem.get("code") == "outcome_unknown" else _ERRORS.get(status, GiveUp)
+        raise kind(_sentence(problem, status) + hint)
+
+    def _not_ready(self, method: str, status: int) -> Unavailable:
+        """What a server between the API and us says: it need not know what has become of the request."""
+        if method == "GET":
+            return Unavailable(f"{self.url} is not ready ({status}): try again in a moment")
+        return OutcomeUnknown(
+            f"{self.url} is not ready ({status}), and the request may or may not have happened: "
+            "look at it, then try again"
+        )
 
     def _hint(self, status: int) -> str:
         if status not in (401, 403):

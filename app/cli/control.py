@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from app import clock
 from app.cli import exits, output
 from app.cli.sagas import show_instance
-from app.cli.target import api_of, json_object, path_of, reason_of
-from app.errors import Invalid
+from app.cli.target import api_of, json_object, key_header, path_of, reason_of
+from app.errors import Invalid, OutcomeUnknown
 
 _CALLS = {"edit": ("PATCH", ""), "extend": ("PATCH", "/deadline"), "withdraw": ("DELETE", "/deadline")}
 """Method and end of the path, where they are not `POST` and the verb."""
@@ -27,17 +30,20 @@ def why(arguments: argparse.Namespace) -> int:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """A verb: does it, or with `--dry-run` tells what it would do."""
+    """A verb: does it, or with `--dry-run` tells what it would do. Each command has a key of its own."""
     method, suffix = _CALLS.get(arguments.verb, ("POST", f"/{arguments.verb}"))
     body = _body(arguments)
     headers = {} if arguments.if_version is None else {"If-Match": f'"{arguments.if_version}"'}
     path = path_of(arguments, arguments.id) + suffix
-    query = {"dryRun": "true"} if arguments.dry_run else {}
+    key = clock.uuid7() if arguments.idempotency_key is None else arguments.idempotency_key
+    headers |= key_header(key)
     api = api_of(arguments)
     if arguments.dry_run:
-        _show_preview(arguments, api.send(method, path, body, headers, query))
-    else:
-        show_instance(arguments, api.instance_of(api.send(method, path, body, headers)))
+        _show_preview(arguments, api.send(method, path, body, headers, {"dryRun": "true"}))
+        return exits.OK
+    with _repeatable(key):
+        done = api.instance_of(api.send(method, path, body, headers))
+    show_instance(arguments, done)
     return exits.OK
 
 
@@ -67,6 +73,16 @@ def redispatch(arguments: argparse.Namespace) -> int:
     else:
         print(f"commands that are sent again: {output.cell(found.get('redispatched'))}")
     return exits.OK
+
+
+@contextmanager
+def _repeatable(key: str) -> Iterator[None]:
+    """Tells with which key the command can be given again, where nobody knows what became of it."""
+    try:
+        yield
+    except OutcomeUnknown as lost:
+        told = f"{lost}; the same command with --idempotency-key {key} does it at most once"
+        raise OutcomeUnknown(told) from lost
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any
 from app.cli import exits, output
 from app.cli.client import Api
 from app.cli.follow import ENDED, Progress, until_end, watched
-from app.cli.target import APP, api_of, json_object, path_of, words
-from app.errors import Invalid
+from app.cli.target import APP, api_of, json_object, key_header, path_of, words
 
 _FILTERS = {
     "state": "state",
@@ -123,12 +122,8 @@ def name_of(instance: dict[str, Any]) -> str:
 
 
 def idempotency(key: str | None) -> dict[str, str]:
-    """The header for a key. Raises `Invalid`."""
-    if key is None:
-        return {}
-    if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):
-        raise Invalid("--idempotency-key takes 1 to 255 visible ASCII characters")
-    return {"Idempotency-Key": key}
+    """The header for a key, if there is one. Raises `Invalid`."""
+    return {} if key is None else key_header(key)
 
 
 def show_instance(arguments: argparse.Namespace, instance: dict[str, Any]) -> None:

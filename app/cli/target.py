@@ -46,6 +46,13 @@ def json_object(text: str, flag: str) -> dict[str, Any]:
     return found
 
 
+def key_header(key: str) -> dict[str, str]:
+    """The header by which a request is done once, however often it is sent. Raises `Invalid`."""
+    if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):
+        raise Invalid("--idempotency-key takes 1 to 255 visible ASCII characters")
+    return {"Idempotency-Key": key}
+
+
 def reason_of(arguments: argparse.Namespace) -> str:
     """What the user gives as his reason; if none, that it was done by hand, and who was at the keyboard."""
     if arguments.reason is not None:

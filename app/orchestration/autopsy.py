@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +24,9 @@ NO_ROUTE: Final = "unrouted"
 UNKNOWN: Final = "unknown"
 _LONGEST_HEADERS: Final = 16 * 1024
 _LONGEST_NAME: Final = 40
+_LONGEST_CONTEXT: Final = 512
+_LONGEST_SHORT: Final = 255
+"""Bytes of the texts outside of headers and body."""
 _ERRORS: Final[Mapping[str, str]] = {
     DELIVERY_LIMIT: "it came back too often: who took it died, or gave it back",
     "rejected": "who took it refused it",
@@ -79,27 +82,49 @@ def examine(delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
     return Corpse(letter, delivery, _times(delivery), _earlier(delivery), died_at is not None)
 
 
-def renewed(corpse: Corpse) -> Outgoing:
+def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetime) -> DeadLetter:
+    """The letter with another body, and about the instance that this one names.
+
+    Where it names no correlation id, that of the letter goes with it as before.
+    """
+    fields = _fields(content)
+    body, size, digest = kept(content)
+    return replace(
+        letter,
+        body=body,
+        body_size=size,
+        body_sha256=digest,
+        saga=_saga(catalog, letter.queue, fields),
+        instance_id=_instance(fields),
+        correlation_id=_text(fields, "correlationId") or letter.correlation_id,
+        edited_at=now,
+    )
+
+
+def renewed(delivery: Delivery) -> Outgoing:
     """The same message as if it had just died, for a dead-letter queue that has handed it out too often.
 
-    What the broker wrote about its death cannot be written anew; it is told as whoever buries a message tells it.
+    What the broker wrote about its death cannot be written anew; it is told as whoever buries a message tells it. What
+    is too long to be sent, because it was no UTF-8, is cut.
     """
-    delivery, letter = corpse.delivery, corpse.letter
-    unrouted = letter.queue == UNROUTED
+    queue = source_of(delivery)
+    death, unrouted = _death(delivery, queue), queue == UNROUTED
+    reason, _ = _reason(delivery, queue, death, {})
     told: dict[str, str | int] = {}
     for name in ("traceparent", "tracestate", REDRIVEN):
         value = delivery.headers.get(name)
-        told |= {name: value} if isinstance(value, str) else {}
+        told |= {name: value[:_LONGEST_CONTEXT]} if isinstance(value, str) else {}
     if not unrouted:
-        told |= {"x-reason": letter.reason, "x-routing-key": letter.routing_key, DELIVERIES: letter.deliveries}
+        told |= {"x-reason": reason[:500], "x-routing-key": _routing_key(delivery, queue)[:255]}
+        told |= {DELIVERIES: _deliveries(delivery, reason)}
     return Outgoing(
         exchange=EVENTS if unrouted else DEAD,
-        routing_key=letter.routing_key if unrouted else letter.queue,
+        routing_key=_short(delivery.routing_key if unrouted else queue),
         body=delivery.body,
-        message_id=delivery.message_id or clock.uuid7(),
-        correlation_id=delivery.correlation_id,
-        type=delivery.type,
-        timestamp=letter.died_at,
+        message_id=_name(delivery.message_id),
+        correlation_id=_short(delivery.correlation_id or ""),
+        type=_short(delivery.type or ""),
+        timestamp=_time(death),
         headers=told,
     )
 
@@ -111,9 +136,23 @@ def source_of(delivery: Delivery) -> str:
     return delivery.queue.removesuffix(".dead")
 
 
+def _short(text: str) -> str:
+    return text.encode()[:_LONGEST_SHORT].decode(errors="ignore")
+
+
+def _name(told: str | None) -> str:
+    """A message id that stays the same however often the message is put back."""
+    if not told:
+        return clock.uuid7()
+    return told if _short(told) == told else clock.named_uuid(told.encode())
+
+
 def _identity(delivery: Delivery, queue: str, digest: str, died_at: datetime | None) -> str:
-    """The same for every copy of one message. Those without an id are told apart by the time of their death."""
-    told = delivery.message_id or (died_at.isoformat() if died_at else "")
+    """The same for every copy of one message. Those without an id are told apart by the time of their death.
+
+    The broker tells no time of those that it could not route: their keys tell them apart.
+    """
+    told = delivery.message_id or (died_at.isoformat() if died_at else delivery.routing_key)
     return clock.named_uuid(*(part.encode(errors="replace") for part in (queue, told, digest)))
 
 
@@ -156,7 +195,8 @@ def _failure(queue: str, fields: Mapping[str, Any]) -> str | None:
     error = fields.get("error") if queue == STEP_FAILED else None
     if not isinstance(error, dict):
         return None
-    return ": ".join(str(error[name]) for name in ("type", "message") if error.get(name)) or None
+    told = [error.get(name) for name in ("type", "message")]
+    return ": ".join(str(one) for one in told if one and not isinstance(one, dict | list)) or None
 
 
 def _exchange(delivery: Delivery, queue: str) -> str:

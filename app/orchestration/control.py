@@ -8,12 +8,13 @@ from typing import Any
 
 from app import clock, crash
 from app.errors import Conflict, NotFound
-from app.orchestration import journal
+from app.orchestration import journal, keys
 from app.orchestration.actions import Action, VersionMismatch
 from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
+from app.orchestration.requests import IdempotencyKey, Repeated
 from app.orchestration.watch import Watch
-from app.persistence import audit, instances, moves, outbox
+from app.persistence import audit, idempotency, instances, moves, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
 from app.persistence.pairs import Pair, pair_of
@@ -43,23 +44,41 @@ class Control:
         self._watch = watch
         self._catalog = catalog
         self._alarm = alarm
+        self._keys = keys.Keys(database)
 
     async def act(self, action: Action) -> Acted:
         """What became of it; without history where the effect was there already, or where it was a dry run's.
 
         Raises `NotFound`, `VersionMismatch`, `RefusedVerb`, `BadData`, `Unavailable` (nothing was written) and
-        `OutcomeUnknown`: asking again is safe. A caller that goes away does not undo what it has asked for.
+        `OutcomeUnknown`: then it may have happened, and who asks again may do it twice, as with skip, or with a
+        deadline that is extended. A caller that goes away does not undo what it has asked for.
         """
         return await asyncio.shield(asyncio.ensure_future(self._act(action)))
 
-    async def _act(self, action: Action) -> Acted:
-        acted = await self._database.run(lambda tx: self._write(tx, action))
+    async def act_once(self, action: Action, key: IdempotencyKey) -> Acted | Repeated:
+        """`act`, whose answer is stored for `key` in the same transaction: asking again is safe, and gives it again.
+
+        What is refused stores nothing. A dry run has no key.
+        """
+        doing = self._keys.once(key, lambda: self._act(action, key))
+        return await asyncio.shield(asyncio.ensure_future(doing))
+
+    async def _act(self, action: Action, key: IdempotencyKey | None = None) -> Acted:
+        acted = await self._database.run(lambda tx: self._write_keyed(tx, action, key))
         if acted.history and not action.dry_run:
             crash.point("control.after_commit")
             self._relay.poke()
             self._watch.committed([acted.instance])
             self._alarm([acted.instance])
             journal.committed([acted.instance])
+        return acted
+
+    async def _write_keyed(self, tx: Transaction, action: Action, key: IdempotencyKey | None) -> Acted:
+        if key is None:
+            return await self._write(tx, action)
+        await keys.claim(tx, key)
+        acted = await self._write(tx, action)
+        await idempotency.complete(tx, key.scope, key.key, key.render(acted.instance))
         return acted
 
     async def _write(self, tx: Transaction, action: Action) -> Acted:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from app import crash
 from app.errors import Conflict, NotFound
+from app.orchestration.autopsy import corrected
 from app.orchestration.mover import REDRIVE
 from app.orchestration.redrive import NotSendable, owe, row_of, taken_ids
 from app.persistence import audit, dead_letters
@@ -79,8 +80,10 @@ class DeadLetters:
         return await _to_the_end(self._redrive_all(wanted, by, dry_run))
 
     async def edit(self, id: str, body: bytes, by: By) -> DeadLetter:
-        """Puts `body` in the place of the letter's. Raises `NotFound`, `Invalid` if it is too long, and `Conflict` if
-        the letter was sent again already."""
+        """Puts `body` in the place of the letter's, which is then about the instance that this one names.
+
+        Raises `NotFound`, `Invalid` if it is too long, and `Conflict` if the letter was sent again already.
+        """
         return await _to_the_end(self._database.run(lambda tx: self._edit(tx, id, body, by)))
 
     async def drop(self, id: str, by: By) -> DeadLetter:
@@ -141,10 +144,10 @@ class DeadLetters:
             raise Conflict("it was sent again already: only a letter that is here can be edited")
         if letter.body == body:
             return letter
-        await dead_letters.edit(tx, id, body, self._database.now())
-        before = {"sizeBefore": letter.body_size, "sha256Before": letter.body_sha256}
-        await audit.insert(tx, [self._audited(EDIT, letter, by, before)])
-        return await self._lock(tx, id)
+        await dead_letters.edit(tx, corrected(letter, body, self._catalog, self._database.now()))
+        edited = await self._lock(tx, id)
+        await audit.insert(tx, [self._audited(EDIT, edited, by, _before(letter))])
+        return edited
 
     async def _drop(self, tx: Transaction, id: str, by: By) -> DeadLetter:
         letter = await self._lock(tx, id)
@@ -169,6 +172,17 @@ class DeadLetters:
             instance_id=letter.instance_id,
             detail={"deadLetter": letter.id, "queue": letter.queue, **(more or {})},
         )
+
+
+def _before(letter: DeadLetter) -> dict[str, Any]:
+    """What an edit has changed."""
+    return {
+        "sizeBefore": letter.body_size,
+        "sha256Before": letter.body_sha256,
+        "sagaBefore": letter.saga,
+        "appIdBefore": letter.instance_id,
+        "correlationIdBefore": letter.correlation_id,
+    }
 
 
 def _absent(id: str) -> NotFound:

@@ -13,7 +13,7 @@ from app import clock, crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.errors import Conflict, RetryLater, SchemaMismatch
-from app.lifecycle import Loop, Pace, Wake, backoff
+from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -92,7 +92,6 @@ class EventListener:
         *,
         node: str,
         batch: int,
-        pace: float,
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
     ) -> None:
         self._database = database
@@ -103,7 +102,6 @@ class EventListener:
         self._catalog = catalog
         self._node = node
         self._batch = batch
-        self._pace = Pace(pace)
         self._consumer: Consumer | None = None
         self._busy: list[Received] = []
         self._busy_wake = Wake()
@@ -128,9 +126,7 @@ class EventListener:
     async def _round(self) -> None:
         consumer = self._consumer
         assert consumer is not None
-        await self._pace.wait()
         deliveries = await consumer.receive(self._batch)
-        self._pace.begin()
         crash.point("events.after_receive")
         await self._finish(consumer, [one for one in deliveries if not one.redelivered])
         for one in deliveries:

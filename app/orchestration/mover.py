@@ -16,7 +16,8 @@ from app.errors import RetryLater, SchemaMismatch
 from app.lifecycle import Loop, backoff
 from app.orchestration.autopsy import DELIVERY_LIMIT, Corpse, examine, renewed
 from app.orchestration.outgoing import REDRIVEN
-from app.orchestration.redrive import owe, row_of, taken_ids
+from app.orchestration.redrive import LONGEST_CORRELATION, fitting, owe, row_of, taken_ids
+from app.orchestration.unkept import Key, Seldom, Unkept, key_of
 from app.persistence import audit, dead_letters
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter
@@ -36,6 +37,9 @@ PREFETCH: Final = 16
 WORN: Final = 10
 """So often a dead letter may come back before it is sent anew: some brokers drop what comes back 20 times."""
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
+"""Errors of the database's own, for which no letter is to blame."""
+PATIENCE: Final = 6
+"""After so many of them in a row the database is asked whether it is away at all."""
 REDRIVE: Final = "redrive-dead-letter"
 """The verb under which the audit has what was sent again."""
 _ONCE_MORE: Final = "the delivery limit is no verdict on an event: it is sent once more"
@@ -56,7 +60,8 @@ class DeadLetterMover:
     Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is
     no verdict: an event is sent once more, and of a command its step is told that this try has failed. While the
     database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
-    what comes back too often.
+    what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
+    not help goes to the end of its queue, so that others come.
     """
 
     def __init__(self, database: Database, broker: Broker, catalog: Catalog, poke: Callable[[], None]) -> None:
@@ -65,6 +70,8 @@ class DeadLetterMover:
         self._catalog = catalog
         self._poke = poke
         self._consumer: Consumer | None = None
+        self._unkept = Unkept(PREFETCH // 2)
+        self._seldom = Seldom()
         self._loop = Loop("dead letters", self._round)
 
     async def start(self) -> None:
@@ -80,53 +87,90 @@ class DeadLetterMover:
         if self._consumer is not None:
             await self._consumer.close()
 
+    def trouble(self) -> str | None:
+        """How many letters cannot be kept; None if all can."""
+        return self._unkept.trouble()
+
     async def _round(self) -> None:
+        """What has failed before is tried alone; what the broker may soon drop, or is in the way, is put back anew."""
         consumer = self._consumer
         assert consumer is not None
-        deliveries = await consumer.receive(BATCH)
+        deliveries = await self._next(consumer)
         await self._move(consumer, [one for one in deliveries if not one.redelivered])
-        for one in deliveries:
-            if one.redelivered and not (one.delivery_count >= WORN and await self._renew(consumer, one)):
+        again = [one for one in deliveries if one.redelivered]
+        worn = [one for one in again if one.delivery_count >= WORN]
+        due = self._unkept.due(consumer.alive)
+        stubborn = [one for one in due if self._unkept.is_stubborn(one)]
+        renewed = await self._renew(consumer, [*worn, *stubborn])
+        for one in (*again, *due):
+            if key_of(one) not in renewed:
                 await self._move(consumer, [one])
 
-    async def _renew(self, consumer: Consumer, delivery: Delivery) -> bool:
-        """Puts a fresh copy in the place of one that the broker may soon drop; whether it is there."""
-        [published] = await self._broker.publish([renewed(examine(delivery, self._catalog, self._database.now()))])
-        if published.outcome is not Outcome.CONFIRMED:
-            log.warning("a dead letter of %s has come back often: %s", delivery.queue, published.detail)
-            return False
-        await consumer.acknowledge([delivery])
-        return True
+    async def _next(self, consumer: Consumer) -> list[Delivery]:
+        """What has come; nothing where one that could not be kept is due before."""
+        try:
+            async with asyncio.timeout(self._unkept.wait()):
+                return await consumer.receive(BATCH)
+        except TimeoutError:
+            return []
 
-    async def _move(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+    async def _renew(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> set[Key]:
+        """Puts fresh copies at the ends of their queues in the place of these; which of them are there."""
+        if not deliveries:
+            return set()
+        published = await self._broker.publish([renewed(one) for one in deliveries])
+        pairs = list(zip(deliveries, published, strict=True))
+        done = [one for one, result in pairs if result.outcome is Outcome.CONFIRMED]
+        for one, result in pairs:
+            if result.outcome is not Outcome.CONFIRMED and self._seldom.may():
+                log.warning("a dead letter of %s cannot be put back anew: %s", one.queue, result.detail)
+        for one in done:
+            self._unkept.gone(one)
+        await consumer.acknowledge(done)
+        return {key_of(one) for one in done}
+
+    async def _move(self, consumer: Consumer, deliveries: Sequence[Delivery], failures: int = 0) -> None:
         """Keeps the letters, however long the database is away."""
-        failures = 0
         while batch := [one for one in deliveries if consumer.alive(one)]:
             try:
                 owed = await self._database.run(partial(self._write, batch))
-            except OWN_TROUBLE as away:
-                failures += 1
-                if failures == 1:
-                    log.warning("dead letters wait: %s", away)
-                await asyncio.sleep(backoff(failures))
             except Exception as error:
-                await self._move_apart(consumer, batch, error)
-                return
+                failures += 1
+                if not await self._is_away(error, failures):
+                    await self._move_apart(consumer, batch, error)
+                    return
+                if failures == 1:
+                    log.warning("dead letters wait: %s", error)
+                await asyncio.sleep(backoff(failures))
             else:
                 crash.point("deadletters.after_commit")
                 if owed.rows:
                     self._poke()
+                self._unkept.kept(batch)
                 await consumer.acknowledge(batch)
                 return
 
+    async def _is_away(self, error: Exception, failures: int) -> bool:
+        """Whether the database is to blame. If it answers while it refuses these time and again, they are."""
+        if not isinstance(error, OWN_TROUBLE):
+            return False
+        if failures < PATIENCE or isinstance(error, SchemaMismatch):
+            return True
+        try:
+            await self._database.ping()
+        except Exception:
+            return True
+        return False
+
     async def _move_apart(self, consumer: Consumer, batch: Sequence[Delivery], error: Exception) -> None:
-        """One of them cannot be kept: halves, until it is alone. It stays unacknowledged, so that nothing is lost."""
+        """One of them cannot be kept: halves, until it is alone. It stays unacknowledged and is tried again later."""
         middle = len(batch) // 2
         if middle:
-            await self._move(consumer, batch[:middle])
-            await self._move(consumer, batch[middle:])
+            known = PATIENCE - 1 if isinstance(error, OWN_TROUBLE) else 0
+            await self._move(consumer, batch[:middle], known)
+            await self._move(consumer, batch[middle:], known)
         else:
-            log.error("a dead letter of %s cannot be kept and stays there", batch[0].queue, exc_info=error)
+            self._unkept.failed(batch[0], error)
 
     async def _write(self, batch: Sequence[Delivery], tx: Transaction) -> Owed:
         now = self._database.now()
@@ -182,7 +226,7 @@ class DeadLetterMover:
             exchange=EVENTS,
             routing_key=STEP_FAILED,
             type=STEP_FAILED,
-            correlation_id=command.correlation_id[:128],
+            correlation_id=fitting(command.correlation_id, LONGEST_CORRELATION) or "",
             body=dump(_failure(id, command)),
             timeout_ms=0,
             created_at=letter.recorded_at,

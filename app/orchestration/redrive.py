@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final
@@ -10,18 +11,22 @@ from uuid import UUID
 from app.broker.topology import COMMANDS, DEAD, EVENTS, UNROUTED
 from app.errors import Conflict
 from app.orchestration.outgoing import REDRIVEN
-from app.persistence import outbox
+from app.persistence import dead_letters, outbox
 from app.persistence.dead_letters import DeadLetter
 from app.persistence.engine import Transaction
 from app.persistence.outbox import OutboxRow
 from sagas.engine.catalog import Catalog
 
+log = logging.getLogger("orchestrix.dead_letters")
+
 LONGEST_ID: Final = 36
 _LONGEST_NAME: Final = 255
 _LONGEST_TYPE: Final = 110
-_LONGEST_CORRELATION: Final = 128
+LONGEST_CORRELATION: Final = 128
 _LONGEST_PARENT: Final = 64
 _LONGEST_STATE: Final = 512
+_UNNAMED: Final = 65
+"""The last bits of a letter's id, which its row does not name: the others fill a whole number of 64 bits."""
 
 
 class NotSendable(Conflict):
@@ -53,22 +58,21 @@ def row_of(
     body = letter.body if body is None else body
     if body is None:
         raise NotSendable(f"its body of {letter.body_size} bytes was too long to be kept: edit it, then send it again")
-    own = letter.message_id
     return OutboxRow(
-        id=own if own and len(own.encode()) <= LONGEST_ID and own not in taken else letter.id,
+        id=_own_id(letter, taken) or letter.id,
         saga=REDRIVEN,
-        instance_id=UUID(letter.id).int >> 65,
+        instance_id=UUID(letter.id).int >> _UNNAMED,
         version=0,
         n=letter.redriven + 1,
         exchange=exchange,
         routing_key=key,
         type=key[:_LONGEST_TYPE],
-        correlation_id=_fitting(letter.correlation_id, _LONGEST_CORRELATION) or "",
+        correlation_id=fitting(letter.correlation_id, LONGEST_CORRELATION) or "",
         body=body,
         timeout_ms=0,
         created_at=now,
-        traceparent=_fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
-        tracestate=_fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
+        traceparent=fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
+        tracestate=fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
     )
 
 
@@ -87,5 +91,24 @@ async def owe(tx: Transaction, rows: Collection[OutboxRow]) -> None:
     await outbox.insert(tx, list(rows), claimed_by=REDRIVEN, lease_s=-1.0)
 
 
-def _fitting(value: Any, longest: int) -> str | None:
+async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
+    """Deletes a row that the broker refuses for good; the letter that it was to send again is open again, and says why.
+
+    The letter of a command whose failure is refused has never been closed. Of its row nothing is left but the log.
+    """
+    low = row.instance_id << _UNNAMED
+    among = str(UUID(int=low)), str(UUID(int=low | (1 << _UNNAMED) - 1))
+    if not await dead_letters.refused(tx, among, row.n, detail):
+        log.error("%s %s is lost (correlation id %r): no letter waits for it", row.type, row.id, row.correlation_id)
+    await outbox.delete(tx, [row.id], claimed_by=row.claimed_by)
+
+
+def _own_id(letter: DeadLetter, taken: Collection[str]) -> str | None:
+    """What the message was called, if its row can be. Some databases do not tell a space at the end from none."""
+    own = fitting(letter.message_id, LONGEST_ID)
+    return own if own is not None and own == own.rstrip() and own not in taken else None
+
+
+def fitting(value: Any, longest: int) -> str | None:
+    """`value` if it is a text of at most `longest` bytes; None for what would have to be cut."""
     return value if isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= longest else None

@@ -14,8 +14,8 @@ from app.broker.port import Broker, LinkState, Outcome, Published, Topology
 from app.broker.topology import from_json, once_each
 from app.errors import ConfigError, RetryLater
 from app.lifecycle import Loop, Wake
-from app.orchestration import journal
-from app.orchestration.outgoing import message_of
+from app.orchestration import journal, redrive
+from app.orchestration.outgoing import REDRIVEN, message_of
 from app.persistence import history, instances, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.outbox import OutboxRow
@@ -273,6 +273,9 @@ class OutboxRelay:
         await self._database.run(lambda tx: self._set_aside(tx, row, detail))
 
     async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:
+        if row.saga == REDRIVEN:  # what no saga owes waits for a person among the dead letters
+            await redrive.refused(tx, row, detail)
+            return
         pair = pair_of(row.saga)
         instance = await instances.lock_one(tx, pair, row.instance_id)
         if instance is None or instance.command_id != row.id or not instance.live:

@@ -9,12 +9,22 @@ from app.persistence.idempotency import StoredAnswer
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start
 
-__all__ = ["IdempotencyKey", "InFlight", "KeyReused", "Replayed", "StartRequest", "StartResult", "Started", "Taken"]
+__all__ = [
+    "IdempotencyKey",
+    "InFlight",
+    "KeyReused",
+    "Repeated",
+    "Replayed",
+    "StartRequest",
+    "StartResult",
+    "Started",
+    "Taken",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A client's key. `render` makes the answer that is stored in the start's own transaction."""
+    """A client's key. `render` makes the answer that is stored in the transaction which does what was asked."""
 
     scope: str
     key: str
@@ -62,4 +72,6 @@ class InFlight:
     """A request with this key has not ended yet."""
 
 
-StartResult = Started | Taken | Replayed | KeyReused | InFlight
+Repeated = Replayed | KeyReused | InFlight
+"""What is answered to a key that came before, or that somebody else has just now."""
+StartResult = Started | Taken | Repeated

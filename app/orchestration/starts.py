@@ -7,21 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from app import clock, crash
-from app.errors import Conflict, Contention, NotFound, RetryLater, Unavailable
-from app.lifecycle import Loop, Pace, Wake
+from app.errors import Contention, NotFound, RetryLater, Unavailable
+from app.lifecycle import Loop, Wake
 from app.orchestration import journal
+from app.orchestration.keys import Keys, KeyTaken
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import (
-    IdempotencyKey,
-    InFlight,
-    KeyReused,
-    Replayed,
-    Started,
-    StartRequest,
-    StartResult,
-    Taken,
-)
+from app.orchestration.requests import IdempotencyKey, InFlight, Started, StartRequest, StartResult, Taken
 from app.orchestration.watch import Watch
 from app.persistence import idempotency, instances, moves
 from app.persistence.engine import Database, Transaction
@@ -34,8 +26,6 @@ from sagas.engine.orders import Moved
 from sagas.engine.state import Instance
 from sagas.engine.transition import numbered, start
 
-KEY_WAIT = 2.0
-"""Seconds that a request waits for another one with its key."""
 CLOSED = Unavailable("this node takes no requests: it is starting or stopping")
 
 
@@ -43,16 +33,6 @@ CLOSED = Unavailable("this node takes no requests: it is starting or stopping")
 class _Asked:
     request: StartRequest
     answer: asyncio.Future[StartResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-
-@dataclass(slots=True)
-class _KeyLock:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-
-
-class _KeyTaken(Conflict):
-    """Another request with this key has committed first."""
 
 
 class Starter:
@@ -70,7 +50,6 @@ class Starter:
         *,
         node: str,
         batch: int,
-        pace: float,
         alarm: Callable[[Iterable[Instance]], None] = lambda _begun: None,
     ) -> None:
         self._database = database
@@ -80,10 +59,9 @@ class Starter:
         self._watch = watch
         self._node = node
         self._batch = batch
-        self._pace = Pace(pace)
         self._queue: list[_Asked] = []
         self._arrived = Wake()
-        self._keys: dict[tuple[str, str], _KeyLock] = {}
+        self._keys = Keys(database)
         self._taking = False
         self._loop = Loop("starts", self._round)
         self._committing: asyncio.Task[None] | None = None
@@ -124,10 +102,8 @@ class Starter:
     async def _round(self) -> None:
         if not self._queue:
             await self._arrived.wait(None)
-        await self._pace.wait()
         batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
         if batch:
-            self._pace.begin()
             self._committing = asyncio.create_task(self._commit(batch), name="start batch")
             await asyncio.shield(self._committing)
 
@@ -196,39 +172,18 @@ class Starter:
         return Taken(found.id if found else None)
 
     async def _start_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
-        task = asyncio.create_task(self._one_at_a_time(request, key))
+        task = asyncio.create_task(self._keys.once(key, lambda: self._commit_keyed(request, key)))
         self._keyed.add(task)
         task.add_done_callback(self._keyed.discard)
         return await asyncio.shield(task)
 
-    async def _one_at_a_time(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
-        name = (key.scope, key.key)
-        held = self._keys.setdefault(name, _KeyLock())
-        held.users += 1
-        try:
-            async with asyncio.timeout(KEY_WAIT):
-                await held.lock.acquire()
-        except TimeoutError:
-            return InFlight()
-        else:
-            try:
-                return await self._replayed(key) or await self._commit_keyed(request, key)
-            finally:
-                held.lock.release()
-        finally:
-            held.users -= 1
-            if not held.users:
-                self._keys.pop(name, None)
-
     async def _commit_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
         try:
             one, owed = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
-        except _KeyTaken:
-            return await self._replayed(key) or InFlight()
         except Contention:
             return InFlight()
         if one is None:
-            return await self._replayed(key) or await self._with_existing(request, Taken(None))
+            return await self._keys.answered(key) or await self._with_existing(request, Taken(None))
         crash.point("start.keyed_after_commit")
         self._announce([one], owed)
         return Started(one.instance)
@@ -238,15 +193,8 @@ class Starter:
     ) -> tuple[Moved | None, list[OutboxRow]]:
         (one,), owed = await self._write(tx, [request])
         if one is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(one.instance)):
-            raise _KeyTaken("another request with this key came first")
+            raise KeyTaken("another request with this key came first")
         return one, owed
-
-    async def _replayed(self, key: IdempotencyKey) -> StartResult | None:
-        async with self._database.read() as connection:
-            stored = await idempotency.find(connection, key.scope, key.key)
-        if stored is None:
-            return None
-        return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
 
 
 def _fail(asked: _Asked, error: Exception) -> None:

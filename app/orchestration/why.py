@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from app.broker.port import Broker, LinkState
 from app.errors import NotFound, RetryLater
-from app.persistence import instances, outbox
-from app.persistence.engine import Database
+from app.persistence import audit, instances, outbox
+from app.persistence.audit import AuditRow
+from app.persistence.engine import Connection, Database
 from app.persistence.outbox import OutboxRow
-from app.persistence.pairs import pair_of
+from app.persistence.pairs import APPS, pair_of
+from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
+from sagas.engine.control import allowed
 from sagas.engine.definition import COMPLETED, Saga
 from sagas.engine.orders import NEVER, Out, out
 from sagas.engine.state import PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
+from sagas.engine.undo import with_undo
 
 OVERDUE: Final = 15.0
 """Seconds after its wake-up from which nobody seems to look after a saga."""
@@ -38,7 +42,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the answer is found from. `queue` is (messages, consumers) of the command's queue, None if it is unknown."""
+    """What the answer is found from. `queue` is (messages, consumers) of the command's queue, None if it is unknown.
+
+    `withdrawal` says who has cancelled the deadline, where there is none.
+    """
 
     saga: Saga
     instance: Instance
@@ -46,6 +53,7 @@ class Facts:
     unsent: OutboxRow | None
     trouble: str | None
     queue: tuple[int, int] | None
+    withdrawal: AuditRow | None = None
 
     @property
     def here(self) -> Out | None:
@@ -57,6 +65,11 @@ class Facts:
         """Whole seconds until the wake-up."""
         at = self.instance.wake_at
         return max(0, round((at - self.now).total_seconds())) if at is not None else 0
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether it waits without a deadline."""
+        return self.instance.wake_at is not None and self.instance.wake_at >= NEVER
 
     @property
     def tries(self) -> str:
@@ -89,9 +102,10 @@ class Explainer:
             if known is None or found is None:
                 raise NotFound(f"there is no {saga} {id}")
             rows = await outbox.of_instance(connection, saga, id)
+            withdrawal = await _withdrawal(connection, found)
         unsent = next((row for row in rows if row.id == found.command_id), None)
-        facts = Facts(known, found, self._database.now(), unsent, self._trouble(), await self._queue(known, found))
-        return explain(facts)
+        queue = await self._queue(known, found)
+        return explain(Facts(known, found, self._database.now(), unsent, self._trouble(), queue, withdrawal))
 
     def _trouble(self) -> str | None:
         if self._broker.state is not LinkState.UP:
@@ -108,6 +122,14 @@ class Explainer:
             return None
 
 
+async def _withdrawal(connection: Connection, instance: Instance) -> AuditRow | None:
+    """The last time that a person has cancelled the deadline, where there is none."""
+    if instance.wake_at is None or instance.wake_at < NEVER:
+        return None
+    done = await audit.listing(connection, instance.saga, instance.id)
+    return next((row for row in reversed(done) if row.verb == Verb.CANCEL_DEADLINE.value), None)
+
+
 def explain(facts: Facts) -> Explanation:
     """The first entry of the catalogue that fits."""
     for fits in CATALOGUE:
@@ -115,12 +137,22 @@ def explain(facts: Facts) -> Explanation:
         if found is not None:
             code, sentence, action = found
             instance = facts.instance
-            next_at = instance.wake_at if instance.wake_at is not None and instance.wake_at < NEVER else None
+            next_at = None if facts.unlimited else instance.wake_at
             return Explanation(code, sentence, action, instance.updated_at, next_at)
     raise AssertionError("the last entry fits everything")
 
 
 Found = tuple[str, str, str]
+
+
+def _late(facts: Facts) -> Found | None:
+    if facts.instance.live or facts.here is None:
+        return None
+    sentence = (
+        f"It has failed; {facts.here.step.name} succeeded after that, and its undo was sent and has no answer yet."
+    )
+    action = "Wait; if it stays, see that a worker runs and `redispatch`: the machine does not send it again by itself."
+    return "late_undo", sentence, action
 
 
 def _ended(facts: Facts) -> Found | None:
@@ -136,7 +168,10 @@ def _paused(facts: Facts) -> Found | None:
     if facts.instance.blocker != PAUSED:
         return None
     held = f" A failure is kept until then: {facts.instance.progress.error}." if facts.instance.progress.held else ""
-    return "paused", f"A person has paused it before {facts.work} could end.{held}", "`resume` it, or `cancel` it."
+    step = facts.instance.progress.awaited
+    after = f" It was cancelled, so after that {_coming(facts, step)}." if step is not None else ""
+    end = "`cancel` it" if Verb.CANCEL in allowed(facts.saga, facts.instance) else "`terminate` to undo nothing more"
+    return "paused", f"A person has paused it before {facts.work} could end.{held}{after}", f"`resume` it, or {end}."
 
 
 def _undo_failed(facts: Facts) -> Found | None:
@@ -172,11 +207,26 @@ def _overdue(facts: Facts) -> Found | None:
 
 
 def _awaited(facts: Facts) -> Found | None:
-    step = facts.instance.progress.awaited
-    if step is None:
+    at, step = facts.instance.wake_at, facts.instance.progress.awaited
+    if at is None or step is None:
         return None
-    sentence = f"It is being undone as soon as {step} has answered, at the latest in {facts.seconds} s."
-    return "in_flight", sentence, "Wait, or `terminate` to undo nothing."
+    waits = f"It was cancelled and waits for the answer of {step}"
+    if facts.unlimited:
+        sentence = f"{waits}. It has no deadline: {_withdrawn(facts)}. With the answer {_coming(facts, step)}."
+        return "no_deadline", sentence, f"Wait, {_given(facts)}, or `terminate` to undo nothing."
+    until = f"at the longest until {_moment(at)} (in {facts.seconds} s, or later if the broker goes away)"
+    sooner = f"end the wait sooner with {_extend(facts, '--at TIME')}"
+    return (
+        "in_flight",
+        f"{waits}, {until}; then {_coming(facts, step)}.",
+        f"Wait, {sooner}, or `terminate` to undo nothing.",
+    )
+
+
+def _coming(facts: Facts, awaited: str) -> str:
+    todo = facts.instance.progress.todo
+    names = with_undo(facts.saga, [awaited, *todo])
+    return f"it undoes {', '.join(name if name in todo else f'{name} (unless that has failed)' for name in names)}"
 
 
 def _retry(facts: Facts) -> Found | None:
@@ -219,10 +269,30 @@ def _backlog(facts: Facts) -> Found | None:
 
 
 def _no_deadline(facts: Facts) -> Found | None:
-    if facts.instance.wake_at is None or facts.instance.wake_at < NEVER:
+    if not facts.unlimited:
         return None
-    sentence = f"It waits for {facts.work} (try {facts.tries}) without a deadline, which a person has cancelled."
-    return "no_deadline", sentence, "Wait, set a deadline, `skip` the step or `cancel`."
+    sentence = f"It waits for {facts.work} (try {facts.tries}) and has no deadline: {_withdrawn(facts)}."
+    verbs = allowed(facts.saga, facts.instance)
+    others = "`skip` the step or `cancel`" if Verb.SKIP in verbs else "or `terminate` to undo nothing more"
+    return "no_deadline", sentence, f"Wait, {_given(facts)}, {others}."
+
+
+def _withdrawn(facts: Facts) -> str:
+    who = facts.withdrawal
+    return f"{who.actor} cancelled it at {_moment(who.at)} ({who.reason})" if who else "a person has cancelled it"
+
+
+def _given(facts: Facts) -> str:
+    return f"give it one with {_extend(facts, '--by 5m')}"
+
+
+def _extend(facts: Facts, how: str) -> str:
+    whose = "" if facts.saga.name == APPS.saga else f" --saga {facts.saga.name}"
+    return f"`orchestrix deadlines extend {facts.instance.id}{whose} {how}`"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _working(facts: Facts) -> Found | None:
@@ -231,15 +301,16 @@ def _working(facts: Facts) -> Found | None:
 
 
 CATALOGUE: Final[tuple[Callable[[Facts], Found | None], ...]] = (
+    _late,
     _ended,
     _paused,
     _undo_failed,
     _unsendable,
     _unknown_state,
     _overdue,
-    _awaited,
     _retry,
     _broker_down,
+    _awaited,
     _unsent,
     _no_consumer,
     _backlog,

@@ -87,6 +87,7 @@ After = tuple[datetime, str]
 _FIELDS: Final = tuple(field.name for field in fields(DeadLetter))
 _DEATH: Final = tuple(name for name in _FIELDS if name not in ("id", "redriven", "edited_at"))
 """What a letter that dies again has anew."""
+_EDITED: Final = ("body", "body_size", "body_sha256", "saga", "instance_id", "correlation_id", "edited_at")
 _INSERT: Final = BulkInsert(dead_letters, _FIELDS, key=("id",))
 _LETTER: Final[Select[Any]] = select(*(dead_letters.c[name] for name in _FIELDS))
 _values: Final = attrgetter(*_FIELDS)
@@ -149,17 +150,32 @@ async def lock_one(tx: Transaction, id: str) -> DeadLetter | None:
     return found[0] if found else None
 
 
-async def edit(tx: Transaction, id: str, body: bytes, now: datetime) -> None:
-    """Puts another body in the place of the one that was not understood. Raises `Invalid` for one over 64 KiB."""
-    if len(body) > KEPT:
-        raise Invalid(f"the body has {len(body)} bytes, at most {KEPT} can be kept")
-    text, size, digest = kept(body)
-    await _set(tx, [id], body=text, body_size=size, body_sha256=digest, edited_at=now)
+async def edit(tx: Transaction, letter: DeadLetter) -> None:
+    """Puts the body of `letter`, and whom that speaks of, in the place of what is stored under its id.
+
+    Raises `Invalid` for a body over 64 KiB.
+    """
+    if letter.body_size > KEPT:
+        raise Invalid(f"the body has {letter.body_size} bytes, at most {KEPT} can be kept")
+    stored = dict(zip(_FIELDS, _stored(letter), strict=True))
+    await _set(tx, [letter.id], **{name: stored[name] for name in _EDITED})
 
 
 async def redriven(tx: Transaction, ids: Sequence[str], now: datetime) -> None:
     """Notes that the letters were sent again: they are no longer open."""
     await _set(tx, ids, redriven_at=now, redriven=dead_letters.c.redriven + 1)
+
+
+async def refused(tx: Transaction, among: tuple[str, str], times: int, error: str) -> bool:
+    """Opens the letter that the broker would not take when it was sent again for that many times; whether it did.
+
+    `among` are the lowest and the highest id that it can have. One that has died again since, or was sent again, stays
+    as it is.
+    """
+    table = dead_letters.c
+    that = and_(table.id.between(*among), table.redriven == times, table.redriven_at.is_not(None))
+    change = {"redriven_at": None, "error": cleaned(error, _LENGTHS["error"])}
+    return (await tx.execute(update(dead_letters).where(that).values(change))).rowcount > 0
 
 
 async def drop(tx: Transaction, ids: Sequence[str]) -> int:

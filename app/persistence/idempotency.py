@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import delete, select, tuple_
+from sqlalchemy import delete, select, tuple_, update
 
 from .engine import Connection, Transaction
 from .tables import idempotency_keys
@@ -45,6 +45,21 @@ async def insert(tx: Transaction, scope: str, key: str, answer: StoredAnswer) ->
         "created_at": tx.now(),
     }
     return await tx.dialect.insert_one(tx, idempotency_keys, row)
+
+
+async def claim(tx: Transaction, scope: str, key: str, fingerprint: str) -> bool:
+    """Keeps the place for the answer that `complete` stores later in `tx`; False if the key has one.
+
+    Waits, and raises `Contention`, as `insert` does.
+    """
+    return await insert(tx, scope, key, StoredAnswer(fingerprint, 0, {}, b""))
+
+
+async def complete(tx: Transaction, scope: str, key: str, answer: StoredAnswer) -> None:
+    """Stores the answer to a key that `tx` has claimed."""
+    table = idempotency_keys.c
+    values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
+    await tx.execute(update(idempotency_keys).where(table.scope == scope, table.key == key).values(values))
 
 
 async def purge(tx: Transaction, older_than_s: float = 86400, limit: int = 1000) -> int:

@@ -9,10 +9,10 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Select, func, literal, select
+from sqlalchemy import Select, func, literal, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from sagas.engine.definition import TERMINAL
+from sagas.engine.definition import FAILED, TERMINAL
 from sagas.engine.orders import NEVER, Moved
 from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
 
@@ -201,12 +201,16 @@ async def next_wake(connection: Connection, pair: Pair, sagas: Sequence[str]) ->
 
 
 async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_id: int, limit: int) -> list[Instance]:
-    """Live instances without a blocker that have a command out, by id from behind `after_id`."""
+    """Instances without a blocker that have a command out, by id from behind `after_id`.
+
+    Among them those that have failed and still undo what came too late.
+    """
     table, here = pair.instances, _of(pair, sagas)
     if here is None:
         return []
     # A wake-up is what only the live and unblocked have: the table's check says so.
-    query = _select(pair).where(table.c.id > after_id, table.c.wake_at.is_not(None), table.c.command_id.is_not(None))
+    some = or_(table.c.wake_at.is_not(None), table.c.state == FAILED)
+    query = _select(pair).where(table.c.id > after_id, some, table.c.command_id.is_not(None))
     return _instances(await connection.execute(query.where(*here).order_by(table.c.id).limit(limit)))
 
 

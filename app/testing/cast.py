@@ -104,9 +104,7 @@ class NodeMember(Member):
             health=Health(),
             relay=relay,
             watch=watch,
-            starter=Starter(
-                database, catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace, alarm=alarm.ring
-            ),
+            starter=Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring),
             alarm=alarm,
             database_watch=DatabaseWatch(database, every=PING),
             roles=frozenset(("api", "orchestrator")),

@@ -19,8 +19,9 @@ from app.bootstrap.node import Node
 from app.broker.topology import COMMANDS, EVENTS
 from app.errors import OrchestrixError, RetryLater
 from app.orchestration.actions import Action
-from app.orchestration.requests import Started, StartRequest, Taken
+from app.orchestration.requests import IdempotencyKey, Started, StartRequest, Taken
 from app.persistence import history, instances, schema
+from app.persistence.idempotency import StoredAnswer
 from app.persistence.pairs import pair_of
 from app.testing.answers import When
 from app.testing.cast import Member, NodeMember, Scene, WorkerMember
@@ -31,7 +32,7 @@ from app.testing.memory_broker import MemoryServer
 from app.testing.places import AFTER, BEFORE, OTHER, SENT, Crash, Moment, Passages
 from app.testing.virtual_time import EPOCH, VirtualLoop, VirtualSource, current_process
 from app.testing.work import Work
-from sagas.engine.asks import Acted, Ask
+from sagas.engine.asks import Ask
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import TERMINAL, Saga
 from sagas.engine.state import Change, Instance
@@ -107,6 +108,7 @@ class Stage:
         self._stirred = asyncio.Event()
         self._watching = False
         self._id = 0
+        self._asks = 0
         self._chance = SeededDice(f"{plot.seed}:chance")
         self.chronicle.on_message = self._on_message
         self._work = Work(plot.handlers, plot.whens, self._through, self.chronicle.note)
@@ -147,10 +149,16 @@ class Stage:
         elif isinstance(answer, Taken) and answer.existing is not None:
             self._id = answer.existing
 
-    async def ask(self, ask: Ask) -> Acted:
-        """A person asks something of the saga, again if the node dies meanwhile. Raises what `Control.act` raises."""
+    async def ask(self, ask: Ask) -> None:
+        """A person asks something of the saga, again if the node dies meanwhile; it is done once.
+
+        Raises what `Control.act` raises.
+        """
         self.chronicle.note(ask.actor, f"{ask.verb.value}: {ask.reason}")
-        return await self._asked(lambda node: node.control.act(Action(self.plot.saga.name, self._id, ask)))
+        action = Action(self.plot.saga.name, self._id, ask)
+        self._asks += 1
+        key = IdempotencyKey("story", str(self._asks), ask.verb.value, _stored)
+        await self._asked(lambda node: node.control.act_once(action, key))
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Waits until something holds; False if it does not within so many seconds."""
@@ -293,6 +301,10 @@ class Stage:
         finally:
             log.removeHandler(ears)
             log.propagate = before
+
+
+def _stored(_done: Instance) -> StoredAnswer:
+    return StoredAnswer("", 200, {}, b"")
 
 
 def _memory() -> Path | None:

@@ -47,7 +47,7 @@ def _possible(saga: Saga, instance: Instance) -> set[Verb]:
     if instance.state == FAILED:
         return {Verb.RETRY, Verb.EDIT}
     found = {Verb.TERMINATE}
-    if instance.state not in (COMPENSATING, COMPENSATION_FAILED):
+    if instance.state in saga.path:
         found |= {Verb.CANCEL, *([Verb.SKIP] if saga.step_in(instance.state) else [])}
     found |= _by_wait(instance)
     return found if out(saga, instance) is not None else found - {Verb.RETRY}
@@ -151,7 +151,17 @@ def _edit(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     if data == instance.data:
         return Acted(instance)
     same, row = _stay(saga, instance, ask, tick)
-    return Acted(replace(same, data=data), (row,))
+    edited = _reissued(saga, replace(same, data=data), tick)
+    return Acted(edited, (replace(row, command_id=edited.command_id),))
+
+
+def _reissued(saga: Saga, instance: Instance, tick: Tick) -> Instance:
+    """`instance`, paused, with another attempt if the one that is out may have left: a message never changes."""
+    if instance.blocker != PAUSED or not undo.in_flight(instance) or command_for(saga, instance) is None:
+        return instance
+    former = (instance.command_id,) if instance.command_id else ()
+    earlier = progressed(instance, sent=(*instance.progress.sent, *former), unanswered=True)
+    return replace(earlier, command_id=tick.command_id, attempt=instance.attempt + 1)
 
 
 def merged(data: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,12 +197,15 @@ def _until(at: datetime | None, tick: Tick) -> timedelta | None:
     return None if at is None else max(timedelta(0), at - tick.now)
 
 
-def _freed(instance: Instance, reason: str, tick: Tick) -> Instance:
+def _freed(saga: Saga, instance: Instance, reason: str, tick: Tick) -> Instance:
     """`instance` without its pause, which has cost it no time."""
     rest, run_ms = timedelta(milliseconds=instance.wait_ms), instance.progress.run_ms
     free = progressed(replace(instance, blocker=None), resume=None, held=None, run_ms=None)
     if run_ms is not None:
         free = replace(free, deadline_at=tick.now + timedelta(milliseconds=run_ms))
+    here = out(saga, free)
+    if here is not None and reason != RETRY and not rest:  # it was late before the pause, which is no try's fault
+        rest = here.order.timeout
     free = armed(free, RETRY if reason == RETRY else DEADLINE, rest, tick.now)
     return free if rest < _LONGEST_REST else replace(free, wake_at=NEVER)
 
@@ -200,7 +213,7 @@ def _freed(instance: Instance, reason: str, tick: Tick) -> Instance:
 def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     same, row = _stay(saga, instance, ask, tick)
     reason, held = instance.progress.resume or DEADLINE, instance.progress.held
-    free = _freed(same, reason, tick)
+    free = _freed(saga, same, reason, tick)
     if held is not None:
         judged = fail(saga, free, Failure.from_json(held), tick)
         return _acted(replace(judged, history=(row, *judged.history)))
@@ -226,7 +239,7 @@ def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     names = [step.name for step in undo.possible_effects(saga, instance, current=current)]
     left = undo.with_undo(saga, [*names, instance.progress.awaited or ""])
     reason = f"{ask.verb.value}: {ask.reason}"
-    moved = undo.end(saga, instance, reason, tick, actor=ask.actor, left_behind=left)
+    moved = undo.end(saga, instance, reason, tick, actor=ask.actor, left_behind=left, forced=True)
     return replace(_acted(moved, instance), undo=())
 
 

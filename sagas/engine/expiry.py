@@ -36,7 +36,7 @@ class Rearmed:
 def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
     """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga."""
     if instance.progress.awaited is not None:
-        return _expired(saga, instance, tick, final=False)
+        return _unanswered(saga, instance, around, tick)
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     here = out(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
@@ -51,9 +51,13 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
     return _expired(saga, instance, tick, final=over)
 
 
-def excusable(instance: Instance) -> bool:
-    """Whether it matters how the queue of the command is: not where the wait is no worker's."""
-    return instance.progress.awaited is None and instance.wake_reason != RETRY
+def _unanswered(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
+    """The undo goes on without the answer that it waits for, once that could have been heard."""
+    step = saga.step(instance.progress.awaited or "")
+    heard = around.listening_since + (step.timeout if step is not None else timedelta(0))
+    if heard > tick.now:
+        return Rearmed(_later(instance, BROKER_DOWN, heard - tick.now, tick.now))
+    return _expired(saga, instance, tick, final=False)
 
 
 def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:

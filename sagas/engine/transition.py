@@ -125,9 +125,12 @@ def change(
     )
 
 
-def move(saga: Saga, instance: Instance, target: str, why: Change) -> Instance:
-    """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have."""
-    if instance.state != target and (instance.state, target) not in saga.moves:
+def move(saga: Saga, instance: Instance, target: str, why: Change, *, forced: bool = False) -> Instance:
+    """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have.
+
+    `forced`: by a person, who can end a saga also in a state that only another version of it knows.
+    """
+    if not forced and instance.state != target and (instance.state, target) not in saga.moves:
         raise IllegalTransition(f"saga {saga.name!r} has no move from {instance.state} to {target}")
     return replace(instance, state=target, version=why.version, updated_at=why.at)
 
@@ -151,7 +154,7 @@ def untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> Ignore
 def unrelated(instance: Instance, event: Event) -> Ignored | None:
     """Why the success of the order that is out does not belong to a try of this run, if it does not."""
     if event.causation_id is None:
-        return Ignored("ambiguous") if instance.tries > 1 else None
+        return Ignored("ambiguous") if instance.tries > 1 or instance.progress.sent else None
     if event.causation_id not in (instance.command_id, *instance.progress.sent):
         return Ignored("unknown-causation")
     return None

@@ -108,8 +108,12 @@ def end(
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
     left_behind: tuple[str, ...] = (),
+    forced: bool = False,
 ) -> Moved:
-    """`instance` FAILED. `left_behind` are steps that are not undone: another run's undo will include them."""
+    """`instance` FAILED. `left_behind` are steps that are not undone: another run's undo will include them.
+
+    `forced`: also where its saga knows no way to there.
+    """
     row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
     progress = Progress(
         attempts=all_attempts(saga, instance),
@@ -117,7 +121,8 @@ def end(
         undone=tuple(name for name in instance.progress.undone if name not in left_behind),
         left=left_behind,
     )
-    failed = rested(replace(move(saga, instance, FAILED, row), progress=progress, deadline_at=None))
+    ended = move(saga, instance, FAILED, row, forced=forced)
+    failed = rested(replace(ended, progress=progress, deadline_at=None))
     return Moved(failed, (row,), None)
 
 

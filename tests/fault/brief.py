@@ -19,7 +19,7 @@ from workers.sdk.context import Context
 from workers.sdk.handlers import handles
 
 SECONDS = float(os.environ.get("BRIEF_SECONDS", "0.5"))
-"""How long `tell` may take."""
+"""How long `tell` may take, and `grab` too where it is more than ten."""
 QUICK = RetryPolicy(attempts=3, base=timedelta(milliseconds=50))
 BRIEF = Saga(
     name="brief",
@@ -31,7 +31,7 @@ BRIEF = Saga(
             event="evt.grabbed",
             then="TELLING",
             undo=Compensation(command="cmd.drop", event="evt.dropped", timeout=timedelta(seconds=10), retry=QUICK),
-            timeout=timedelta(seconds=10),
+            timeout=timedelta(seconds=max(10.0, SECONDS)),
             retry=QUICK,
         ),
         Step(

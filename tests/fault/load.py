@@ -15,8 +15,8 @@ import httpx
 from tests.invariants import Ledger
 from tests.support import eventually
 
-UNREADY_WITHIN: Final = 20.0 + 3.0
-"""Seconds in which a node says that its database or broker is away: two heartbeats (I12), with slack."""
+UNREADY_WITHIN: Final = 20.0
+"""Seconds in which a node says that its database or broker is away: two heartbeats (I12)."""
 ANSWER_WITHIN: Final = 30.0
 LIVE_WITHIN: Final = 5.0
 

@@ -173,7 +173,7 @@ class NodeMember(Member):
             health=Health(),
             relay=relay,
             watch=watch,
-            starter=Starter(database, self.world.catalog, relay, watch, node=name, batch=tuned.batch, pace=tuned.pace),
+            starter=Starter(database, self.world.catalog, relay, watch, node=name, batch=tuned.batch),
             database_watch=DatabaseWatch(database, every=20.0),
             roles=frozenset(("api", "orchestrator")),
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,11 +12,19 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
+from app.broker import codec
+from app.broker.port import Delivery
 from app.errors import Invalid
-from app.persistence import dead_letters
+from app.orchestration.autopsy import examine
+from app.orchestration.outgoing import message_of
+from app.orchestration.redrive import owe, row_of, taken_ids
+from app.persistence import dead_letters, outbox
 from app.persistence.dead_letters import KEPT, DeadLetter, DeadLetterFilter, kept
 from app.persistence.engine import Database
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
 
+CREATED = "evt.gitRepoCreated"
 QUEUE = "app.orchestrator.events"
 DIED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -116,6 +126,90 @@ async def test_what_strangers_send_cannot_keep_the_others_out(database: Database
     assert await now(database, letter("good"))
 
 
+async def test_the_widest_letters_fit_everywhere(database: Database) -> None:
+    wide = "\U0001f600"
+    one = letter(
+        "wide",
+        bytes(range(256)) * 256,
+        **dict.fromkeys(("queue", "exchange", "routing_key", "type", "message_id", "correlation_id"), wide * 255),
+        saga=wide * 40,
+        instance_id=2**53 - 1,
+        reason=wide * 500,
+        error=wide * 4000,
+        deliveries=2**53 - 1,
+        headers={
+            wide * 60: wide * 16_000,
+            "int": 2**64 - 1,
+            "float": 1.5,
+            "deep": [[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]],
+        },
+        died_at=datetime(3058, 1, 1, tzinfo=UTC),
+    )
+    await recorded(database, *(replace(one, id=str(uuid5(NAMESPACE_URL, str(n)))) for n in range(100)), one)
+    assert await now(database, one) == one
+    async with database.begin() as tx:
+        await dead_letters.redriven(tx, [one.id], DIED)
+        again = replace(one, died_at=one.died_at + SECOND)
+        await dead_letters.record(tx, [again])
+    assert await now(database, one) == replace(again, redriven=1)
+
+
+async def test_whatever_a_client_has_sent_is_examined_kept_and_sent_again(database: Database) -> None:
+    catalog = Catalog([APP_PROVISIONING])
+    corpses = [examine(one, catalog, DIED) for one in strange_deliveries()]
+    letters = {one.letter.id: one.letter for one in corpses}
+    await recorded(database, *letters.values())
+    async with database.begin() as tx:
+        stored = await dead_letters.lock(tx, list(letters))
+        assert len(stored) == len(corpses)
+        taken = await taken_ids(tx, stored)
+        rows = [row_of(one, catalog, DIED, taken=taken, body=b"{}") for one in stored]
+        await owe(tx, rows)
+        assert await outbox.present(tx, [row.id for row in rows]) == {row.id for row in rows}
+        assert await outbox.pending(tx) == len(rows)
+    for row in rows:
+        assert codec.publish(message_of(row), 1, 4096), "it can be put on the wire"
+
+
+def strange_deliveries() -> Iterator[Delivery]:
+    """What the broker may hand out of dead-letter queues, at its worst."""
+    nul, garbage, wide = "\0" * 255, "\ufffd" * 255, "\U0001f600" * 63
+    texts: dict[str, Any] = {
+        "half": '"\\ud800"',
+        "nul": '"\\u0000"',
+        "long": f'"{wide * 999}"',
+        "list": "[" * 80 + "]" * 80,
+    }
+    for text in texts.values():
+        body = (
+            f'{{"id":{text},"saga":{text},"appId":7,"correlationId":{text},"error":{{"type":{text},"message":{text}}}}}'
+        )
+        yield delivery(body.encode(), routing_key="evt.stepFailed")
+    for word in (nul, garbage, wide):
+        told: dict[str, object] = {"x-reason": word * 9, "x-routing-key": word, "traceparent": word, "tracestate": word}
+        yield delivery(b"\xff\0", message_id=word, correlation_id=word, type=word, headers={**told, word: word})
+        yield delivery(b"\xff\0", queue="orchestrator.unrouted", exchange=word[:60], routing_key=word[:60])
+    for id in ("m-1", "m-1 ", "M-1", "m-1\0", "é", "e\u0301"):  # not all databases would tell them apart
+        yield delivery(id.encode(), message_id=id)
+    death = {"queue": CREATED, "reason": nul, "time": 2**35 - 1, "routing-keys": [nul], "count": 2**64 - 1}
+    yield delivery(b"", headers={"x-death": [death, b"\xff", None], "deep": {"a": [{"b": math.nan, "c": 1.7e308}]}})
+    yield delivery(b'{"a":' * 100_000)
+
+
+def delivery(body: bytes, **more: Any) -> Delivery:
+    """A dead event."""
+    fields: dict[str, Any] = {
+        "queue": f"{CREATED}.dead",
+        "exchange": "orchestrator.dead",
+        "routing_key": CREATED,
+        "message_id": None,
+        "correlation_id": None,
+        "type": None,
+        "headers": {},
+    }
+    return Delivery(body=body, redelivered=False, delivery_count=0, tag=1, session=1, **{**fields, **more})
+
+
 async def test_one_death_told_twice_is_one(database: Database, peer: Database) -> None:
     first = letter("x", reason="first")
     await recorded(database, first, first)
@@ -133,7 +227,7 @@ async def test_who_dies_again_is_open_again(database: Database) -> None:
     first, other = letter("x", reason="first"), letter("y")
     await recorded(database, first, other)
     async with database.begin() as tx:
-        await dead_letters.edit(tx, first.id, b'{"better":1}', DIED + SECOND)
+        await dead_letters.edit(tx, letter("x", b'{"better":1}', edited_at=DIED + SECOND))
     await redriven(database, first, other)
     assert await ids(database, DeadLetterFilter()) == []
     died = DIED + timedelta(hours=2)
@@ -184,17 +278,18 @@ async def test_filters_narrow_together(database: Database) -> None:
 
 
 async def test_an_edited_letter_has_another_body(database: Database) -> None:
-    before, other = letter("x"), letter("y")
+    before, other = letter("x", saga="app", instance_id=1, correlation_id="c-1", message_id="m-1"), letter("y")
     await recorded(database, before, other)
     edited = DIED + timedelta(hours=1)
+    said: dict[str, Any] = {"saga": "order", "instance_id": 2, "correlation_id": "c\0" + "2" * 300, "edited_at": edited}
     async with database.begin() as tx:
         assert await dead_letters.lock_one(tx, before.id) == before
-        await dead_letters.edit(tx, before.id, b'{"a":1}', edited)
+        await dead_letters.edit(tx, letter("x", b'{"a":1}', message_id="m-2", reason="mended", **said))
         with pytest.raises(Invalid, match="65536"):
-            await dead_letters.edit(tx, before.id, b"x" * (KEPT + 1), edited)
+            await dead_letters.edit(tx, letter("x", b"x" * (KEPT + 1), **said))
     body, size, digest = kept(b'{"a":1}')
-    after = replace(before, body=body, body_size=size, body_sha256=digest, edited_at=edited)
-    assert await now(database, before) == after
+    after = replace(before, body=body, body_size=size, body_sha256=digest, **said)
+    assert await now(database, before) == replace(after, correlation_id="c\ufffd" + "2" * 253)
     assert await now(database, other) == other
 
 
@@ -209,6 +304,21 @@ async def test_how_often_a_letter_was_redriven_is_counted(database: Database) ->
         (2, DIED + timedelta(hours=2)),
         (1, DIED + timedelta(hours=2)),
     ]
+
+
+async def test_a_letter_that_the_broker_would_not_take_is_open_again_and_says_why(database: Database) -> None:
+    one, other = letter("x"), letter("y")
+    await recorded(database, one, other)
+    await redriven(database, one)
+    await redriven(database, one, other)
+    among = f"{one.id[:19]}0000-000000000000", f"{one.id[:19]}ffff-ffffffffffff"
+    async with database.begin() as tx:
+        assert not await dead_letters.refused(tx, among, 1, "an older copy")
+        assert await dead_letters.refused(tx, among, 2, "too large\0" + "x" * 5000)
+        assert not await dead_letters.refused(tx, among, 2, "told again")
+        assert not await dead_letters.refused(tx, (other.id, other.id), 0, "was never sent")
+    assert await ids(database, DeadLetterFilter()) == [one.id]
+    assert await now(database, one) == replace(one, redriven=2, error=("too large\ufffd" + "x" * 5000)[:4000])
 
 
 async def test_dropped_letters_are_counted_and_gone(database: Database) -> None:

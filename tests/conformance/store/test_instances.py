@@ -263,6 +263,16 @@ async def test_what_is_owed_comes_in_chunks(database: Database, of: Of) -> None:
     assert seen == [instance.id for instance in begun[3:]]
 
 
+async def test_what_has_failed_owes_the_undo_of_what_came_too_late(database: Database, of: Of) -> None:
+    pair, saga = of
+    one, other = await some(database, 2, pair, saga)
+    late = replace(ended(one), state="FAILED", command_id=one.command_id)
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [(1, late), (1, replace(ended(other), state="FAILED"))])
+    async with database.read() as connection:
+        assert [each.id for each in await instances.owed(connection, pair, [saga], 0, 3)] == [one.id]
+
+
 async def test_nothing_asked_for_is_nothing_found(database: Database, of: Of) -> None:
     pair, _ = of
     async with database.begin() as tx:

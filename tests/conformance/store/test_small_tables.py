@@ -78,6 +78,17 @@ async def test_an_answer_is_stored_once_and_found_again(database: Database) -> N
         assert await idempotency.find(connection, "scope", "KEY") is None
 
 
+async def test_a_key_is_claimed_before_there_is_an_answer(database: Database, peer: Database) -> None:
+    async with database.begin() as tx:
+        assert await idempotency.claim(tx, "scope", "key", ANSWER.fingerprint)
+        assert not await idempotency.claim(tx, "scope", "key", "other")
+        assert await idempotency.claim(tx, "scope", "other", "other")
+        await idempotency.complete(tx, "scope", "key", ANSWER)
+    async with peer.begin() as tx:
+        assert not await idempotency.claim(tx, "scope", "key", ANSWER.fingerprint)
+        assert await idempotency.find(tx, "scope", "key") == ANSWER
+
+
 async def test_of_two_requests_with_one_key_one_is_first(database: Database, peer: Database) -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 

@@ -47,6 +47,13 @@ async def test_a_component_that_is_not_well_makes_503_with_its_reason(world: Wor
         )
 
 
+async def test_what_is_not_vital_is_shown_and_keeps_no_work_away(world: World) -> None:
+    world.health.watch("Dead letters", lambda: "1 dead letter cannot be kept", vital=False)
+    shown = [{"component": "Dead letters", "isHealthy": True, "reason": "1 dead letter cannot be kept"}]
+    assert await health(world) == (200, {"status": "healthy", "checks": shown})
+    assert await health(world, "/ready") == (200, {"status": "ready", "checks": shown})
+
+
 async def test_live_looks_at_nothing(world: World) -> None:
     def probe() -> str:
         raise AssertionError("asked")

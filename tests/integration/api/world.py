@@ -26,7 +26,16 @@ from app.jobs.watch import JobWatch
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
-from app.orchestration.requests import KeyReused, Replayed, Started, StartRequest, StartResult, Taken
+from app.orchestration.requests import (
+    IdempotencyKey,
+    KeyReused,
+    Repeated,
+    Replayed,
+    Started,
+    StartRequest,
+    StartResult,
+    Taken,
+)
 from app.persistence import history, instances
 from app.persistence.engine import Database
 from app.persistence.idempotency import StoredAnswer
@@ -127,7 +136,14 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
+        self.keys: list[IdempotencyKey] = []
         self.answer: Acted | Exception | None = None
+        self.repeated: Repeated | None = None
+
+    async def act_once(self, action: Action, key: IdempotencyKey) -> Acted | Repeated:
+        """The same, or what was laid ready for a key that came before."""
+        self.keys.append(key)
+        return self.repeated or await self.act(action)
 
     async def act(self, action: Action) -> Acted:
         """The answer that was laid ready."""

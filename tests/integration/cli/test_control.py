@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -199,6 +200,7 @@ def test_redispatch(api: FakeApi, shell: Shell, arguments: str, body: dict[str, 
         (["apps", "edit", "1", "--data", "x"], "--data is not JSON"),
         (["redispatch", "1"], "--saga app"),
         (["sagas", "retry", "..", "1"], "no name of a saga"),
+        (["apps", "retry", "1", "--idempotency-key", "a b"], "visible ASCII"),
     ],
 )
 def test_bad_input_is_refused_before_it_is_sent(api: FakeApi, shell: Shell, arguments: list[str], said: str) -> None:
@@ -245,8 +247,45 @@ def test_a_server_that_is_none_of_ours_is_recognised(api: FakeApi, shell: Shell,
     assert "not like an Orchestrix API" in answer.err
 
 
-def test_a_lost_answer_is_not_called_a_failure(api: FakeApi, shell: Shell) -> None:
-    api.on("POST", "/apps/42/retry", Reply(cut=True))
-    answer = shell("apps", "retry", "42")
+UNCLEAR = [
+    Reply(cut=True),
+    Reply(502, b"<html>"),
+    Reply(504, b"<html>"),
+    problem(503, "outcome_unknown", "It may or may not have happened.", retry=1),
+]
+
+
+@pytest.mark.parametrize("reply", UNCLEAR)
+def test_a_lost_answer_is_not_called_a_failure_and_can_be_asked_for_again(
+    api: FakeApi, shell: Shell, reply: Reply
+) -> None:
+    api.on("PATCH", "/apps/42/deadline", reply, Reply(body=app(2)))
+    command = ("deadlines", "extend", "42", "--by", "5m", "--reason", "r")
+    answer = shell(*command)
     assert answer.code == 5
     assert "may or may not have happened" in answer.err
+    [key] = re.findall(r"the same command with --idempotency-key (\S+) does it at most once", answer.err)
+    assert shell(*command, "--idempotency-key", key).code == 0
+    assert [request.headers["Idempotency-Key"] for request in api.requests] == [key, key]
+    assert api.requests[0].body == api.requests[1].body
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "path"),
+    [
+        ("apps skip 42", "POST", "/apps/42/skip"),
+        ("apps edit 42 --data {}", "PATCH", "/apps/42"),
+        ("deadlines cancel 42", "DELETE", "/apps/42/deadline"),
+    ],
+)
+def test_each_command_has_a_key_of_its_own(api: FakeApi, shell: Shell, words: str, method: str, path: str) -> None:
+    api.on(method, path, Reply(body=app()))
+    assert [shell(*words.split()).code for _ in range(2)] == [0, 0]
+    one, two = (request.headers["Idempotency-Key"] for request in api.requests)
+    assert one != two
+
+
+def test_what_is_clear_has_no_key_to_repeat(api: FakeApi, shell: Shell) -> None:
+    api.on("POST", "/apps/42/skip", problem(503, "unavailable", "Nothing was changed. Try again.", retry=1))
+    answer = shell("apps", "skip", "42")
+    assert (answer.code, answer.err) == (5, "error: Nothing was changed. Try again (again in 1 s)\n")

@@ -22,6 +22,7 @@ from app.orchestration.requests import Started, StartRequest
 from app.orchestration.starts import Starter
 from app.orchestration.watch import Watch
 from app.persistence import audit, dead_letters, history, instances, outbox
+from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.engine import Database
 from app.persistence.pairs import APPS
@@ -46,7 +47,7 @@ class House:
         self.broker = AmqpBroker(url, name="node", topology=saga_topology(CATALOG))
         self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="node-1", lease=5.0, batch=100)
         self.watch = Watch(database)
-        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="node-1", batch=100, pace=0.0)
+        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="node-1", batch=100)
         self.mover = DeadLetterMover(database, self.broker, CATALOG, self.relay.poke)
         self.letters = DeadLetters(database, CATALOG, self.relay.poke)
         self.node: Node | None = None
@@ -207,6 +208,16 @@ class House:
         """(actor, verb, reason) of what was done about an app."""
         async with self.database.read() as connection:
             return [(row.actor, row.verb, row.reason) for row in await audit.listing(connection, "app", app.id)]
+
+    async def audits(self, app: Instance) -> list[AuditRow]:
+        """What was done about an app, with all that is known of it."""
+        async with self.database.read() as connection:
+            return await audit.listing(connection, app.saga, app.id)
+
+    async def about(self, app: Instance) -> list[DeadLetter]:
+        """The letters on the timeline of an app."""
+        async with self.database.read() as connection:
+            return await dead_letters.of_instance(connection, app.saga, app.id)
 
     async def nothing_owed(self) -> None:
         """Waits until the outbox is empty."""

@@ -107,7 +107,6 @@ class Rig:
             self.watch,
             node="rig-1",
             batch=batch,
-            pace=0.0,
             alarm=self.wakeups.expect,
         )
         self.listener = EventListener(
@@ -118,7 +117,6 @@ class Rig:
             CATALOG,
             node="rig-1",
             batch=batch,
-            pace=0.0,
             alarm=self.wakeups.expect,
         )
         self.control = Control(database, self.relay, self.watch, CATALOG, self.wakeups.expect)

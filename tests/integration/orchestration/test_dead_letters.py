@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import astuple, replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from app.broker.devserver import DevServer
-from app.broker.port import Consumer, Delivery
+from app.broker.port import Consumer, Delivery, Outcome, Outgoing, Published
 from app.errors import Conflict, Invalid, NotFound, Unavailable
-from app.orchestration.autopsy import examine
+from app.orchestration.autopsy import Corpse, examine, renewed
 from app.orchestration.dead_letters import DeadLetterFilter, NotSendable
+from app.orchestration.mover import PREFETCH
 from app.persistence import dead_letters, schema
-from app.persistence.engine import Database
+from app.persistence.dead_letters import DeadLetter
+from app.persistence.engine import Database, Transaction
+from sagas.engine.catalog import Catalog
 from tests.integration.orchestration.house import ADA, CREATE, CREATED, House, report
 from tests.support import eventually
 
@@ -233,21 +239,187 @@ async def test_what_comes_back_often_is_not_dropped_by_the_broker(
     assert (unrouted.reason, unrouted.routing_key) == ("unrouted", "evt.fantasy")
 
 
-async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = examine
+class Moody:
+    """Cannot look at letters with some contents, as long as it is in that mood."""
 
-    def moody(delivery, catalog, now):  # type: ignore[no-untyped-def]
-        if delivery.body == b"3":
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *bad: bytes) -> None:
+        self.bad = set(bad)
+        self.failures = 0
+        monkeypatch.setattr("app.orchestration.mover.examine", self)
+        monkeypatch.setattr("app.orchestration.unkept.FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("app.orchestration.unkept.LONGEST_PAUSE", 0.2)
+
+    def __call__(self, delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
+        """`examine`, or a bug in it."""
+        if delivery.body in self.bad:
+            self.failures += 1
             raise ZeroDivisionError("a bug")
-        return real(delivery, catalog, now)
+        return examine(delivery, catalog, now)
 
-    monkeypatch.setattr("app.orchestration.mover.examine", moody)
+
+async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    Moody(monkeypatch, b"3")
     for n in range(8):
         await house.bury(CREATED, b"%d" % n)
     await house.mover.start()
     assert sorted(one.body or b"" for one in await house.kept(7)) == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]
+    assert house.mover.trouble() == "1 dead letter cannot be kept and stays with the broker: see the log"
     await house.mover.stop()
     await house.holds(f"{CREATED}.dead", 1)
+
+
+async def test_what_cannot_be_kept_is_tried_again_and_is_seldom_in_the_log(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mood = Moody(monkeypatch, b"0", b"1")
+    for n in range(3):
+        await house.bury(CREATED, b"%d" % n, id=f"m-{n}", reason=f"not-json: {n}")
+    await house.mover.start()
+    assert [one.body for one in await house.kept()] == [b"2"]
+    await eventually(lambda: mood.failures > 20, deadline=10)
+    assert [one.levelname for one in caplog.records if "cannot be kept" in one.message] == ["ERROR"]
+    mood.bad.clear()
+    letters = {one.body: one for one in await house.kept(3)}
+    assert [(one.message_id, one.reason) for _, one in sorted(letters.items())] == [
+        (f"m-{n}", f"not-json: {n}") for n in range(3)
+    ]
+    await house.holds(f"{CREATED}.dead", 0)
+    await house.mover.stop()
+    await house.holds(f"{CREATED}.dead", 0)
+    assert house.mover.trouble() is None
+
+
+async def test_a_crowd_that_cannot_be_kept_lets_others_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = [b"bad %d" % n for n in range(2 * PREFETCH)]
+    mood = Moody(monkeypatch, *crowd)
+    for body in (*crowd, b"good"):
+        await house.bury(CREATED, body)
+    await house.mover.start()
+    assert [one.body for one in await house.kept()] == [b"good"]
+    mood.bad.clear()
+    assert {one.body for one in await house.kept(len(crowd) + 1)} == {*crowd, b"good"}
+    await house.holds(f"{CREATED}.dead", 0)
+
+
+async def test_what_has_come_back_often_and_cannot_be_kept_holds_up_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.orchestration.mover.WORN", 1)
+    mood = Moody(monkeypatch, b"bad")
+    for body in (b"bad", b"good"):
+        await house.bury(CREATED, body)
+    reader = await house.hand.consume([f"{CREATED}.dead"], prefetch=1)
+    await reader.receive(1)
+    await reader.close()
+    await house.mover.start()
+    assert [one.body for one in await house.kept()] == [b"good"]
+    mood.bad.clear()
+    await house.kept(2)
+    await house.holds(f"{CREATED}.dead", 0)
+
+
+async def test_one_that_a_database_refuses_with_an_outages_words_holds_up_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = dead_letters.record
+
+    async def record(tx: Transaction, letters: Sequence[DeadLetter]) -> None:
+        if any(one.body == b"bad" for one in letters):
+            raise Unavailable("the database is not available: packet too large")
+        await real(tx, letters)
+
+    monkeypatch.setattr(dead_letters, "record", record)
+    monkeypatch.setattr("app.orchestration.mover.PATIENCE", 2)
+    for body in (b"1", b"bad", b"2", b"3"):
+        await house.bury(CREATED, body)
+    await house.mover.start()
+    assert sorted(one.body or b"" for one in await house.kept(3)) == [b"1", b"2", b"3"]
+    await eventually(lambda: house.mover.trouble() is not None, deadline=10)
+    await house.mover.stop()
+    await house.holds(f"{CREATED}.dead", 1)
+
+
+async def test_the_health_page_tells_of_letters_that_cannot_be_kept(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mood = Moody(monkeypatch, b"bad")
+    await house.bury(CREATED, b"bad")
+    await house.serve()
+    assert house.node is not None
+    health, told = house.node.health, "1 dead letter cannot be kept and stays with the broker: see the log"
+    await eventually(lambda: ("Dead letters", True, told) in map(astuple, health.checks()), deadline=10)
+    mood.bad.clear()
+    await eventually(lambda: ("Dead letters", True, None) in map(astuple, health.checks()), deadline=10)
+
+
+async def test_while_the_database_is_away_nothing_is_put_aside(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    pings, away = 0, True
+
+    async def ping() -> None:
+        nonlocal pings
+        pings += 1
+        raise Unavailable("the database is away")
+
+    real = dead_letters.record
+
+    async def record(tx: Transaction, letters: Sequence[DeadLetter]) -> None:
+        if away:
+            raise Unavailable("the database is away")
+        await real(tx, letters)
+
+    monkeypatch.setattr(dead_letters, "record", record)
+    monkeypatch.setattr(house.database, "ping", ping)
+    monkeypatch.setattr("app.orchestration.mover.PATIENCE", 1)
+    await house.bury(CREATED, b"1")
+    await house.mover.start()
+    await eventually(lambda: pings >= 3, deadline=10)
+    assert house.mover.trouble() is None
+    away = False
+    await house.kept()
+
+
+@pytest.mark.parametrize("told", [None, "m-1", "\ufffd" * 255])
+async def test_what_is_put_back_anew_can_be_sent(house: House, told: str | None) -> None:
+    garbage = "\ufffd" * 255
+    died: dict[str, object] = {"x-first-death-reason": "rejected", "traceparent": garbage * 9, "x-death": [garbage]}
+    dead = Delivery(
+        body=b"x",
+        queue=f"{CREATED}.dead",
+        exchange="orchestrator.dead",
+        routing_key=CREATED,
+        message_id=told,
+        correlation_id=garbage,
+        type=garbage,
+        headers=died,
+        redelivered=True,
+        delivery_count=10,
+        tag=1,
+        session=1,
+    )
+    first, second = renewed(dead), renewed(dead)
+    assert (first.message_id == second.message_id) == (told is not None)
+    assert (first.message_id == told) == (told == "m-1")
+    [published] = await house.hand.publish([first])
+    assert published.outcome is Outcome.CONFIRMED, published
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert (letter.reason, letter.queue, letter.body) == ("rejected", CREATED, b"x")
+
+
+async def test_a_failure_is_sent_whatever_the_correlation_id(house: House) -> None:
+    app = await house.begin()
+    await house.holds(CREATE, 1)
+    (old,) = await house.take(CREATE)
+    long = json.loads(old.body) | {"correlationId": "\U0001f600" * 128}
+    await house.send(CREATE, json.dumps(long).encode(), id=app.command_id or "")
+    await house.kill(CREATE)
+    await house.mover.start()
+    (letter,) = await house.kept()
+    assert letter.correlation_id == "\U0001f600" * 128
+    await house.holds("evt.stepFailed", 1)
+    (failure,) = await house.take("evt.stepFailed")
+    assert json.loads(failure.body)["correlationId"] == "\U0001f600" * 128
+    assert failure.correlation_id is None
 
 
 async def test_an_edited_letter_completes_its_saga(house: House) -> None:
@@ -272,6 +444,37 @@ async def test_an_edited_letter_completes_its_saga(house: House) -> None:
     ]
     with pytest.raises(Conflict, match="sent again already"):
         await house.letters.edit(letter.id, b"{}", ADA)
+
+
+async def test_an_edited_letter_is_about_the_saga_that_its_body_names(house: House) -> None:
+    wrong, right = await house.begin("wrong"), await house.begin("right")
+    await house.bury(CREATED, report(wrong), id="m-1", correlation_id=wrong.correlation_id)
+    await house.mover.start()
+    (letter,) = await house.kept()
+    edited = await house.letters.edit(letter.id, report(right), ADA)
+    assert (edited.saga, edited.instance_id, edited.correlation_id) == ("app", right.id, right.correlation_id)
+    assert (await house.audits(wrong), await house.about(wrong)) == ([], [])
+    assert await house.about(right) == [edited]
+    (edit,) = await house.audits(right)
+    before = {"sagaBefore": "app", "appIdBefore": wrong.id, "correlationIdBefore": wrong.correlation_id}
+    assert (edit.detail or {}).items() >= before.items()
+    await house.letters.redrive(letter.id, ADA)
+    (event,) = await house.take(CREATED)
+    assert (event.message_id, event.correlation_id) == ("m-1", right.correlation_id)
+
+
+async def test_what_an_edited_body_leaves_out_is_not_known_any_more(house: House) -> None:
+    app = await house.begin()
+    await house.send("evt.gitRepoCreatd", report(app), id="m-1")
+    await house.bury(CREATED, report(app), id="m-2")
+    await house.mover.start()
+    for letter in await house.kept(2):
+        edited = await house.letters.edit(letter.id, b'{"saga":"order","correlationId":"c-2"}', ADA)
+        saga = "app" if letter.queue == CREATED else "order"  # whose event it is says more than the body
+        assert (edited.saga, edited.instance_id, edited.correlation_id) == (saga, None, "c-2")
+        again = await house.letters.edit(letter.id, b"{", ADA)
+        assert (again.instance_id, again.correlation_id) == (None, "c-2")
+    assert await house.about(app) == []
 
 
 async def test_sent_again_twice_it_goes_once(house: House) -> None:
@@ -369,6 +572,58 @@ async def test_unrouted_messages_go_where_they_were_going(house: House) -> None:
         return (now.redriven, now.redriven_at) == (1, None)
 
     await eventually(back, deadline=10, message="nobody is bound for it still: it is open again")
+
+
+async def test_a_letter_that_the_broker_refuses_is_open_again_and_says_why(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.bury(CREATED, b"{", id="m-1")
+    await house.bury(CREATED, b"}", id="m" * 99)
+    await house.bury(CREATED, b"[", id="m-1 ")
+    await house.mover.start()
+    letters = await house.kept(3)
+    refuse(house, monkeypatch, CREATED)
+    for letter in letters:
+        await house.letters.redrive(letter.id, ADA)
+    await house.nothing_owed()
+    for letter in letters:
+        now = await house.letter(letter.id)
+        assert now == replace(letter, error="PRECONDITION_FAILED - too large", redriven=1)
+        assert (await house.letters.edit(letter.id, b"{}", ADA)).body == b"{}"
+    monkeypatch.undo()
+    await house.letters.redrive(letters[0].id, ADA)
+    (event,) = await house.take(CREATED)
+    assert (event.body, event.headers["x-redriven"]) == (b"{}", "2")
+
+
+async def test_a_failure_that_the_broker_refuses_is_in_the_log_and_its_letter_open(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = await house.begin()
+    await house.holds(CREATE, 1)
+    await house.kill(CREATE)
+    refuse(house, monkeypatch, "evt.stepFailed")
+    await house.mover.start()
+    (letter,) = await house.kept()
+    await eventually(lambda: "cannot send evt.stepFailed" in caplog.text, deadline=10)
+    await house.nothing_owed()
+    assert await house.letter(letter.id) == letter
+    assert (letter.redriven_at, letter.instance_id) == (None, app.id)
+    (lost,) = (one for one in caplog.messages if "is lost" in one)
+    assert "evt.stepFailed" in lost
+    assert app.correlation_id in lost
+
+
+def refuse(house: House, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """From now on the node's broker takes nothing that has this routing key."""
+    publish = house.broker.publish
+
+    async def picky(messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        if any(one.routing_key == key for one in messages):
+            return [Published(Outcome.REFUSED, "PRECONDITION_FAILED - too large") for _ in messages]
+        return await publish(messages, timeout)
+
+    monkeypatch.setattr(house.broker, "publish", picky)
 
 
 async def test_what_nobody_here_knows_cannot_be_sent(house: House) -> None:

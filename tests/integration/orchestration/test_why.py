@@ -25,9 +25,9 @@ FOREVER = {"type": "DiskFull", "message": "no space left", "retryable": False}
 LATER = {"type": "Busy", "message": "503 from the forge", "retryable": True, "retryAfterMs": 38_000}
 
 
-async def ask(rig: Rig, app: Instance, verb: Verb, **more: Any) -> None:
+async def ask(rig: Rig, app: Instance, verb: Verb, *, reason: str = "to see", **more: Any) -> None:
     """A person asks for something."""
-    await rig.control.act(Action(app.saga, app.id, Ask(verb, "ada", "to see", **more)))
+    await rig.control.act(Action(app.saga, app.id, Ask(verb, "ada", reason, **more)))
 
 
 async def failed(rig: Rig, app: Instance, error: dict[str, Any]) -> None:
@@ -69,6 +69,19 @@ async def ended_badly(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await failed(rig, app, FOREVER)
     return await rig.reached(app, "FAILED")
+
+
+async def undone_too_early(rig: Rig) -> Instance:
+    app = await compensating(rig)
+    rig.report(app, "evt.gitRepoDeleted")
+    ended = await rig.reached(app, "FAILED")
+    rig.report(ended, "evt.gitRepoCreated")
+
+    async def sent() -> bool:
+        return (await rig.now(app)).command_id is not None
+
+    await eventually(sent, deadline=5, message="the undo is sent again")
+    return app
 
 
 async def paused(rig: Rig) -> Instance:
@@ -118,6 +131,38 @@ async def in_flight(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
     await ask(rig, app, Verb.CANCEL)
+    return app
+
+
+async def in_flight_later(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    rig.report(app, "evt.gitRepoCreated")
+    await rig.reached(app, "REGISTERING")
+    await ask(rig, app, Verb.CANCEL)
+    return app
+
+
+async def in_flight_and_paused(rig: Rig) -> Instance:
+    app = await in_flight(rig)
+    await ask(rig, app, Verb.PAUSE)
+    return app
+
+
+async def in_flight_without_a_deadline(rig: Rig) -> Instance:
+    app = await in_flight(rig)
+    await ask(rig, app, Verb.CANCEL_DEADLINE)
+    return app
+
+
+async def in_flight_without_a_broker(rig: Rig) -> Instance:
+    app = await in_flight(rig)
+    rig.broker.go_down()
+    return app
+
+
+async def undone_and_paused(rig: Rig) -> Instance:
+    app = await compensating(rig)
+    await ask(rig, app, Verb.PAUSE)
     return app
 
 
@@ -183,6 +228,29 @@ async def without_a_deadline(rig: Rig) -> Instance:
     return app
 
 
+async def without_a_second_deadline(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await ask(rig, app, Verb.CANCEL_DEADLINE, reason="at first")
+    await ask(rig, app, Verb.SET_DEADLINE, extend_by=timedelta(minutes=5))
+    await ask(rig, app, Verb.CANCEL_DEADLINE, reason="no hurry")
+    await rig.outbox_empty()
+    return app
+
+
+async def other_saga_without_a_deadline(rig: Rig) -> Instance:
+    saga = await rig.begin("shop", saga="calm")
+    await rig.outbox_empty()
+    await ask(rig, saga, Verb.CANCEL_DEADLINE)
+    return saga
+
+
+async def undo_without_a_deadline(rig: Rig) -> Instance:
+    app = await compensating(rig)
+    await rig.outbox_empty()
+    await ask(rig, app, Verb.CANCEL_DEADLINE)
+    return app
+
+
 async def in_work(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
@@ -196,17 +264,52 @@ async def change(rig: Rig, app: Instance, values: str) -> None:
 
 
 SECONDS = r"\d+ s"
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Situation = Callable[[Rig], Awaitable[Instance]]
 SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (completed, "completed", r"It is done\.", "Nothing is left to do."),
     (ended_badly, "failed", r"It has failed: .*DiskFull: no space left.*\.", "`retry`"),
+    (undone_too_early, "late_undo", r"It has failed; createGitRepo succeeded after that, and its undo", "`redispatch`"),
     (paused, "paused", r"A person has paused it before createGitRepo could end\.", "`resume` it, or `cancel` it"),
     (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
     (undo_failed, "undo_failed", r"The undo of createGitRepo has failed for good: .*read-only disk", "`skip`"),
     (unsendable, "unsendable", r"The command of createGitRepo cannot be sent: .*20 MB is too large", "`edit`"),
     (of_another_version, "unknown_state", r"no way on from DEPLOYING: .* version 7, this is version 1", "`terminate`"),
     (overdue, "overdue", r"It was due 4\d s ago and no node has looked after it", "Start a node"),
-    (in_flight, "in_flight", rf"undone as soon as createGitRepo has answered, at the latest in {SECONDS}", "Wait, or"),
+    (
+        in_flight,
+        "in_flight",
+        rf"^It was cancelled and waits for the answer of createGitRepo, at the longest until {TIME} "
+        rf"\(in {SECONDS}, or later if the broker goes away\); "
+        r"then it undoes createGitRepo \(unless that has failed\)\.$",
+        "`orchestrix deadlines extend 1 --at TIME`, or `terminate` to undo nothing.",
+    ),
+    (
+        in_flight_later,
+        "in_flight",
+        r"answer of registerApp, .* then it undoes registerApp \(unless that has failed\), createGitRepo\.$",
+        "Wait, end the wait sooner",
+    ),
+    (
+        in_flight_without_a_deadline,
+        "no_deadline",
+        r"^It was cancelled and waits for the answer of createGitRepo\. It has no deadline: "
+        rf"ada cancelled it at {TIME} \(to see\)\. With the answer it undoes createGitRepo \(unless",
+        "give it one with `orchestrix deadlines extend 1 --by 5m`, or `terminate` to undo nothing.",
+    ),
+    (in_flight_without_a_broker, "broker_down", r"The broker cannot be used: .+\.", "Bring the broker back"),
+    (
+        in_flight_and_paused,
+        "paused",
+        r"paused it before createGitRepo could end\. It was cancelled, so after that it undoes createGitRepo \(unless",
+        "`resume` it, or `terminate` to undo nothing more.",
+    ),
+    (
+        undone_and_paused,
+        "paused",
+        r"^A person has paused it before the undo of createGitRepo could end\.$",
+        "`resume` it, or `terminate` to undo nothing more.",
+    ),
     (
         waiting_for_a_retry,
         "retry",
@@ -240,7 +343,25 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         r"cmd\.createGitRepo has 5000 messages for 2 consumers \(try 1 of 5\)\.",
         "start more workers",
     ),
-    (without_a_deadline, "no_deadline", r"waits for createGitRepo \(try 1 of 5\) without a deadline", "set a deadline"),
+    (
+        without_a_deadline,
+        "no_deadline",
+        rf"^It waits for createGitRepo \(try 1 of 5\) and has no deadline: ada cancelled it at {TIME} \(to see\)\.$",
+        "Wait, give it one with `orchestrix deadlines extend 1 --by 5m`, `skip` the step or `cancel`.",
+    ),
+    (without_a_second_deadline, "no_deadline", rf"ada cancelled it at {TIME} \(no hurry\)\.$", "give it one with"),
+    (
+        other_saga_without_a_deadline,
+        "no_deadline",
+        r"^It waits for hurry \(try 1 of 3\) and has no deadline",
+        "`orchestrix deadlines extend 1 --saga calm --by 5m`",
+    ),
+    (
+        undo_without_a_deadline,
+        "no_deadline",
+        r"^It waits for the undo of createGitRepo \(try 1 of 5\) and has no deadline: ada cancelled it",
+        "--by 5m`, or `terminate` to undo nothing more.",
+    ),
     (in_work, "in_progress", rf"A worker has createGitRepo in hand \(try 1 of 5\); its time ends in {SECONDS}", "Wait"),
 ]
 
@@ -259,6 +380,13 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
     now = await rig.now(app)
     assert found.since == now.updated_at
     assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
+
+
+async def test_what_is_said_about_a_deadline_helps(rig: Rig) -> None:
+    app = await without_a_deadline(rig)
+    await ask(rig, app, Verb.SET_DEADLINE, extend_by=timedelta(minutes=5))
+    found = await rig.explainer.why(app.saga, app.id)
+    assert (found.blocker, found.next_at) == ("in_progress", (await rig.now(app)).wake_at)
 
 
 def test_each_entry_of_the_catalogue_has_its_situation() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -267,7 +268,7 @@ def test_a_patch_leaves_what_it_was_given() -> None:
 
 
 def test_edit_changes_the_data_and_nothing_else() -> None:
-    run = SITUATIONS["paused"]()
+    run = SITUATIONS["unsendable"]()
     before = run.instance
     acted = run.asks(Verb.EDIT, patch={"address": {"city": "Berlin"}, "x": None})
     assert run.rows[-1] == (HOTEL, HOTEL, "edit: because")
@@ -381,3 +382,18 @@ def test_a_saga_that_leaves_nothing_ends_at_once() -> None:
     run = Run(Saga("x", (step("one"),)))
     acted = run.asks(Verb.TERMINATE)
     assert (run.state, acted.instance.progress.left) == (FAILED, ())
+
+
+@pytest.mark.parametrize("undo", [False, True], ids=["step", "undo"])
+def test_a_state_of_another_version_can_be_ended_and_nothing_else_moves_it(undo: bool) -> None:
+    run = flying()
+    if undo:
+        run.fails()
+        run.saga = Saga("trip", (step("walk", "WALKING", COMPLETED),))
+    else:
+        run.instance = replace(run.instance, state="SWIMMING")
+    may = set(run.refused(Verb.SKIP))
+    assert Verb.TERMINATE in may
+    assert not may & {Verb.CANCEL, Verb.RETRY}
+    run.asks(Verb.TERMINATE)
+    assert (run.state, run.instance.wake_at, run.instance.blocker) == (FAILED, None, None)

@@ -9,7 +9,7 @@ import pytest
 
 from sagas import FAILED, Saga
 from sagas.engine.asks import Verb
-from sagas.engine.expiry import Rearmed, excusable
+from sagas.engine.expiry import Rearmed
 from sagas.engine.orders import Moved
 from sagas.engine.state import Instance
 from tests.unit.sagas.builders import FIRST, NOW, SECOND, began
@@ -120,14 +120,16 @@ def test_undo_has_the_same_excuses() -> None:
     assert run.rows[-1][2] == "retry 2: deadline"
 
 
-def test_which_waits_depend_on_queues() -> None:
-    run = Run()
-    assert excusable(run.instance)
-    run.fails(AGAIN)
-    assert not excusable(run.instance)
-    cancelled = Run()
-    cancelled.asks(Verb.CANCEL)
-    assert not excusable(cancelled.instance)
+def test_who_could_not_hear_the_answer_that_an_undo_waits_for_gives_it_the_step_s_time() -> None:
+    run = Run(TRIP, "flight")
+    run.done("notice")
+    run.asks(Verb.CANCEL)
+    run.passes(100)
+    since = run.now + timedelta(seconds=-3)
+    assert isinstance(run.expires(since=since), Rearmed)
+    assert (run.state, run.instance.wake_reason, run.wait) == (BACK, "broker_down", 6.0)
+    assert isinstance(run.expires(since=since), Moved)
+    assert run.types[-1] == "drop-hotel"
 
 
 # The time of the whole run.

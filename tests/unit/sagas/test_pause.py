@@ -10,7 +10,7 @@ import pytest
 from sagas import COMPLETED, FAILED
 from sagas.engine.asks import Verb
 from sagas.engine.state import Progress
-from tests.unit.sagas.builders import FIRST, FOR_GOOD, THIRD
+from tests.unit.sagas.builders import FIRST, FOR_GOOD, SECOND, THIRD
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
 BACK = "COMPENSATING"
@@ -44,14 +44,6 @@ def test_resume_sends_the_same_command_and_gives_back_the_rest_of_the_wait() -> 
     assert (acted.command.id, acted.command.attempt) == (FIRST, 1)
     assert (one.blocker, one.wake_reason, run.wait, one.wait_ms) == (None, "deadline", 6.0, 6000)
     assert one.progress.to_json() is None
-
-
-def test_a_pause_past_the_deadline_leaves_no_time() -> None:
-    run = Run()
-    run.passes(30)
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.RESUME)
-    assert run.wait == 0.0
 
 
 def test_success_moves_a_held_saga_and_sends_nothing() -> None:
@@ -227,3 +219,45 @@ def test_terminate_of_a_held_saga() -> None:
     run = paused("flight")
     run.asks(Verb.TERMINATE)
     assert (run.state, run.instance.blocker, run.instance.progress.resume) == (FAILED, None, None)
+
+
+# What is edited meanwhile.
+
+
+def test_edited_data_goes_out_as_another_attempt_and_both_may_answer() -> None:
+    run = Run()
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.EDIT, patch={"amount": 9})
+    assert run.instance.command_id == SECOND
+    assert (run.instance.attempt, run.instance.tries) == (2, 1)
+    assert run.history[-1].command_id == SECOND
+    run.asks(Verb.RESUME)
+    assert [(one.id, one.attempt, one.data.get("amount")) for one in run.sent] == [(FIRST, 1, None), (SECOND, 2, 9)]
+    assert run.done("flight", causation_id=None) == "ambiguous"
+    assert run.done("flight", causation_id=FIRST) is None
+    assert run.state == "NOTICING"
+
+
+def test_an_edit_keeps_the_attempt_that_has_not_left() -> None:
+    run = Run()
+    run.fails(AGAIN)
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.EDIT, patch={"amount": 9})
+    assert (run.instance.command_id, run.instance.attempt) == (SECOND, 2)
+
+
+def test_an_edit_leaves_the_failure_that_is_kept_to_be_judged() -> None:
+    run = Run()
+    run.asks(Verb.PAUSE)
+    run.fails(AGAIN)
+    run.asks(Verb.EDIT, patch={"amount": 9})
+    run.asks(Verb.RESUME)
+    assert run.rows[-1] == ("FLYING", "FLYING", "retry 2: evt.stepFailed: Busy: come back later")
+
+
+def test_who_was_late_before_the_pause_has_the_step_s_time_after_it() -> None:
+    run = Run()
+    run.passes(99)
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.RESUME)
+    assert (run.instance.wake_reason, run.wait) == ("deadline", 10)

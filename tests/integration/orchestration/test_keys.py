@@ -1,0 +1,64 @@
+"""Does a request wait for another one with its key, and not too long?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.orchestration import keys
+from app.orchestration.keys import Keys, KeyTaken
+from app.orchestration.requests import IdempotencyKey, InFlight
+from app.persistence.idempotency import StoredAnswer
+from tests.integration.orchestration.rig import Rig
+
+
+def key(name: str = "key-1") -> IdempotencyKey:
+    return IdempotencyKey("scope", name, "f", lambda _: StoredAnswer("f", 200, {}, b""))
+
+
+async def test_who_comes_second_waits_for_the_first_one(rig: Rig) -> None:
+    asked, order = Keys(rig.database), list[str]()
+    go = asyncio.Event()
+
+    async def first() -> str:
+        order.append("first began")
+        await go.wait()
+        order.append("first ended")
+        return "first"
+
+    async def second() -> str:
+        order.append("second")
+        return "second"
+
+    one = asyncio.create_task(asked.once(key(), first))
+    while not order:
+        await asyncio.sleep(0)
+    other = asyncio.create_task(asked.once(key(), second))
+    assert await asked.once(key("another"), second) == "second", "other keys do not wait"
+    go.set()
+    assert (await one, await other) == ("first", "second")
+    assert order == ["first began", "second", "first ended", "second"]
+
+
+async def test_who_waits_too_long_is_told_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEY_WAIT", 0.05)
+    asked, go = Keys(rig.database), asyncio.Event()
+
+    async def work() -> str:
+        await go.wait()
+        return "done"
+
+    one = asyncio.create_task(asked.once(key(), work))
+    await asyncio.sleep(0)
+    assert await asked.once(key(), work) == InFlight()
+    go.set()
+    assert await one == "done"
+    assert await asked.once(key(), work) == "done", "the key is free again"
+
+
+async def test_another_process_that_has_not_committed_yet(rig: Rig) -> None:
+    async def work() -> str:
+        raise KeyTaken("there is a row that nobody can read yet")
+
+    assert await Keys(rig.database).once(key(), work) == InFlight()
