@@ -118,8 +118,13 @@ class Attempt:
         """Whether its worker is still to be heard."""
         return self.state in LIVE
 
-    def hears(self, seq: int) -> bool:
-        """Whether a log of that number is one of this attempt's own: it may come behind the attempt's end."""
+    def hears(self, seq: int, worker_id: str | None) -> bool:
+        """Whether a log of that number is one of this attempt's own: it may come behind the attempt's end.
+
+        Not what another worker says, that has got a copy of the order.
+        """
+        if self.worker_id is not None and worker_id != self.worker_id:
+            return False
         return self.open or (self.last_log_seq is not None and seq <= self.last_log_seq)
 
 
@@ -200,8 +205,8 @@ def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | 
     """What a worker's status does. `chance` in [0, 1) draws the wait before another try."""
     if status.history_id != job.history_id or not job.live:
         return _stranger(job, status)
-    if job.worker_id is not None and status.worker_id != job.worker_id and status.status == RUNNING:
-        return ended(job, TWICE, now, chance)
+    if job.worker_id not in (None, status.worker_id):
+        return ended(job, TWICE, now, chance) if status.status == RUNNING else Ignored("another-worker")
     if status.seq <= job.seq:
         return Ignored("repeated")
     job = replace(job, seq=status.seq, worker_id=job.worker_id or status.worker_id, started_at=job.started_at or now)

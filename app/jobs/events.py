@@ -240,7 +240,7 @@ class JobEvents:
     def _hear_lines(lines: Iterable[Log], known: dict[str, Attempt], written: Written) -> None:
         for line in lines:
             attempt = known.get(line.history_id)
-            if attempt is not None and attempt.job_id == line.job_id and attempt.hears(line.seq):
+            if attempt is not None and attempt.job_id == line.job_id and attempt.hears(line.seq, line.worker_id):
                 written.logs.append(line)
             else:
                 written.ignored["another-attempt"] += 1

@@ -143,7 +143,7 @@ class Taker:
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[Job]:
         """Those that nobody owned, as they are now; and those that are this node's already."""
         rows = await jobs.lock(tx, wanted)
-        free = [job for job in rows.values() if job.channels and job.owner is None]
+        free = [job for job in rows.values() if _is_free(job)]
         taken = await self._take(tx, free)
         return taken + [job for job in rows.values() if job.channels and job.owner == self._node]
 
@@ -170,6 +170,10 @@ class Taker:
                 dead.append((delivery, str(refused)))
         await bury(self._broker, consumer, dead)
         return found
+
+
+def _is_free(job: Job) -> bool:
+    return bool(job.channels) and job.owner is None
 
 
 def _as_offered(job: Job, offer: Offered) -> bool:

@@ -157,6 +157,11 @@ def test_an_attempt_that_ends_badly(ending: Ending, retries: int, state: str, co
     assert (out.job.finished_at is None) == (state == PENDING)
 
 
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED", "CANCELLED"])
+def test_how_it_ended_is_said_by_the_worker_that_began_it(status: str) -> None:
+    assert ignored(running(), said(status, 9, worker="other")) == Ignored("another-worker")
+
+
 def test_the_waits_grow_and_are_drawn() -> None:
     job, waits = pending(retries=4), []
     for number in range(1, 5):
@@ -224,11 +229,12 @@ def test_what_has_ended_is_not_cancelled() -> None:
 def test_lines_behind_the_end_of_an_attempt_are_its_own_up_to_the_last_one() -> None:
     ended = moved(running(retries=1), said("FAILED", 9, last_log_seq=8)).attempt
     assert ended is not None
-    assert (ended.hears(8), ended.hears(9)) == (True, False)
+    assert (ended.hears(8, "w"), ended.hears(9, "w"), ended.hears(8, "other")) == (True, False, False)
     lost = rules.ended(running(), SILENT, NOW, 0.5).attempt
     assert lost is not None
-    assert not lost.hears(1)
-    assert Attempt("h", "j", 1, "w", RUNNING, NOW).hears(10**6)
+    assert not lost.hears(1, "w")
+    assert Attempt("h", "j", 1, "w", RUNNING, NOW).hears(10**6, "w")
+    assert Attempt("h", "j", 1, None, DISPATCHED, NOW).hears(1, "w"), "its first word is still on its way"
 
 
 def test_a_new_owner_is_a_new_epoch() -> None:

@@ -1,0 +1,437 @@
+"""Does every word of every job count once, whoever owns it, over one seed's worth of bad days?
+
+    .venv/bin/python -m tests.simulation.owners --seed 123 --trace
+
+runs that seed again, exactly as it was, and shows what happened. Whole nodes are simulated, over real SQL, and whole
+workers: membership, leadership, dispatch, ownership, hand-off, drain, time-outs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from app import clock
+from app.bootstrap.coordinator import Cluster, make_coordinator
+from app.bootstrap.jobs import Jobs
+from app.broker.port import Delivery, Outgoing, Topology
+from app.broker.topology import STOPS, queues_of_work, saga_topology
+from app.cluster.coordinator import Coordinator
+from app.config import Settings
+from app.domain.jobs import FINAL
+from app.domain.leases import Fence, Mode
+from app.errors import Conflict, NotFound, RetryLater
+from app.jobs.submit import Order
+from app.orchestration.incarnation import Incarnation
+from app.orchestration.relay import OutboxRelay
+from app.persistence import schema
+from app.testing.inline_sqlite import SqliteClient, SqliteFile
+from app.testing.memory_client import MemoryBroker
+from app.testing.virtual_time import Killed, Process, VirtualLoop, VirtualSource, current_process, elapse
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from tests.simulation.ears import heard
+from tests.simulation.replay import replay
+from tests.simulation.unrest import KINDS, Member, Nemesis, Outcome, Realm, Witness, end, until
+from workers import JobContext, Transient
+from workers.sdk.jobs.functions import JobFunction, JobTable
+from workers.sdk.jobs.runner import JobRunner
+
+QUEUE = "reports"
+DURATION = 20.0
+LONGEST = 10.0
+PATIENCE = 400.0
+"""Seconds in which everything must have ended after the last fault."""
+CATALOG = Catalog([APP_PROVISIONING])
+TIMES = {
+    "cluster": {
+        "heartbeat": 2.0,
+        "dead": 6.0,
+        "lease": 6.0,
+        "renew": 2.0,
+        "presence": 0.5,
+        "handoff_ack": 1.0,
+        "handoff_hard": 8.0,
+        "orphan_check": 3.0,
+        "reconcile": 2.0,
+    },
+    "jobs": {"beat": 1.0, "silent": 5.0, "max_live": 50},
+}
+TRIGGERS = (
+    "CREATE TABLE sim_heard (n INTEGER PRIMARY KEY, job, history, seq, owner, epoch, writer)",
+    "CREATE TABLE sim_owned (n INTEGER PRIMARY KEY, job, owner, epoch, writer, former, offered)",
+    "CREATE TABLE sim_sent (n INTEGER PRIMARY KEY, job, history, term, holder, writer)",
+    "CREATE TRIGGER sim_heard_of AFTER UPDATE OF seq ON jobs WHEN NEW.seq <> OLD.seq AND NEW.seq <> 0 BEGIN"
+    " INSERT INTO sim_heard (job, history, seq, owner, epoch, writer)"
+    " VALUES (NEW.id, NEW.history_id, NEW.seq, NEW.owner, NEW.owner_epoch, writer()); END",
+    "CREATE TRIGGER sim_taken AFTER UPDATE OF owner_epoch ON jobs WHEN NEW.owner_epoch <> OLD.owner_epoch BEGIN"
+    " INSERT INTO sim_owned (job, owner, epoch, writer, former, offered)"
+    " VALUES (NEW.id, NEW.owner, NEW.owner_epoch, writer(), OLD.owner, OLD.handoff_at); END",
+    "CREATE TRIGGER sim_dispatched AFTER INSERT ON job_attempts BEGIN"
+    " INSERT INTO sim_sent (job, history, term, holder, writer)"
+    " SELECT NEW.job_id, NEW.history_id, term, holder, writer() FROM leases; END",
+)
+
+
+class Notary(Witness):
+    """Knows every word that the broker has taken, and what has become of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+        self.forgotten: set[str] = set()
+        """Attempts of which a broker that lost its memory had words that nobody had heard yet."""
+        self.file: SqliteFile | None = None
+
+    def published(self, message: Outgoing, queues: Sequence[str]) -> None:
+        if queues and message.routing_key.startswith("orchestrix.job.") and b'"seq"' in message.body:
+            fields = json.loads(message.body)
+            self.note(f"said {fields['historyId']} {fields['seq']} {fields.get('status') or fields.get('message')}")
+            before = self.said[fields["historyId"]].setdefault(fields["seq"], fields)
+            if before["workerId"] == fields["workerId"] and _told(before) != _told(fields):
+                self.complain(f"a worker used the number {fields['seq']} of {fields['historyId']} twice")
+
+    def acknowledging(self, delivery: Delivery) -> None:
+        if delivery.queue.endswith((".status", ".logs")) and self.file is not None and not self.is_over:
+            fields = json.loads(delivery.body)
+            if not self._is_settled(fields, delivery.queue.endswith(".logs")):
+                self.complain(f"{fields['historyId']} {fields['seq']} was acknowledged before its commit")
+
+    def _is_settled(self, fields: dict[str, Any], is_log: bool) -> bool:
+        assert self.file is not None
+        history, seq = fields["historyId"], fields["seq"]
+        if is_log and self.file.look("SELECT 1 FROM job_logs WHERE history_id = ? AND seq = ?", (history, seq)):
+            return True
+        look = "SELECT state, last_log_seq FROM job_attempts WHERE history_id = ?"
+        found = self.file.look(look, (history,))
+        over = bool(found) and found[0][0] not in ("DISPATCHED", "RUNNING")
+        if is_log:
+            return not found or (over and (found[0][1] is None or seq > found[0][1]))
+        heard = self.file.look("SELECT 1 FROM sim_heard WHERE history = ? AND seq >= ?", (history, seq))
+        return over or bool(heard)
+
+    def broker_forgets(self) -> None:
+        """What is in its queues now is lost."""
+        for history, words in self.said.items():
+            queues = {seq: "message" in fields for seq, fields in words.items()}
+            if not all(self._is_settled({"historyId": history, "seq": seq}, is_log) for seq, is_log in queues.items()):
+                self.forgotten.add(history)
+
+    def judge(self) -> None:
+        """At the end: what was said, what was heard, and by whom."""
+        assert self.file is not None
+        self._judge_owners(self.file)
+        self._judge_statuses(self.file)
+        self._judge_lines(self.file)
+
+    def _judge_owners(self, file: SqliteFile) -> None:
+        last: dict[str, int] = {}
+        taken = "SELECT job, owner, epoch, writer, former, offered FROM sim_owned ORDER BY n"
+        for job, owner, epoch, writer, former, offered in file.look(taken):
+            if former is not None and offered is None:
+                self.complain(f"job {job}: {owner} took it from {former}, which had not offered it")
+            if epoch != last.get(job, 0) + 1:
+                self.complain(f"job {job}: epoch {epoch} of {owner} came after {last.get(job, 0)}")
+            if not owner.startswith(f"{writer}-"):
+                self.complain(f"job {job}: {writer} made {owner} its owner")
+            last[job] = epoch
+        for job, history, term, holder, writer in file.look("SELECT job, history, term, holder, writer FROM sim_sent"):
+            if not holder.startswith(f"{writer}-"):
+                self.complain(f"I6: {writer} sent {history} of {job} in term {term} of {holder}")
+
+    def _judge_statuses(self, file: SqliteFile) -> None:
+        last: dict[str, int] = {}
+        for job, history, seq, owner, writer in file.look(
+            "SELECT job, history, seq, owner, writer FROM sim_heard ORDER BY n"
+        ):
+            if seq <= last.get(history, 0):
+                self.complain(f"I8: status {seq} of {history} was applied after {last[history]}")
+            if owner is None or not owner.startswith(f"{writer}-"):
+                self.complain(f"I8: {writer} wrote what job {job} of {owner} has said")
+            last[history] = seq
+
+    def _judge_lines(self, file: SqliteFile) -> None:
+        rows = "SELECT id, state, history_id, seq, last_log_seq, result, channels, owner FROM jobs"
+        for job, state, history, seq, last_log, result, channels, owner in file.look(rows):
+            self.note(f"job {job} is {state}")
+            if state not in FINAL or channels or owner:
+                self.complain(f"I2: job {job} is {state}, its queues {channels}, its owner {owner}")
+            if state == "SUCCEEDED" and history not in self.forgotten:
+                self._judge_success(file, history, seq, last_log, json.loads(result))
+
+    def _judge_success(self, file: SqliteFile, history: str, seq: int, last_log: int, result: dict[str, Any]) -> None:
+        said = self.said[history]
+        lines = file.look("SELECT seq, message FROM job_logs WHERE history_id = ? ORDER BY seq", (history,))
+        expected = [(n, one["message"]) for n, one in sorted(said.items()) if "message" in one and n <= last_log]
+        if lines != expected:
+            self.complain(f"I8: {history} logged {expected}, and {lines} are there")
+        if len(lines) != result["lines"] or said[seq].get("status") != "SUCCEEDED":
+            self.complain(f"I8: {history} ended by {said.get(seq)}, with {len(lines)} lines")
+
+
+def _told(fields: dict[str, Any]) -> tuple[Any, ...]:
+    return fields.get("status"), fields.get("message"), fields.get("progress"), fields.get("result")
+
+
+class NodeMember(Member):
+    """A coordinator with its relay."""
+
+    realm: Owners
+    coordinator: Coordinator | None = None
+    jobs: Jobs | None = None
+
+    @property
+    def fence(self) -> Fence | None:
+        return self.coordinator._life.leadership.fence if self.coordinator is not None else None
+
+    async def live(self, process: Process) -> None:
+        client = SqliteClient(self.realm.file)
+        process.on_death.append(client.sever)
+        database, broker = client.database(), self.connect("main", saga_topology(CATALOG) + STOPS)
+        relay = OutboxRelay(database, broker, Topology(), node=process.name, lease=5.0, batch=100)
+        incarnation = Incarnation(database, broker, relay, CATALOG)
+        settings = Settings.model_validate({**TIMES, "node_id": process.name})
+        jobs = Jobs(settings=settings, database=database, relay=relay, broker=broker, connect=self.connect)
+        around = Cluster(settings, ["coordinator"], database, self.connect, jobs)
+        coordinator = make_coordinator(f"{process.name}-{clock.token()[:8]}", around)
+        parts = [broker, relay, incarnation, jobs.poke, coordinator]
+        for part in parts:
+            await part.start()
+        self.coordinator, self.jobs = coordinator, jobs
+        await self.stopping.wait()
+        for part in reversed(parts):
+            await part.stop()
+        self.coordinator = self.jobs = None
+
+    def connect(self, name: str, topology: Topology | None = None, heartbeat: int = 10) -> MemoryBroker:
+        """One more link."""
+        made = MemoryBroker(self.realm.server, topology=topology)
+        self.process.on_death.append(made.sever)
+        self.brokers.append(made)
+        return made
+
+
+class WorkerMember(Member):
+    """A worker of jobs."""
+
+    realm: Owners
+    fence = None
+
+    async def live(self, process: Process) -> None:
+        broker = MemoryBroker(self.realm.server, topology=queues_of_work(Topology()) + STOPS)
+        process.on_death.append(broker.sever)
+        self.brokers.append(broker)
+        work = Work(self.realm.dice(f"work of {process.name}"))
+        table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
+        runner = JobRunner(broker, table, [], worker_id=process.name, places=4, stop_timeout=2.0, beat=1.0)
+        await broker.start()
+        await runner.start()
+        await self.stopping.wait()
+        await runner.stop()
+        await broker.stop()
+
+
+class Work:
+    """What the workers do: talks, and does not always come to a good end."""
+
+    def __init__(self, dice: Random) -> None:
+        self._dice = dice
+
+    async def report(self, context: JobContext) -> dict[str, Any]:
+        """Logs so many lines, and tells how many."""
+        dice, fate = self._dice, self._dice.random()
+        count = dice.randrange(0, 25)
+        for number in range(count):
+            await context.log(f"line {number}")
+            if dice.random() < 0.3:
+                await context.progress({"line": number})
+            await elapse(dice.uniform(0.0, 0.6))
+            context.raise_if_cancelled()
+        if fate > 0.9:
+            raise Transient("Busy", "no paper")
+        if fate > 0.85:
+            await elapse(30.0)
+        return {"lines": count}
+
+
+class Owners(Realm):
+    """Three nodes, two workers, a database, and somebody who wants jobs done."""
+
+    witness: Notary
+
+    def __init__(self, seed: int, loop: VirtualLoop, folder: Path, template: Path) -> None:
+        super().__init__(seed, loop, Notary())
+        disk = self.dice("disk")
+        self.file = SqliteFile(
+            folder / f"{seed}.db", template=template, pace=lambda: disk.uniform(0.0, 0.003), prepare=_prepared
+        )
+        self.witness.file = self.file
+        forget = self.server.forget
+        self.server.forget = lambda: (self.witness.broker_forgets(), forget())[1]  # type: ignore[method-assign]
+        self.members += [NodeMember(self, f"n{place}") for place in range(3)]
+        self.members += [WorkerMember(self, f"w{place}") for place in range(2)]
+        self.wanted = 0
+        self.submitted: list[str] = []
+
+    @property
+    def nodes(self) -> list[NodeMember]:
+        """Those that can be asked."""
+        found = (one for one in self.members if isinstance(one, NodeMember))
+        return [one for one in found if one.process.alive and one.jobs is not None]
+
+    def broker(self, name: str) -> MemoryBroker:
+        return MemoryBroker(self.server)
+
+    def row(self) -> tuple[Fence, Mode] | None:
+        found = self.file.look("SELECT term, holder, mode FROM leases")
+        return (Fence(found[0][0], found[0][1]), Mode(found[0][2])) if found else None
+
+    def database_fails(self) -> None:
+        self.file.fail()
+
+    def database_recovers(self) -> None:
+        self.file.recover()
+
+    def lose_commits(self, fate: Callable[[], bool | None]) -> None:
+        self.file.commit_lost = fate
+
+    def is_quiet(self) -> bool:
+        """Whether all that was asked for has ended, and is cleared away."""
+        states = ",".join(f"'{state}'" for state in FINAL)
+        open_ = f"SELECT count(*) FROM jobs WHERE state NOT IN ({states}) OR channels = 1"
+        done = self.file.look(open_)[0][0] == 0 and self.file.look("SELECT count(*) FROM outbox")[0][0] == 0
+        return done and len(self.submitted) == self.wanted
+
+
+def _prepared(raw: sqlite3.Connection) -> None:
+    raw.create_function("writer", 0, lambda: getattr(current_process(), "name", "nobody"))
+
+
+class Clerk:
+    """Puts jobs down, and cancels some."""
+
+    def __init__(self, realm: Owners) -> None:
+        self._realm, self._dice = realm, realm.dice("clerk")
+
+    async def run(self) -> None:
+        """Asks until everything is put down."""
+        dice, realm = self._dice, self._realm
+        realm.wanted = dice.randrange(3, 9)
+        while len(realm.submitted) < realm.wanted:
+            await elapse(dice.uniform(0.1, 3.0))
+            nodes = realm.nodes
+            if nodes:
+                await self._ask(dice.choice(nodes))
+
+    async def _ask(self, member: NodeMember) -> None:
+        assert member.jobs is not None
+        if self._realm.submitted and self._dice.random() < 0.15:
+            await self._done(member, member.jobs.canceller.cancel(self._dice.choice(self._realm.submitted), "unwanted"))
+            return
+        order = Order(QUEUE, "report", retries=8, timeout_ms=15_000)
+        job = await self._done(member, member.jobs.submitter.submit(order))
+        if job is not None:
+            self._realm.submitted.append(job.id)
+
+    async def _done(self, member: NodeMember, work: Any) -> Any:
+        """The answer; None where there is none, or it is a refusal."""
+        try:
+            asking = member.process.spawn(work)
+        except Killed:
+            return None
+        await asyncio.wait({asking}, timeout=20.0)
+        if not asking.done():
+            asking.add_done_callback(lambda late: late.cancelled() or late.exception())
+            return None
+        try:
+            return asking.result()
+        except (RetryLater, Conflict, NotFound):
+            return None
+
+
+async def days(realm: Owners, nemesis: Nemesis) -> None:
+    """The bad days, then time for all to come to an end, then the end."""
+    realm.plan = nemesis.plan
+    dice = realm.dice("system")
+    for member in realm.members:
+        realm.loop.call_later(dice.uniform(0.0, 1.0), member.boot)
+    clerk = asyncio.ensure_future(Clerk(realm).run())
+    await nemesis.run()
+    nemesis.heal()
+    if not await until(lambda: _is_over(realm, clerk), PATIENCE):
+        realm.witness.complain(f"I2: not quiet {PATIENCE:g} s after the last fault")
+    await elapse(3.0)
+    realm.witness.judge()
+    await end(realm)
+
+
+def _is_over(realm: Owners, clerk: asyncio.Future[None]) -> bool:
+    for member in realm.members:
+        member.boot()
+    return clerk.done() and realm.is_quiet()
+
+
+class Simulation:
+    """Runs seeds, each in a realm of its own, from one migrated database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._template = folder, folder / "template.db"
+        asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{self._template}"))
+        raw = sqlite3.connect(self._template)
+        for statement in TRIGGERS:
+            raw.execute(statement)
+        raw.commit()
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        raw.close()
+
+    def run(self, seed: int) -> Outcome:
+        """One seed."""
+        loop = VirtualLoop()
+        with clock.use(VirtualSource(loop, Random(f"{seed}:clock"))):
+            realm = loop.run_until_complete(self._realm(seed, loop))
+            nemesis = Nemesis(realm, BAD, duration=DURATION, longest=LONGEST)
+            with heard(realm.witness, loop):
+                try:
+                    loop.run_until_complete(days(realm, nemesis))
+                finally:
+                    realm.witness.is_over = True
+                    loop.bury()
+                    loop.close()
+                    realm.file.close()
+                    for file in self._folder.glob(f"{seed}.db*"):
+                        file.unlink()
+        plan = [str(one) for one in realm.plan]
+        return Outcome(seed, realm.witness.wrong, realm.witness.trace, plan, "tests.simulation.owners")
+
+    async def _realm(self, seed: int, loop: VirtualLoop) -> Owners:
+        return Owners(seed, loop, self._folder, self._template)
+
+
+BAD = {name: deed for name, deed in KINDS.items() if name not in ("stranger", "queue", "freeze writing")}
+
+
+@contextmanager
+def simulation() -> Iterator[Simulation]:
+    """A simulation with a folder of its own, in memory where the machine has such."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="owners-") as folder:
+        yield Simulation(Path(folder))
+
+
+def main() -> int:
+    """The command line."""
+    with simulation() as runs:
+        return replay("Simulates the owners of jobs over bad days.", runs.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
