@@ -8,8 +8,17 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from app.broker.port import Delivery, Exchange, Outgoing, Topology
-from app.broker.topology import DEAD, DISPATCH, JOB_CANCEL, WORKER_HEARTBEAT, job_channels, logs_queue, status_queue
+from app.broker.port import Delivery, Outgoing, Topology
+from app.broker.topology import (
+    DEAD,
+    DISPATCH,
+    JOB_CANCEL,
+    WORKER_HEARTBEAT,
+    job_channels,
+    logs_queue,
+    queues_of_work,
+    status_queue,
+)
 from app.testing.memory_broker import MemoryServer
 from app.testing.memory_client import MemoryBroker
 from app.testing.virtual_time import VirtualLoop
@@ -20,7 +29,7 @@ from workers.sdk.jobs.runner import JobRunner
 
 T = TypeVar("T")
 GRACE = 10.0
-BASE = Topology(exchanges=(Exchange(DEAD, "direct"),))
+BASE = queues_of_work(Topology())
 
 
 def dispatch(handler: str, number: int = 1, **changes: Any) -> bytes:
