@@ -372,5 +372,6 @@ def _validated(values: dict[str, Any], named: Mapping[str, str]) -> Settings:
 def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:
     """What is wrong with a value, under the name by which it was given."""
     setting = ".".join(str(part) for part in error["loc"])
-    who = named.get(setting) or (PREFIX + setting.upper().replace(".", "__") if setting else "the settings")
+    whole = not setting or setting in Settings.model_fields and setting not in names()
+    who = named.get(setting) or ("the settings" if whole else PREFIX + setting.upper().replace(".", "__"))
     return f"{who}: {str(error['msg']).removeprefix('Value error, ')}"

@@ -40,6 +40,16 @@ _HANDOVER: Final[dict[str, Any]] = {
     "tookMs": 24,
 }
 
+CLUSTER: Final[dict[str, Any]] = {
+    "leader": _NODE["id"],
+    "term": 7,
+    "mode": "broker",
+    "lease": {"until": "2026-01-31T12:30:40.000000Z", "gainedAt": _HANDOVER["gainedAt"], "resignedAt": None},
+    "nodes": [_NODE],
+    "workers": [_WORKER],
+    "handovers": [_HANDOVER],
+}
+
 
 class _Shown(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -94,24 +104,7 @@ class HandoverBody(_Shown):
 class ClusterBody(_Shown):
     """The cluster, as the database has it: the same on every node."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "leader": _NODE["id"],
-                "term": 7,
-                "mode": "broker",
-                "lease": {
-                    "until": "2026-01-31T12:30:40.000000Z",
-                    "gainedAt": _HANDOVER["gainedAt"],
-                    "resignedAt": None,
-                },
-                "nodes": [_NODE],
-                "workers": [_WORKER],
-                "handovers": [_HANDOVER],
-            }
-        },
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": CLUSTER})
 
     leader: str | None = Field(description="The node that leads; null while nobody does.")
     term: int = Field(description="Rises with each leader; 0 before the first.")

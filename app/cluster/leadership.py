@@ -72,7 +72,8 @@ class Leadership:
         self._losses = 0
         self._up_at: float | None = None
         self._leaving = False
-        self._stopping: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._handed = asyncio.Event()
         self._loop = Loop("leadership", self._round)
         broker.on_up(self._linked)
         broker.on_down(lambda generation, why: self._link_lost(why))
@@ -93,6 +94,8 @@ class Leadership:
         """Resigns, if it leads, and hands the token on; then the duties have ended."""
         self._leaving = True
         await self._loop.stop()
+        if self._ending is not None:
+            await self._handed.wait()
         await self._leave_line()
 
     # What the link tells.
@@ -141,8 +144,8 @@ class Leadership:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.close()
-        if self._stopping is not None:
-            await self._stopping
+        if self._ending is not None:
+            await self._ending
 
     def _crowned(self, fence: Fence, mode: Mode, until: float, token: Delivery | None) -> _Reign:
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -213,11 +216,22 @@ class Leadership:
             log.warning("leads no more: term %d: %s", reign.fence.term, reign.lost.result())
         finally:
             self._reign = None
+            self._handed.clear()
+            # A task of its own, which ends whoever is in a hurry.
+            self._ending = asyncio.create_task(self._end(reign, services), name="end of a reign")
+            await self._handed.wait()
+
+    async def _end(self, reign: _Reign, services: Services) -> None:
+        """Stops the duties. `_handed` is set when the successor may come: they have stopped, or take long."""
+        try:
             await _ended(reign.tasks)
-            self._stopping = asyncio.create_task(services.stop(), name="end of duties")
-            await asyncio.wait({self._stopping}, timeout=LET_GO)
+            stopping = asyncio.create_task(services.stop(), name="end of duties")
+            await asyncio.wait({stopping}, timeout=LET_GO)
             if self._leaving or reign.late:
                 await self._say_last(reign)
+        finally:
+            self._handed.set()
+        await stopping
 
     async def _watch(self, reign: _Reign) -> None:
         """Until something happens to the reign, at most until its lease has run out."""

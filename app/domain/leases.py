@@ -123,13 +123,18 @@ class Waiting:
 def patience(waiting: Waiting, lease: Lease | None) -> float:
     """Seconds until the node may campaign without a token, if the row stays as it is."""
     if lease is None or lease.holder == NOBODY:
-        return waiting.jitter * RESIGNED - waiting.waited
+        return max(waiting.jitter * RESIGNED, _unlinked(waiting)) - waiting.waited
     if lease.holder == waiting.node_id:
         return RETAKE * (1 + waiting.jitter / 5) - waiting.waited
     by_time = lease.left + _slack(waiting, lease)
     if lease.mode is Mode.ALONE and waiting.linked > 0:
         return min(by_time, LINKED + waiting.jitter - waiting.linked)
     return by_time
+
+
+def _unlinked(waiting: Waiting) -> float:
+    """A node that has only just started may have no broker yet, and would lead alone for a moment."""
+    return LINKED if waiting.linked <= 0 else 0.0
 
 
 def _slack(waiting: Waiting, lease: Lease) -> float:

@@ -27,8 +27,12 @@ FULL: Final = 0.5
 
 
 class Relay(Protocol):
-    """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row."""
+    """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row, under the name `node`.
 
+    That is the process's own: the node that leads may have been called otherwise when the process began.
+    """
+
+    node: str
     lease: float
 
     def take(self, rows: Sequence[OutboxRow]) -> None:
@@ -81,7 +85,7 @@ class Dispatcher:
             [one.attempt for one in moved if one.attempt is not None],
         )
         rows = [row for one in moved for row in _owed(one.job, now)]
-        await outbox.insert(tx, rows, claimed_by=self._fence.holder, lease_s=self._relay.lease)
+        await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
         await leases.check(tx, self._fence)
         return rows
 

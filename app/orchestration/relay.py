@@ -65,7 +65,7 @@ class OutboxRelay:
         self._database = database
         self._broker = broker
         self._topology = topology
-        self._node = node
+        self.node = node
         self._batch = batch
         self._waiting: deque[_Claimed] = deque()
         self._bringing: deque[_Claimed] = deque()
@@ -222,7 +222,7 @@ class OutboxRelay:
         """Claims what nobody sends; sleeps until the next claim runs out, or until it is poked."""
         if self._broker.state is LinkState.UP and len(self._waiting) + len(self._bringing) < self._batch:
             claimed = await self._database.run(
-                lambda tx: outbox.claim(tx, self._node, lease_s=self.lease, limit=self._batch)
+                lambda tx: outbox.claim(tx, self.node, lease_s=self.lease, limit=self._batch)
             )
             if claimed:
                 crash.point("outbox.after_claim")
@@ -258,7 +258,7 @@ class OutboxRelay:
             self._look()
 
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
-        await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self._node)
+        await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
         now = self._database.now()
         late: dict[Pair, list[tuple[int, str, int]]] = {}
         for row in rows:

@@ -31,6 +31,7 @@ from app.domain.jobs import FINAL
 from app.domain.leases import Fence, Mode
 from app.errors import Conflict, NotFound, RetryLater
 from app.jobs.submit import Order
+from app.lifecycle import Service
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.relay import OutboxRelay
 from app.persistence import schema
@@ -111,8 +112,10 @@ class Notary(Witness):
         history, seq = fields["historyId"], fields["seq"]
         if is_log and self.file.look("SELECT 1 FROM job_logs WHERE history_id = ? AND seq = ?", (history, seq)):
             return True
-        look = "SELECT state, last_log_seq FROM job_attempts WHERE history_id = ?"
+        look = "SELECT state, last_log_seq, worker_id FROM job_attempts WHERE history_id = ?"
         found = self.file.look(look, (history,))
+        if found and found[0][2] not in (None, fields["workerId"]):
+            return True  # of a copy of the order, by another worker
         over = bool(found) and found[0][0] not in ("DISPATCHED", "RUNNING")
         if is_log:
             return not found or (over and (found[0][1] is None or seq > found[0][1]))
@@ -123,7 +126,7 @@ class Notary(Witness):
         """What is in its queues now is lost."""
         for history, words in self.said.items():
             queues = {seq: "message" in fields for seq, fields in words.items()}
-            if not all(self._is_settled({"historyId": history, "seq": seq}, is_log) for seq, is_log in queues.items()):
+            if not all(self._is_settled({**words[seq], "seq": seq}, is_log) for seq, is_log in queues.items()):
                 self.forgotten.add(history)
 
     def judge(self) -> None:
@@ -203,7 +206,7 @@ class NodeMember(Member):
         jobs = Jobs(settings=settings, database=database, relay=relay, broker=broker, connect=self.connect)
         around = Cluster(settings, ["coordinator"], database, self.connect, jobs)
         coordinator = make_coordinator(f"{process.name}-{clock.token()[:8]}", around)
-        parts = [broker, relay, incarnation, jobs.poke, coordinator]
+        parts: list[Service] = [broker, relay, incarnation, jobs.poke, coordinator]
         for part in parts:
             await part.start()
         self.coordinator, self.jobs = coordinator, jobs
@@ -276,7 +279,12 @@ class Owners(Realm):
         )
         self.witness.file = self.file
         forget = self.server.forget
-        self.server.forget = lambda: (self.witness.broker_forgets(), forget())[1]  # type: ignore[method-assign]
+
+        def forgetting() -> None:
+            self.witness.broker_forgets()
+            forget()
+
+        self.server.forget = forgetting  # type: ignore[method-assign]
         self.members += [NodeMember(self, f"n{place}") for place in range(3)]
         self.members += [WorkerMember(self, f"w{place}") for place in range(2)]
         self.wanted = 0

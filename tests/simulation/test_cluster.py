@@ -53,7 +53,6 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kin
     "a process died in the middle": re.compile(r" dies at step \d"),
     "a leader without broker": re.compile(r" term \d+ \S+ alone"),
     "a refused write": re.compile("nothing was written"),
-    "a node that joins again": re.compile("joins again as node"),
     "somebody missing": re.compile("its queue is gone"),
     "somebody silent": re.compile("not heard of since"),
 }

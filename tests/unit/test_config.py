@@ -122,3 +122,35 @@ def test_a_bad_node_id_is_refused_in_a_sentence(value: str) -> None:
 def test_good_node_ids_are_taken() -> None:
     for value in ("n", "9a", "a.b_c-d", "x" * 40):
         assert load({"ORCHESTRIX_NODE_ID": value}).node_id == value
+
+
+@pytest.mark.req("S0-66", "S0-67", "S0-68", "S0-69", "S0-70", "S0-71", "S0-8", "S0-9")
+def test_the_cluster_has_the_times_that_are_asked_for() -> None:
+    cluster = load({}).cluster
+    assert (cluster.heartbeat, cluster.dead) == (10, 30)
+    assert (cluster.lease, cluster.renew) == (30, 10)
+    assert (cluster.handoff_ack, cluster.handoff_retries, cluster.handoff_hard) == (5, 3, 60)
+    assert (cluster.orphan_check, cluster.reconcile, cluster.presence) == (30, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"CLUSTER__RENEW": "15"}, "cluster.renew (15) is not under half of cluster.lease (30)"),
+        ({"CLUSTER__LEASE": "20"}, "cluster.renew (10) is not under half of cluster.lease (20)"),
+        ({"CLUSTER__HEARTBEAT": "20"}, "cluster.heartbeat (20) is not under half of cluster.dead (30)"),
+        ({"CLUSTER__HANDOFF_HARD": "15"}, "cluster.handoff_hard (15) is not above"),
+        ({"CLUSTER__HANDOFF_ACK": "30"}, "cluster.handoff_hard (60) is not above"),
+        ({"CLUSTER__PRESENCE": "30"}, "cluster.presence (30) is not below cluster.dead (30)"),
+        ({"JOBS__BEAT": "15"}, "jobs.beat (15) is not under half of jobs.silent (30)"),
+    ],
+)
+def test_times_that_contradict_each_other_are_refused_in_a_sentence(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({f"ORCHESTRIX_{name}": value for name, value in environ.items()})
+    assert str(refused.value).startswith(f"the settings: {said}")
+
+
+def test_a_time_that_is_none_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match="ORCHESTRIX_CLUSTER__LEASE"):
+        load({"ORCHESTRIX_CLUSTER__LEASE": "-1"})

@@ -75,6 +75,7 @@ def test_nobody_has_to_wait_long_for_the_first_term() -> None:
     for lease in (None, UNUSED):
         assert patience(WAITING, lease) <= 0
         assert patience(replace(WAITING, jitter=1.0), lease) <= RESIGNED
+        assert patience(replace(WAITING, linked=0.0, waited=0.5), lease) == LINKED - 0.5, "for the broker"
 
 
 def test_after_a_resignation_the_token_has_the_first_word() -> None:

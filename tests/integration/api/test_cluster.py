@@ -1,0 +1,113 @@
+"""Does every node tell the same of the cluster: who leads, who is there, and how the lead changed hands?"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import update
+
+from app.api.cluster_schemas import ClusterBody
+from app.domain.leases import Bid, Fence, Mode
+from app.domain.nodes import NodeState
+from app.persistence import leases, nodes
+from app.persistence.nodes import WorkerBeat
+from app.persistence.tables import leases as lease_table
+
+from .answers import problem
+from .world import World
+
+
+async def asked(world: World) -> dict[str, Any]:
+    answer = await world.client.get("/cluster")
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    ClusterBody.model_validate(body)
+    return body
+
+
+async def led(world: World, node_id: str, mode: Mode = Mode.BROKER, noticed: float = 0.0) -> Fence:
+    bid = Bid(node_id, mode, by_token=True)
+    fence = await world.database.run(lambda tx: leases.campaign(tx, bid, 30.0, noticed))
+    assert fence is not None
+    await world.database.run(lambda tx: leases.arrive(tx, fence))
+    return fence
+
+
+async def test_before_anything_there_is_nobody(world: World) -> None:
+    assert await asked(world) == {
+        "leader": None,
+        "term": 0,
+        "mode": None,
+        "lease": None,
+        "nodes": [],
+        "workers": [],
+        "handovers": [],
+    }
+
+
+async def test_the_leader_its_term_and_its_lease(world: World) -> None:
+    await led(world, "a-1")
+    found = await asked(world)
+    assert (found["leader"], found["term"], found["mode"]) == ("a-1", 1, "broker")
+    until, gained = (datetime.fromisoformat(found["lease"][name]) for name in ("until", "gainedAt"))
+    assert until - gained == timedelta(seconds=30)
+    assert found["lease"]["resignedAt"] is None
+
+
+async def test_nobody_leads_when_the_lease_is_over(world: World) -> None:
+    fence = await led(world, "a-1", Mode.ALONE)
+    assert (await asked(world))["mode"] == "alone"
+    await world.database.run(lambda tx: leases.resign(tx, fence))
+    found = await asked(world)
+    assert (found["leader"], found["term"], found["mode"]) == (None, 1, None)
+    assert found["lease"]["resignedAt"] is not None
+
+
+async def test_nobody_leads_when_the_lease_was_not_renewed(world: World) -> None:
+    await led(world, "a-1")
+    async with world.database.begin() as tx:
+        await tx.execute(update(lease_table).values(lease_until=tx.now() - timedelta(seconds=1)))
+    assert (await asked(world))["leader"] is None
+
+
+async def test_nodes_with_their_states_and_loads(world: World) -> None:
+    await world.database.run(lambda tx: nodes.join(tx, "a-1", "a", ["coordinator", "api"]))
+    await world.database.run(lambda tx: nodes.join(tx, "b-1", "b", ["coordinator", "api"]))
+    await world.database.run(lambda tx: nodes.beat(tx, "b-1", NodeState.DRAINING, 12))
+    await led(world, "a-1")
+    first, second = (await asked(world))["nodes"]
+    assert {**first, "startedAt": None, "beatAt": None} == {
+        "id": "a-1",
+        "name": "a",
+        "state": "ALIVE",
+        "isLeader": True,
+        "roles": ["api", "coordinator"],
+        "jobCount": 0,
+        "startedAt": None,
+        "beatAt": None,
+        "endedAt": None,
+    }
+    assert (second["state"], second["isLeader"], second["jobCount"]) == ("DRAINING", False, 12)
+
+
+async def test_workers_as_they_said_themselves(world: World) -> None:
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
+    (worker,) = (await asked(world))["workers"]
+    assert (worker["id"], worker["queues"], worker["jobs"]) == ("w-1", ["reports"], 3)
+
+
+async def test_hand_overs_with_their_times_the_newest_first(world: World) -> None:
+    await led(world, "a-1")
+    await led(world, "b-1", noticed=0.25)
+    second, first = (await asked(world))["handovers"]
+    assert (first["term"], first["from"], first["to"], first["reason"]) == (1, None, "a-1", "first")
+    assert (second["term"], second["from"], second["to"], second["reason"]) == (2, "a-1", "b-1", "lost")
+    began, gained, ended = (datetime.fromisoformat(second[name]) for name in ("beganAt", "gainedAt", "endedAt"))
+    assert gained - began == timedelta(seconds=0.25)
+    assert ended >= gained
+    assert 250 <= second["tookMs"] < 5000
+
+
+async def test_it_takes_no_parameters(world: World) -> None:
+    problem(await world.client.get("/cluster?all=1"), 400, "bad_parameter")

@@ -1,0 +1,35 @@
+"""What do the commands about the cluster ask of the API, and what do they show?"""
+
+from __future__ import annotations
+
+from app.api.cluster_schemas import CLUSTER
+from tests.integration.cli.fake_api import FakeApi, Reply
+from tests.unit.cli.shell import Shell
+
+
+def test_the_status_as_tables(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/cluster", Reply(body=CLUSTER))
+    answer = shell("cluster", "status")
+    assert answer.code == 0
+    words = [line.split() for line in answer.out.splitlines()]
+    assert ["leader", "node-1-5f3a9c55"] in words
+    assert ["term", "7"] in words
+    assert ["mode", "broker"] in words
+    assert ["NODE", "STATE", "LEADER", "JOBS", "HEARD", "OF", "STARTED", "ENDED"] in words
+    assert any(line[:4] == ["node-1-5f3a9c55", "ALIVE", "yes", "12"] for line in words)
+    assert any(line[0] == "worker-1-7b1f0c9f" for line in words if line)
+    assert any(line[:5] == ["7", "node-2-c0ffee00", "node-1-5f3a9c55", "broker", "lost"] for line in words)
+
+
+def test_the_status_in_json_is_as_it_came(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/cluster", Reply(body=CLUSTER))
+    assert shell("cluster", "status", "-o", "json").json == CLUSTER
+
+
+def test_a_cluster_without_leader_is_a_failure(api: FakeApi, shell: Shell) -> None:
+    nobody = {**CLUSTER, "leader": None, "mode": None, "lease": None, "nodes": [], "workers": [], "handovers": []}
+    api.on("GET", "/cluster", Reply(body=nobody))
+    answer = shell("cluster", "status")
+    assert answer.code == 1
+    assert answer.out.splitlines()[0].split() == ["leader", "nobody"]
+    assert "NODE" not in answer.out

@@ -1,0 +1,47 @@
+"""Which brokers and databases do the tests of the cluster run on?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.broker.devserver import DevServer
+from app.persistence import schema
+from app.persistence.engine import Database
+
+
+@pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
+async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The address of an empty broker, of each kind."""
+    if request.param == "rabbitmq":
+        yield str(request.getfixturevalue("rabbitmq_url"))
+        return
+    server = DevServer()
+    await server.start()
+    yield server.url
+    await server.stop()
+
+
+def _upgraded(url: str) -> str:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(schema.upgrade(url))).result()
+    return url
+
+
+@pytest.fixture
+async def database(sqlite_url: str) -> AsyncIterator[Database]:
+    """A database with all tables, in a file."""
+    made = Database(_upgraded(sqlite_url))
+    yield made
+    await made.close()
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in ("postgres", "mariadb")])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
+    """The same on each of the servers."""
+    made = Database(_upgraded(request.getfixturevalue(f"{request.param}_url")))
+    yield made
+    await made.close()

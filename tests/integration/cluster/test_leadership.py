@@ -1,0 +1,161 @@
+"""Does the lead change hands over a real broker as fast as it should, and never without need?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from app.broker.rabbitmq import AmqpBroker
+from app.broker.topology import LEADER, cluster_topology
+from app.cluster.leadership import Leadership
+from app.cluster.seat import DatabaseSeat
+from app.cluster.tokens import token_message
+from app.domain.leases import SEED, Fence, Mode, Token
+from app.persistence import leases
+from app.persistence.engine import Database
+from tests.support import eventually, holds
+
+
+@dataclass
+class Duty:
+    """What the leader does: says that it does."""
+
+    fence: Fence
+    running: list[Fence]
+
+    async def start(self) -> None:
+        self.running.append(self.fence)
+
+    async def stop(self) -> None:
+        if self.fence in self.running:
+            self.running.remove(self.fence)
+
+
+@dataclass
+class Candidate:
+    """One node's part in the election."""
+
+    node_id: str
+    broker: AmqpBroker
+    leadership: Leadership
+    running: list[Fence] = field(default_factory=list)
+
+    @property
+    def leads(self) -> bool:
+        return self.leadership.fence is not None and self.running == [self.leadership.fence]
+
+
+class Election:
+    """Nodes over one broker and one database."""
+
+    def __init__(self, url: str, database: Database) -> None:
+        self._url, self.database = url, database
+        self.candidates: list[Candidate] = []
+
+    async def add(self, node_id: str, lease: float = 30.0, renew: float = 10.0) -> Candidate:
+        broker = AmqpBroker(self._url, name=node_id, topology=cluster_topology(node_id))
+        running: list[Fence] = []
+        duties = [lambda fence: Duty(fence, running)]
+        seat = DatabaseSeat(self.database, node_id, lease)
+        leadership = Leadership(seat, broker, node_id, duties, lease=lease, renew=renew)
+        made = Candidate(node_id, broker, leadership, running)
+        self.candidates.append(made)
+        await broker.start()
+        assert await broker.wait_up(10)
+        await leadership.start()
+        return made
+
+    async def led(self, by: Candidate | None = None, *, deadline: float = 5.0) -> Candidate:
+        """Waits until somebody leads (`by`, if given)."""
+
+        def leader() -> Candidate | None:
+            found = [one for one in self.candidates if one.leads and by in (None, one)]
+            return found[0] if found else None
+
+        found = await eventually(leader, deadline=deadline, every=0.005, message="somebody leads")
+        assert found is not None
+        return found
+
+    async def handovers(self) -> list[leases.Handover]:
+        async with self.database.read() as connection:
+            return await leases.last_handovers(connection, 100)
+
+    async def stop(self) -> None:
+        for one in self.candidates:
+            await one.leadership.stop()
+            await one.broker.stop()
+
+
+@pytest.fixture
+async def election(broker_url: str, database: Database) -> AsyncIterator[Election]:
+    made = Election(broker_url, database)
+    yield made
+    await made.stop()
+
+
+@asynccontextmanager
+async def timed(limit: float) -> AsyncIterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < limit
+
+
+@pytest.mark.req("S0-2")
+async def test_one_of_three_leads_and_stays(election: Election) -> None:
+    for node_id in ("a-1", "b-1", "c-1"):
+        await election.add(node_id)
+    leader = await election.led()
+    assert leader.leadership.fence == Fence(1, leader.node_id)
+    await holds(lambda: [one for one in election.candidates if one.leads] == [leader], during=1.5)
+    (only,) = await election.handovers()
+    assert (only.reason, only.mode, only.from_holder) == ("first", Mode.BROKER, None)
+    assert only.ended_at is not None
+
+
+@pytest.mark.req("DC-7")
+async def test_who_resigns_has_a_successor_at_once(election: Election) -> None:
+    first = await election.add("a-1")
+    await election.led(first)
+    second = await election.add("b-1")
+    async with timed(1.5):
+        await first.leadership.stop()
+        assert first.running == []
+        await election.led(second)
+    assert (await election.handovers())[0].reason == "resigned"
+
+
+@pytest.mark.req("DC-7", "S0-72")
+async def test_who_loses_its_link_has_a_successor_at_once(election: Election) -> None:
+    first = await election.add("a-1")
+    await election.led(first)
+    second = await election.add("b-1")
+    async with timed(3.0):
+        await first.broker.stop()
+        assert first.leadership.fence is None
+        await election.led(second)
+    handover = (await election.handovers())[0]
+    assert (handover.reason, handover.from_holder) == ("lost", "a-1")
+
+
+async def test_a_token_that_is_lost_with_its_queue_is_made_anew(election: Election) -> None:
+    only = await election.add("a-1")
+    await election.led(only)
+    await only.broker.delete(LEADER)
+    await eventually(lambda: not only.leads, deadline=2, message="it leads no more")
+    await election.led(only, deadline=10)
+    assert [one.reason for one in await election.handovers()] == ["retaken", "first"]
+    count = await only.broker.message_count(LEADER)
+    assert count is not None
+    assert count[1] == 1
+
+
+async def test_copies_of_tokens_disturb_nobody(election: Election) -> None:
+    only = await election.add("a-1")
+    await election.led(only)
+    await only.broker.publish([token_message(Token(1, "a-1")), token_message(SEED)])
+    await holds(lambda: only.leads, during=1.0)
+    assert len(await election.handovers()) == 1
