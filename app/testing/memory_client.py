@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from app import clock
 from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology
 from app.errors import ConfigError, OrchestrixError, Unavailable
+from app.testing.futures import refuse, resolve
 from app.testing.memory_broker import MemoryServer, ServerChannel, Session
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class MemoryBroker:
                 answers.append(what())
             except OrchestrixError as refused:
                 answers.append(refused)
-            session.consume_down.send(lambda: _set(done, None))
+            session.consume_down.send(lambda: resolve(done, None))
 
         self._calls[done] = None
         session.consume_up.send(answer)
@@ -178,7 +179,7 @@ class MemoryBroker:
         answer: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         self._answers[answer] = None
         take = self._server.publish
-        session.publish_up.send(lambda: take(session, message, lambda result: _set(answer, result)))
+        session.publish_up.send(lambda: take(session, message, lambda result: resolve(answer, result)))
         return answer
 
     async def _run(self) -> None:
@@ -254,9 +255,9 @@ class MemoryBroker:
         for consumer in self._consumers:
             consumer.detach()
         for answer in list(self._answers):
-            _set(answer, Published(Outcome.UNKNOWN, reason))
+            resolve(answer, Published(Outcome.UNKNOWN, reason))
         for call in list(self._calls):
-            _refuse(call, Unavailable(reason))
+            refuse(call, Unavailable(reason))
         for hook in list(self._down_hooks) if was_up else ():
             hook(self.generation, reason)
 
@@ -391,13 +392,3 @@ class MemoryConsumer:
         if (channel := self._channel) is not None and tags:
             channel.session.consume_up.send(lambda: self._server.settle(channel, tags, requeue))
         return len(tags)
-
-
-def _set(future: asyncio.Future[T], value: T) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _refuse(future: asyncio.Future[None], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
