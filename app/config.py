@@ -372,6 +372,6 @@ def _validated(values: dict[str, Any], named: Mapping[str, str]) -> Settings:
 def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:
     """What is wrong with a value, under the name by which it was given."""
     setting = ".".join(str(part) for part in error["loc"])
-    whole = not setting or setting in Settings.model_fields and setting not in names()
+    whole = not setting or (setting in Settings.model_fields and setting not in names())
     who = named.get(setting) or ("the settings" if whole else PREFIX + setting.upper().replace(".", "__"))
     return f"{who}: {str(error['msg']).removeprefix('Value error, ')}"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Final, TypeVar
 
 from app import clock
-from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology
+from app.broker.port import LinkState, Outcome, Outgoing, Published, Topology
 from app.errors import ConfigError, OrchestrixError, Unavailable
-from app.testing.futures import refuse, resolve
-from app.testing.memory_broker import MemoryServer, ServerChannel, Session
+from app.testing.memory_broker import MemoryServer, Session
+from app.testing.memory_consumer import MemoryConsumer
 
 T = TypeVar("T")
-STEP: Final = 4
-"""The prefetch grows by this factor."""
 TEND_EVERY: Final = 10.0
 """Seconds between two declarations of the topology."""
 _ANSWER: Final = 20.0
@@ -159,7 +156,7 @@ class MemoryBroker:
                 answers.append(what())
             except OrchestrixError as refused:
                 answers.append(refused)
-            session.consume_down.send(lambda: resolve(done, None))
+            session.consume_down.send(lambda: _set(done, None))
 
         self._calls[done] = None
         session.consume_up.send(answer)
@@ -179,7 +176,7 @@ class MemoryBroker:
         answer: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         self._answers[answer] = None
         take = self._server.publish
-        session.publish_up.send(lambda: take(session, message, lambda result: resolve(answer, result)))
+        session.publish_up.send(lambda: take(session, message, lambda result: _set(answer, result)))
         return answer
 
     async def _run(self) -> None:
@@ -255,140 +252,18 @@ class MemoryBroker:
         for consumer in self._consumers:
             consumer.detach()
         for answer in list(self._answers):
-            resolve(answer, Published(Outcome.UNKNOWN, reason))
+            _set(answer, Published(Outcome.UNKNOWN, reason))
         for call in list(self._calls):
-            refuse(call, Unavailable(reason))
+            _refuse(call, Unavailable(reason))
         for hook in list(self._down_hooks) if was_up else ():
             hook(self.generation, reason)
 
 
-class MemoryConsumer:
-    """`port.Consumer` over `MemoryServer`."""
+def _set(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
 
-    def __init__(
-        self,
-        broker: MemoryBroker,
-        server: MemoryServer,
-        queues: Sequence[str],
-        limit: int,
-        exclusive: bool,
-        own: Topology | None = None,
-    ) -> None:
-        self._broker, self._server = broker, server
-        self._queues, self._limit, self._exclusive, self._own = tuple(queues), limit, exclusive, own
-        self._inbox: deque[Delivery] = deque()
-        self._arrived = asyncio.Event()
-        self._channel: ServerChannel | None = None
-        self._unfinished: dict[int, None] = {}
-        self._lost_hooks: list[Callable[[], None]] = []
-        self._finished = 0
-        self._prefetch = self._first
-        self._paused = self._closed = False
 
-    @property
-    def _first(self) -> int:
-        """The prefetch to begin with."""
-        return 1 if self._own is None else self._limit
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more will come."""
-        return self._closed
-
-    async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
-        while not self._inbox:
-            if self._closed:
-                return []
-            self._arrived.clear()
-            await self._arrived.wait()
-        if linger > 0 and len(self._inbox) < min(limit, self._prefetch):
-            await asyncio.sleep(linger)
-        return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
-
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        for delivery in deliveries:
-            for tap in self._server.taps:
-                tap.acknowledging(delivery)
-        self._finished += self._settle(deliveries, requeue=False)
-        if self._prefetch < self._limit and self._finished >= self._prefetch:
-            self._prefetch, self._finished = min(self._prefetch * STEP, self._limit), 0
-            self._subscribe()
-
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        self._settle(deliveries, requeue=True)
-
-    def alive(self, delivery: Delivery) -> bool:
-        return self._channel is not None and delivery.session == self._channel.number
-
-    def when_lost(self, hook: Callable[[], None]) -> None:
-        self._lost_hooks.append(hook)
-
-    async def pause(self) -> None:
-        self._paused = True
-        if (channel := self._channel) is not None:
-            await self._broker.ask(lambda: self._server.pause(channel))
-
-    async def resume(self) -> None:
-        self._paused = False
-        self._prefetch, self._finished = self._first, 0
-        self._subscribe()
-
-    async def reopen(self) -> None:
-        channel = self._channel
-        self.detach()
-        if channel is not None:
-            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
-            self.attach(channel.session)
-
-    async def close(self) -> None:
-        channel, self._closed = self._channel, True
-        self.detach()
-        self._arrived.set()
-        if channel is not None:
-            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
-
-    def attach(self, session: Session) -> None:
-        """There is a link: opens a channel on it."""
-        if not self._closed:
-            if (own := self._own) is not None:
-                session.consume_up.send(lambda: self._server.declare(own, session))
-            channel = self._server.open_channel(session, self._queues, self._delivered)
-            channel.cancelled = lambda: self._cancelled(channel)
-            self._channel = channel
-            self._prefetch, self._finished = self._first, 0
-            self._subscribe()
-
-    def detach(self) -> None:
-        """The channel is lost: its deliveries are nobody's any more."""
-        was_open, self._channel = self._channel is not None, None
-        self._inbox.clear()
-        self._unfinished.clear()
-        for hook in self._lost_hooks if was_open else ():
-            hook()
-
-    def _cancelled(self, channel: ServerChannel) -> None:
-        """The broker has ended a subscription; the others go on without a word, and look for their queue again."""
-        if self._lost_hooks and channel is self._channel:
-            self.detach()
-            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
-            self.attach(channel.session)
-
-    def _subscribe(self) -> None:
-        channel, prefetch = self._channel, self._prefetch
-        if channel is not None and not self._paused:
-            subscribe = self._server.subscribe
-            channel.session.consume_up.send(lambda: subscribe(channel, prefetch, self._exclusive))
-
-    def _delivered(self, delivery: Delivery) -> None:
-        if self.alive(delivery):
-            self._unfinished[delivery.tag] = None
-            self._inbox.append(delivery)
-            self._arrived.set()
-
-    def _settle(self, deliveries: Sequence[Delivery], *, requeue: bool) -> int:
-        tags = [one.tag for one in deliveries if self.alive(one) and one.tag in self._unfinished]
-        for tag in tags:
-            del self._unfinished[tag]
-        if (channel := self._channel) is not None and tags:
-            channel.session.consume_up.send(lambda: self._server.settle(channel, tags, requeue))
-        return len(tags)
+def _refuse(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

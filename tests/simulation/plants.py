@@ -20,7 +20,8 @@ from app.persistence.engine import Transaction
 from app.persistence.moves import Owed
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import Pair
-from app.testing.memory_client import MemoryBroker, MemoryConsumer
+from app.testing.memory_client import MemoryBroker
+from app.testing.memory_consumer import MemoryConsumer
 from app.testing.virtual_time import Process, current_process
 from sagas.engine import reaction
 from workers.sdk import guard

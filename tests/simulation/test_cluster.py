@@ -15,7 +15,7 @@ from app.cluster import deaths
 from app.domain.leases import Fence, Mode
 from app.domain.nodes import Absences, NodeState
 from app.persistence import leases
-from app.testing.memory_client import MemoryConsumer
+from app.testing.memory_consumer import MemoryConsumer
 from app.testing.virtual_time import elapse
 from tests.simulation import cluster
 from tests.simulation.cluster import Cluster, NodeMember, Simulation

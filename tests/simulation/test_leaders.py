@@ -13,7 +13,7 @@ from app.broker.topology import LEADER
 from app.cluster import leadership
 from app.domain import leases
 from app.domain.leases import Handling
-from app.testing.memory_client import MemoryConsumer
+from app.testing.memory_consumer import MemoryConsumer
 from tests.simulation import leaders, row, unrest
 
 MOST_SHOWN = 5

@@ -15,7 +15,7 @@ from app.domain.jobs import Job
 from app.jobs import taking
 from app.jobs.events import Heard, JobEvents
 from app.persistence import leases
-from app.testing.memory_client import MemoryConsumer
+from app.testing.memory_consumer import MemoryConsumer
 from tests.simulation import owners
 from tests.simulation.owners import BAD, Simulation
 

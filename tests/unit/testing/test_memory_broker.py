@@ -11,7 +11,8 @@ import pytest
 from app.broker.port import Binding, Delivery, Exchange, LinkState, Outcome, Outgoing, Queue, Topology
 from app.errors import ConfigError, Unavailable
 from app.testing.memory_broker import MAX_MESSAGE, MemoryServer
-from app.testing.memory_client import MemoryBroker, MemoryConsumer
+from app.testing.memory_client import MemoryBroker
+from app.testing.memory_consumer import MemoryConsumer
 from app.testing.virtual_time import VirtualLoop, elapse
 from tests.support import eventually
 
