@@ -13,6 +13,8 @@ from tests.servers.rabbit import RabbitServer
 from tests.support import eventually
 
 NO_MEMORY, MEMORY = "0.00001", "0.4"
+NODE, WORKER = 6, 2
+"""Connections: one that publishes and one that consumes, for sagas, and at a node also for the cluster and for jobs."""
 
 
 @pytest.mark.req("S3-53")
@@ -68,21 +70,21 @@ async def test_many_reconnects_leave_nothing_behind(
     world: World, rabbitmq: RabbitServer, vhost: str, scale: Callable[[int, int], int]
 ) -> None:
     await world.up(env=NO_GIT)
-    node, worker = world.nodes[0], world.workers[0]
+    node, worker = world.nodes[0].broker, world.workers[0].broker
     async with world.stream("again", rate=10) as stream:
         for _ in range(scale(5, 50)):
-            await eventually(lambda: node.broker.connections == worker.broker.connections == 2, deadline=45)
+            await eventually(lambda: (node.connections, worker.connections) == (NODE, WORKER), deadline=45)
             await stream.more(3)
-            node.broker.reset()
-            worker.broker.reset()
-            await eventually(lambda: node.broker.connections == worker.broker.connections == 0, deadline=5)
+            node.reset()
+            worker.reset()
+            await eventually(lambda: (node.connections, worker.connections) == (0, 0), deadline=5)
     await world.all_well(stream, deadline=LOSSLESS)
-    assert node.broker.connections == worker.broker.connections == 2
+    assert (node.connections, worker.connections) == (NODE, WORKER)
 
     async def only_these() -> bool:
-        return await _connections(rabbitmq, vhost) == 4
+        return await _connections(rabbitmq, vhost) == NODE + WORKER
 
-    await eventually(only_these, deadline=20, every=1, message="I11: the broker knows two connections a process")
+    await eventually(only_these, deadline=20, every=1, message="I11: the broker knows no others")
 
 
 async def _connections(rabbitmq: RabbitServer, vhost: str) -> int:
