@@ -63,7 +63,7 @@ class Coordinator:
 
     def trouble(self) -> str | None:
         """The health probe."""
-        return self._life.membership.trouble()
+        return self._life.trouble()
 
     async def _live(self) -> None:
         while True:

@@ -119,6 +119,8 @@ class Leadership:
     async def _round(self) -> None:
         await self._line_up()
         token = await self._called()
+        if token is not None and self._consumer is not None and not self._consumer.alive(token):
+            return
         losses, asked = self._losses, clock.monotonic()
         mode = Mode.BROKER if token is not None or self._broker.state is LinkState.UP else Mode.ALONE
         try:

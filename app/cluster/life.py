@@ -58,7 +58,7 @@ class Life:
         on_dead: Callable[[str], None] = lambda node_id: None,
     ) -> None:
         self.who = who
-        self._work = work
+        self._link, self._work = link, work
         ears = Ears(link, who.id)
         patience = Patience(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
@@ -82,6 +82,10 @@ class Life:
             renew=settings.renew,
         )
         self._parts = Services([link, ears, Presence(link, who.id, poked), self.membership])
+
+    def trouble(self) -> str | None:
+        """The health probe."""
+        return self.membership.trouble() or self._link.mismatch
 
     async def start(self) -> None:
         """Joins, works, and waits for the lead; database and broker may be away."""

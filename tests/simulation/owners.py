@@ -88,7 +88,8 @@ class Notary(Witness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+        self.said: dict[tuple[str, str], dict[int, dict[str, Any]]] = defaultdict(dict)
+        """By attempt and worker: a copy of the order can come to another one."""
         self.forgotten: set[str] = set()
         """Attempts of which a broker that lost its memory had words that nobody had heard yet."""
         self.file: SqliteFile | None = None
@@ -97,8 +98,8 @@ class Notary(Witness):
         if queues and message.routing_key.startswith("orchestrix.job.") and b'"seq"' in message.body:
             fields = json.loads(message.body)
             self.note(f"said {fields['historyId']} {fields['seq']} {fields.get('status') or fields.get('message')}")
-            before = self.said[fields["historyId"]].setdefault(fields["seq"], fields)
-            if before["workerId"] == fields["workerId"] and _told(before) != _told(fields):
+            words = self.said[fields["historyId"], fields["workerId"]]
+            if _told(words.setdefault(fields["seq"], fields)) != _told(fields):
                 self.complain(f"a worker used the number {fields['seq']} of {fields['historyId']} twice")
 
     def acknowledging(self, delivery: Delivery) -> None:
@@ -124,7 +125,7 @@ class Notary(Witness):
 
     def broker_forgets(self) -> None:
         """What is in its queues now is lost."""
-        for history, words in self.said.items():
+        for (history, _), words in self.said.items():
             queues = {seq: "message" in fields for seq, fields in words.items()}
             if not all(self._is_settled({**words[seq], "seq": seq}, is_log) for seq, is_log in queues.items()):
                 self.forgotten.add(history)
@@ -163,16 +164,18 @@ class Notary(Witness):
             last[history] = seq
 
     def _judge_lines(self, file: SqliteFile) -> None:
-        rows = "SELECT id, state, history_id, seq, last_log_seq, result, channels, owner FROM jobs"
-        for job, state, history, seq, last_log, result, channels, owner in file.look(rows):
+        rows = "SELECT id, state, history_id, worker_id, seq, last_log_seq, result, channels, owner FROM jobs"
+        for job, state, history, worker, seq, last_log, result, channels, owner in file.look(rows):
             self.note(f"job {job} is {state}")
             if state not in FINAL or channels or owner:
                 self.complain(f"I2: job {job} is {state}, its queues {channels}, its owner {owner}")
             if state == "SUCCEEDED" and history not in self.forgotten:
-                self._judge_success(file, history, seq, last_log, json.loads(result))
+                self._judge_success(file, (history, worker), seq, last_log, json.loads(result))
 
-    def _judge_success(self, file: SqliteFile, history: str, seq: int, last_log: int, result: dict[str, Any]) -> None:
-        said = self.said[history]
+    def _judge_success(
+        self, file: SqliteFile, whose: tuple[str, str], seq: int, last_log: int, result: dict[str, Any]
+    ) -> None:
+        said, history = self.said[whose], whose[0]
         lines = file.look("SELECT seq, message FROM job_logs WHERE history_id = ? ORDER BY seq", (history,))
         expected = [(n, one["message"]) for n, one in sorted(said.items()) if "message" in one and n <= last_log]
         if lines != expected:
@@ -418,7 +421,8 @@ class Simulation:
                     for file in self._folder.glob(f"{seed}.db*"):
                         file.unlink()
         plan = [str(one) for one in realm.plan]
-        return Outcome(seed, realm.witness.wrong, realm.witness.trace, plan, "tests.simulation.owners")
+        trace = [line.replace(f"{self._folder}/", "") for line in realm.witness.trace]
+        return Outcome(seed, realm.witness.wrong, trace, plan, "tests.simulation.owners")
 
     async def _realm(self, seed: int, loop: VirtualLoop) -> Owners:
         return Owners(seed, loop, self._folder, self._template)

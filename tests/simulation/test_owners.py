@@ -55,7 +55,6 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kin
     "a process died in the middle": re.compile(r" dies at step \d"),
     "jobs were handed over": re.compile(r"\d jobs were handed over"),
     "an owner was gone": re.compile("need another owner"),
-    "a node found that it had lost a job": re.compile("another node's now|are not its own any more"),
     "an attempt was lost": re.compile("its worker was not heard any more"),
     "an attempt took too long": re.compile("its time is over"),
     "a job was cancelled": re.compile(r" is CANCELLED"),
