@@ -63,6 +63,7 @@ def _life(node_id: str, around: Cluster) -> Life:
         around.database,
         around.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT),
         around.settings.cluster,
+        sole=jobs.alone,
         work=work,
         poked=lambda kind: jobs.due(),
         on_dead=lambda dead: work.orphaned.set(),

@@ -59,14 +59,22 @@ class _Reign:
 class Leadership:
     """A node's part in the election, and the duties of the leader while it is that.
 
-    `broker` is a link that carries no other work; `lease` and `renew` are in seconds.
+    `broker` is a link that carries no other work; `lease` and `renew` are in seconds. `sole`: see `Waiting`.
     """
 
     def __init__(
-        self, seat: Seat, broker: Broker, node_id: str, duties: Sequence[Duty], *, lease: float, renew: float
+        self,
+        seat: Seat,
+        broker: Broker,
+        node_id: str,
+        duties: Sequence[Duty],
+        *,
+        lease: float,
+        renew: float,
+        sole: bool = False,
     ) -> None:
         self._seat, self._broker, self._node_id, self._duties = seat, broker, node_id, duties
-        self._lease, self._renew_every = lease, renew
+        self._lease, self._renew_every, self._sole = lease, renew, sole
         self._consumer: Consumer | None = None
         self._reign: _Reign | None = None
         self._losses = 0
@@ -193,7 +201,7 @@ class Leadership:
             return None
         now = clock.monotonic()
         linked = 0.0 if self._up_at is None else now - self._up_at
-        return patience(Waiting(self._node_id, now - began, linked, self._lease, jitter), lease)
+        return patience(Waiting(self._node_id, now - began, linked, self._lease, jitter, self._sole), lease)
 
     async def _sow(self) -> bool:
         """Puts a token into the queue, for whoever is first in line; False if the broker does not take it."""

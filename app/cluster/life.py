@@ -43,7 +43,7 @@ class Life:
     """A node under one id. `link` is its own connection to the broker, with the topology of that id.
 
     `poked` is told the kind of each poke; `on_dead` the id of each node that this one, as the leader, has declared
-    dead. Neither must block.
+    dead. Neither must block. `sole` says that the broker lives and dies with this process.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Life:
         link: Broker,
         settings: ClusterSettings,
         *,
+        sole: bool = False,
         work: Work | None = None,
         poked: Callable[[str], None] = lambda kind: None,
         on_dead: Callable[[str], None] = lambda node_id: None,
@@ -80,6 +81,7 @@ class Life:
             [*own, *([work.duties] if work is not None else [])],
             lease=settings.lease,
             renew=settings.renew,
+            sole=sole,
         )
         self._parts = Services([link, ears, Presence(link, who.id, poked), self.membership])
 

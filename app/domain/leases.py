@@ -118,11 +118,13 @@ class Waiting:
     lease: float
     jitter: float
     """From 0 to 1, drawn anew for each wait: so that not all try at the same moment."""
+    sole: bool = False
+    """Whether the broker lives and dies with this process, so that a former leader has lost its link to it."""
 
 
 def patience(waiting: Waiting, lease: Lease | None) -> float:
     """Seconds until the node may campaign without a token, if the row stays as it is."""
-    if lease is None or lease.holder == NOBODY:
+    if lease is None or lease.holder == NOBODY or (waiting.sole and lease.holder != waiting.node_id):
         return max(waiting.jitter * RESIGNED, _unlinked(waiting)) - waiting.waited
     if lease.holder == waiting.node_id:
         return RETAKE * (1 + waiting.jitter / 5) - waiting.waited

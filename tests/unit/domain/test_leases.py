@@ -96,6 +96,12 @@ def test_a_leader_without_broker_is_deposed_by_a_settled_link_alone() -> None:
     assert patience(replace(WAITING, linked=0.0), ALONE) == pytest.approx(20.6)
 
 
+def test_who_brings_its_own_broker_waits_for_nobody() -> None:
+    sole = replace(WAITING, sole=True)
+    assert patience(sole, LIVE) <= 0
+    assert patience(replace(sole, node_id="a-1"), LIVE) == RETAKE, "but for itself"
+
+
 @pytest.mark.parametrize(
     ("token", "leading", "fate"),
     [
