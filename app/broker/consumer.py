@@ -19,7 +19,7 @@ from . import queues as lookup
 from .backoff import Backoff
 from .channel import Channel, ChannelLost, Listener
 from .link import Link
-from .port import Delivery, Topology
+from .port import Delivery, Topology, Wanted
 
 log = logging.getLogger("orchestrix.broker")
 
@@ -51,9 +51,10 @@ class AmqpConsumer(Listener):
         exclusive: bool,
         missed: Callable[[], None] = lambda: None,
         own: Topology | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         self._link, self._queues, self._limit, self._exclusive = link, tuple(queues), prefetch, exclusive
-        self._missed, self._own = missed, own
+        self._missed, self._own, self._wanted = missed, own, wanted
         self._check_every = CHECK_EVERY if own is None else OWN_CHECK_EVERY
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
@@ -227,6 +228,8 @@ class AmqpConsumer(Listener):
     async def _declare_own(self, link: Link, lost: Unavailable) -> None:
         """Declares the queues if it was one of them that the broker missed."""
         if self._own is None or not isinstance(lost, ChannelLost) or lost.code != _MISSING:
+            return
+        if self._wanted is not None and not await self._wanted():
             return
         try:
             await lookup.declare(link, self._own)

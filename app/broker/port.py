@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -126,6 +126,9 @@ class LinkState(Enum):
     CLOSING = "closing"
 
 
+Wanted = Callable[[], Awaitable[bool]]
+
+
 class Consumer(Protocol):
     """One channel that reads one or more queues, over every reconnect.
 
@@ -216,13 +219,20 @@ class Broker(Protocol):
         """
 
     async def consume(
-        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+        self,
+        queues: Sequence[str],
+        prefetch: int,
+        *,
+        exclusive: bool = False,
+        own: Topology | None = None,
+        wanted: Wanted | None = None,
     ) -> Consumer:
         """A consumer of the queues on a channel of its own; `prefetch` ≥ 1 is the limit per queue.
 
         Works while the link is down; a missing queue is tried again until it is there. With `own`, which has the
         queues, it is declared where one is missing, and the consumer begins with its whole prefetch: a queue with a
-        single active consumer serves no other subscription of the channel.
+        single active consumer serves no other subscription of the channel. `wanted`
+        is asked before that, each time: a queue that is missing may have been deleted for good.
         """
 
     async def declare(self, topology: Topology) -> None:

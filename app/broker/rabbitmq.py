@@ -14,7 +14,7 @@ from app.lifecycle import Loop, Wake
 from . import queues as admin
 from .consumer import AmqpConsumer
 from .link import Link
-from .port import Consumer, LinkState, Outcome, Outgoing, Published, Topology
+from .port import Consumer, LinkState, Outcome, Outgoing, Published, Topology, Wanted
 from .publisher import Publisher
 from .supervisor import Session, Supervisor
 
@@ -116,14 +116,20 @@ class AmqpBroker:
         return await self._publisher.publish(messages, timeout)
 
     async def consume(
-        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+        self,
+        queues: Sequence[str],
+        prefetch: int,
+        *,
+        exclusive: bool = False,
+        own: Topology | None = None,
+        wanted: Wanted | None = None,
     ) -> Consumer:
         if prefetch < 1:
             raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
         for queue in queues:
             admin.check_name(queue)
         self._consumers = [one for one in self._consumers if not one.closed]
-        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set, own)
+        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set, own, wanted)
         self._consumers.append(consumer)
         consumer.start()
         return consumer

@@ -22,7 +22,7 @@ from app.jobs.holdings import Holdings
 from app.jobs.rebalance import Rebalance
 from app.jobs.reconcile import Reconcile
 from app.jobs.schedules import Scheduler
-from app.jobs.sweeps import Office, Orphanage, Sweep, Watchman
+from app.jobs.sweeps import Broom, Office, Orphanage, Sweep, Watchman
 from app.jobs.taking import Taker
 from app.lifecycle import Service, Services, Wake
 from app.persistence import nodes
@@ -157,12 +157,14 @@ class Coordinator:
         around = self.around
         office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
         watchman = Watchman(office, around.control, silent=around.jobs.silent)
+        broom = Broom(office, around.control)
         orphanage = Orphanage(office, every=around.cluster.orphan_check)
         return Services(
             [
                 Dispatcher(around.database, fence, self.due, around.relay, most_open=around.jobs.max_live),
                 Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
+                Sweep("queues of ended jobs", broom.look),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
             ]

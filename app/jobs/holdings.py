@@ -7,15 +7,16 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from app.broker.port import Broker, Consumer
 from app.broker.topology import job_channels, logs_queue, status_queue
 from app.domain import jobs as rules
-from app.errors import Unavailable
+from app.errors import RetryLater, Unavailable
 from app.jobs.events import Heard, JobEvents, Verdict
 from app.lifecycle import Loop, Wake, backoff
-from app.persistence import jobs
+from app.persistence import jobs, outbox
 from app.persistence.engine import Database, Transaction
 
 log = logging.getLogger("orchestrix.jobs")
@@ -104,9 +105,19 @@ class Holdings:
     async def _begin(self, job_id: str, epoch: int) -> None:
         link = await self._link()
         channels = [status_queue(job_id), logs_queue(job_id)]
-        consumer = await link.broker.consume(channels, PREFETCH, own=job_channels(job_id))
+        wanted = partial(self._is_wanted, job_id, epoch)
+        consumer = await link.broker.consume(channels, PREFETCH, own=job_channels(job_id), wanted=wanted)
         held = self._held[job_id] = Held(job_id, epoch, link, consumer)
         held.reading = asyncio.create_task(self._read(held), name=f"channel of job {job_id}")
+
+    async def _is_wanted(self, job_id: str, epoch: int) -> bool:
+        """Whether the queues are to be made anew that are missing: not those of a job that was cleared away."""
+        try:
+            async with self._database.read() as connection:
+                job = await jobs.get(connection, job_id)
+        except RetryLater:
+            return False
+        return job is not None and bool(job.channels) and (job.owner, job.owner_epoch) == (self._node, epoch)
 
     async def leave(self, job_ids: Iterable[str]) -> None:
         """Stops reading jobs; what is in hand goes to whoever reads them next."""
@@ -182,3 +193,4 @@ class Holdings:
             job for job in found.values() if (job.owner, job.owner_epoch) == (self._node, batch[job.id]) and job.ended
         ]
         await jobs.store(tx, [(job.version, rules.closed(job, now)) for job in mine])
+        await outbox.delete(tx, [job.history_id for job in mine if job.history_id is not None])  # it is not needed now

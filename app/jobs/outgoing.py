@@ -34,7 +34,7 @@ def dispatch(job: Job, now: datetime) -> OutboxRow:
 
 def assigned(job: Job, now: datetime) -> OutboxRow:
     """The question who owns it."""
-    brings = queue_of_work(JOB_ASSIGNED) + job_channels(job.id)
+    brings = queue_of_work(JOB_ASSIGNED)
     return _row(clock.uuid7(), "job.assigned", JOB_ASSIGNED, messages.assigned(job), job, brings, now)
 
 

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from app import clock
 from app.broker.port import Broker, LinkState
+from app.broker.topology import logs_queue, status_queue
 from app.domain import jobs as rules
 from app.domain.handoff import NODE_CRASH
 from app.domain.jobs import FORGOTTEN, ORPHAN_PENDING, OVERDUE, SILENT, Ending, Job
@@ -29,6 +30,9 @@ Find = Callable[[Transaction, int], Awaitable[list[Job]]]
 log = logging.getLogger("orchestrix.jobs")
 
 BATCH: Final = 200
+SWEEP: Final = 30.0
+SWEPT_AFTER: Final = 120.0
+"""Seconds after its end at which a job's queues are deleted once more."""
 UNOWNED: Final = 30.0
 """Seconds for which a job that was sent to a worker may be without an owner."""
 
@@ -192,3 +196,29 @@ class Orphanage:
     @staticmethod
     async def _store(tx: Transaction, found: Sequence[Job], fresh: Sequence[Job]) -> None:
         await jobs.store(tx, [(before.version, job) for before, job in zip(found, fresh, strict=True)])
+
+
+class Broom:
+    """Deletes the queues of jobs that have ended once more, a while later.
+
+    A message that comes late, or for a second time, lets a worker make them anew; nobody listens to them then.
+    """
+
+    def __init__(self, office: Office, broker: Broker) -> None:
+        self._office = office
+        self._broker = broker
+        self._after: tuple[datetime, str] | None = None
+
+    async def look(self) -> float:
+        """Looks once; in how many seconds again."""
+        if self._broker.state is not LinkState.UP:
+            return SWEEP
+        database = self._office.database
+        after = self._after or (database.now() - timedelta(seconds=3 * SWEPT_AFTER), "")
+        async with database.read() as connection:
+            found = await jobs.cleared(connection, after, SWEPT_AFTER, BATCH)
+        for _, job_id in found:
+            for queue in (status_queue(job_id), logs_queue(job_id)):
+                await self._broker.delete(queue)
+        self._after = found[-1] if found else after
+        return 1.0 if len(found) == BATCH else SWEEP

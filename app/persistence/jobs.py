@@ -37,6 +37,7 @@ __all__ = [
     "balance",
     "beaten",
     "by_histories",
+    "cleared",
     "due",
     "get",
     "histories",
@@ -238,6 +239,22 @@ async def orphans(tx: Transaction, seconds: float, limit: int) -> list[Job]:
     )
     query = _select(whole=False).where(table.channels == 1, table.owner.is_not(None), gone, offered)
     return await _jobs(tx, _first(query, table.dispatched_at, limit))
+
+
+async def cleared(
+    connection: Connection, after: tuple[datetime, str], seconds: float, limit: int
+) -> list[tuple[datetime, str]]:
+    """When they ended, and the ids, of up to `limit` jobs whose queues were deleted, the first to end first.
+
+    `after` is the last one seen; they have ended so many seconds ago at least.
+    """
+    table, (at, id) = jobs.c, after
+    behind = or_(table.finished_at > at, and_(table.finished_at == at, table.id > id))
+    query = select(table.finished_at, table.id).where(
+        table.finished_at >= at, behind, table.finished_at <= _ago(connection, seconds), table.channels == 0
+    )
+    found = await connection.execute(query.order_by(table.finished_at, table.id).limit(limit))
+    return [(row[0], row[1]) for row in found]
 
 
 async def owned_by(connection: Connection, node: str) -> list[Holding]:

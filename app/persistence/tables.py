@@ -294,6 +294,7 @@ jobs = _table(
     Index(None, "state", "channels", "wake_at"),
     Index(None, "channels", "owner"),
     Index(None, "history_id"),
+    Index(None, "finished_at"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),
     Index(None, "queue", "created_at", "id"),

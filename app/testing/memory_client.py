@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import Final, TypeVar
 
 from app import clock
-from app.broker.port import LinkState, Outcome, Outgoing, Published, Topology
+from app.broker.port import LinkState, Outcome, Outgoing, Published, Topology, Wanted
 from app.errors import ConfigError, OrchestrixError, Unavailable
 from app.testing.memory_broker import MemoryServer, Session
 from app.testing.memory_consumer import MemoryConsumer
@@ -97,12 +97,18 @@ class MemoryBroker:
         return [answer.result() if answer.done() else late for answer in answers]
 
     async def consume(
-        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+        self,
+        queues: Sequence[str],
+        prefetch: int,
+        *,
+        exclusive: bool = False,
+        own: Topology | None = None,
+        wanted: Wanted | None = None,
     ) -> MemoryConsumer:
         if prefetch < 1:
             raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
         self._consumers = [one for one in self._consumers if not one.closed]
-        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own)
+        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own, wanted)
         self._consumers.append(consumer)
         if self._session is not None and self.state is LinkState.UP:
             consumer.attach(self._session)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from app.broker.port import Delivery, Topology
+from app.broker.port import Delivery, Topology, Wanted
+from app.errors import Unavailable
 from app.testing.memory_broker import MemoryServer, ServerChannel, Session
 
 if TYPE_CHECKING:
@@ -28,9 +30,12 @@ class MemoryConsumer:
         limit: int,
         exclusive: bool,
         own: Topology | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         self._broker, self._server = broker, server
         self._queues, self._limit, self._exclusive, self._own = tuple(queues), limit, exclusive, own
+        self._wanted = wanted
+        self._reviving: asyncio.Task[None] | None = None
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._channel: ServerChannel | None = None
@@ -106,12 +111,24 @@ class MemoryConsumer:
         """There is a link: opens a channel on it."""
         if not self._closed:
             if (own := self._own) is not None:
-                session.consume_up.send(lambda: self._server.declare(own, session))
+                self._bring(own, session)
             channel = self._server.open_channel(session, self._queues, self._delivered)
             channel.cancelled = lambda: self._cancelled(channel)
             self._channel = channel
             self._prefetch, self._finished = self._first, 0
             self._subscribe()
+
+    def _bring(self, own: Topology, session: Session) -> None:
+        if self._wanted is None:
+            session.consume_up.send(lambda: self._server.declare(own, session))
+        else:
+            self._reviving = asyncio.create_task(self._revive(own, self._wanted), name="queues of a memory consumer")
+
+    async def _revive(self, own: Topology, wanted: Wanted) -> None:
+        with suppress(Unavailable):
+            found = [await self._broker.message_count(queue) for queue in self._queues]
+            if None in found and not self._closed and await wanted():
+                await self._broker.declare(own)
 
     def detach(self) -> None:
         """The channel is lost: its deliveries are nobody's any more."""

@@ -85,6 +85,7 @@ def _jobs() -> None:
     _index("jobs", "state", "channels", "wake_at")
     _index("jobs", "channels", "owner")
     _index("jobs", "history_id")
+    _index("jobs", "finished_at")
     _index("jobs", "created_at", "id")
     _index("jobs", "state", "created_at", "id")
     _index("jobs", "queue", "created_at", "id")

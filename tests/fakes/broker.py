@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology
+from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology, Wanted
 from tests.support import eventually
 
 Judge = Callable[[Outgoing], Published]
@@ -174,7 +174,13 @@ class FakeBroker:
         return [self._publish(message) for message in messages]
 
     async def consume(
-        self, queues: Sequence[str], prefetch: int, *, exclusive: bool = False, own: Topology | None = None
+        self,
+        queues: Sequence[str],
+        prefetch: int,
+        *,
+        exclusive: bool = False,
+        own: Topology | None = None,
+        wanted: Wanted | None = None,
     ) -> FakeConsumer:
         consumer = FakeConsumer(self, queues, prefetch)
         self.consumers.append(consumer)

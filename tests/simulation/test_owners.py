@@ -38,7 +38,7 @@ def owning() -> Iterator[Simulation]:
 def test_every_word_counts_once_and_every_job_comes_to_an_end(
     owning: Simulation, scale: Callable[[int, int], int], part: int
 ) -> None:
-    seeds = scale(200, 10_000) // PARTS
+    seeds = scale(100, 10_000) // PARTS
     failed: list[str] = []
     seen: Counter[str] = Counter()
     for seed in range(part * seeds, (part + 1) * seeds):

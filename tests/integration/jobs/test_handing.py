@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from app.broker.topology import JOB_ASSIGNED, job_channels, logs_queue, status_queue
 from app.cluster.drains import Drainer
 from app.config import ClusterSettings, JobsSettings
+from app.domain import jobs as rules
 from app.domain.handoff import REBALANCE, SHUTDOWN
 from app.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
 from app.errors import Conflict, NotFound
-from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task
+from app.persistence import jobs
+from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task, queues_gone
 from tests.support import eventually
 
 CALM = JobsSettings(beat=2.0, silent=20.0)
@@ -30,8 +34,6 @@ async def started(plant: Plant, hand: Hand, count: int) -> list[tuple[Job, Task]
     found = []
     for task in begun:
         async with plant.database.read() as connection:
-            from app.persistence import jobs
-
             job = await jobs.get(connection, task.order["jobId"])
         assert job is not None
         await plant.reached(job, RUNNING)
@@ -179,15 +181,12 @@ async def test_a_node_that_was_given_up_writes_nothing_more(plant: Plant) -> Non
     await plant.reached(job, RUNNING)
     await task.succeed()
     await plant.reached(job, SUCCEEDED)
+    await plant.cleared(job)
     assert frozen.jobs.count == 0
     assert [one.message for one in await plant.logs(job)] == ["for the new owner"]
-    await plant.cleared(job)
 
 
 async def _stolen(plant: Plant, job: Job, node: Node) -> None:
-    from app.domain import jobs as rules
-    from app.persistence import jobs
-
     async with plant.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
         await jobs.store(tx, [(found.version, rules.taken(found, node.name, tx.now()))])
@@ -237,11 +236,11 @@ async def _lost(node: Node) -> bool:
 async def test_an_overloaded_node_hands_half_of_the_difference_over(plant: Plant) -> None:
     loaded = await plant.node("loaded", leads=True, tuned=CALM)
     hand = await plant.worker()
-    jobs = [await plant.submit() for _ in range(24)]
+    many = [await plant.submit() for _ in range(24)]
     await eventually(lambda: loaded.jobs.count == 24, deadline=20)
     other = await plant.node("other", tuned=CALM)
     await eventually(lambda: (loaded.jobs.count, other.jobs.count) == (12, 12), deadline=20)
-    assert {(await plant.now(job)).ownership for job in jobs} == {OWNED}
+    assert {(await plant.now(job)).ownership for job in many} == {OWNED}
     assert hand.name
 
 
@@ -298,3 +297,38 @@ async def test_a_node_that_is_told_to_drain_does(plant: Plant) -> None:
     plant.nodes.remove(other)
     with pytest.raises(Conflict):
         await drainer.drain(other.name)
+
+
+async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plant: Plant) -> None:
+    """It has not heard that it owns the job no more, and reads again when its link comes back."""
+    former = await plant.node("former", leads=True, tuned=CALM, cluster=LAZY)
+    hand = await plant.worker()
+    [(job, _)] = await started(plant, hand, 1)
+    async with plant.database.begin() as tx:
+        found = (await jobs.lock(tx, [job.id]))[job.id]
+        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.OVERDUE, tx.now(), 0.5).job
+        await jobs.store(tx, [(found.version, replace(rules.closed(ended, tx.now()), version=found.version + 1))])
+    for queue in (status_queue(job.id), logs_queue(job.id)):
+        await former.control.delete(queue)
+    await queues_gone(plant, job)
+
+    async def still_gone() -> bool:
+        return await former.control.message_count(status_queue(job.id)) is None
+
+    for _ in range(10):
+        assert await still_gone()
+        await former.control.message_count(JOB_ASSIGNED)
+    await former.jobs.reconcile.look()
+    assert former.jobs.count == 0
+
+
+async def test_queues_that_come_back_after_the_end_are_swept(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.jobs.sweeps.SWEPT_AFTER", 0.5)
+    monkeypatch.setattr("app.jobs.sweeps.SWEEP", 0.2)
+    node = await plant.node("node", leads=True, tuned=CALM)
+    hand = await plant.worker()
+    [(job, task)] = await started(plant, hand, 1)
+    await task.succeed()
+    await plant.cleared(job)
+    await node.control.declare(job_channels(job.id))
+    await queues_gone(plant, job)
