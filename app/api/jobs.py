@@ -19,7 +19,7 @@ from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter
 from app.api.problems import Problem, bad_parameter
 from app.api.routes import Call, Route
-from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, header, json_of, page
+from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from app.api.start import JSON
 from app.api.views import moment, perhaps
 from app.domain.jobs import STATES, Attempt, Job
@@ -209,7 +209,7 @@ ROUTES: Final = (
         tag="jobs",
         headers=START_HEADERS,
         body=NewJob,
-        answers={201: json_of(JobBody, "It is committed.", SHOWN)},
+        answers={201: json_of(JobBody, "It is committed.", STARTED)},
         problems=tuple(code for code in START_PROBLEMS if code != "already_exists"),
     ),
     Route(

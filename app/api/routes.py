@@ -74,6 +74,7 @@ def add(app: FastAPI, context: ApiContext, routes: Sequence[Route]) -> None:
             tags=[route.tag],
             response_model=None,
             response_class=Response,
+            status_code=min((int(status) for status in route.answers), default=200),
             responses={**_answers(route), **_problems(route)},
             openapi_extra=_extra(route),
         )

@@ -51,7 +51,7 @@ START_PROBLEMS: Final = (
 )
 SHOWN: Final = {"ETag": {"description": "The version in quotes.", "schema": {"type": "string"}}}
 REPEATED: Final = {REPLAYED: {"description": "`true` for a stored answer.", "schema": {"type": "string"}}}
-_STARTED: Final = {
+STARTED: Final = {
     **SHOWN,
     "Location": {"description": "Where it is from now on.", "schema": {"type": "string"}},
     **REPEATED,
@@ -66,7 +66,7 @@ def json_of(model: type[Any], about: str, headers: Mapping[str, Any] | None = No
 
 def started(model: type[Any]) -> Answers:
     """The answers to a start."""
-    return {200: json_of(model, "It is committed.", _STARTED)}
+    return {200: json_of(model, "It is committed.", STARTED)}
 
 
 def page(model: type[Any]) -> Answers:
