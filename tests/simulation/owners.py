@@ -16,6 +16,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,7 +44,7 @@ from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from tests.simulation.ears import heard
 from tests.simulation.replay import replay
-from tests.simulation.unrest import KINDS, Member, Nemesis, Outcome, Realm, Witness, end, until
+from tests.simulation.unrest import KINDS, Deed, Fault, Member, Nemesis, Outcome, Realm, Witness, end, until
 from workers import JobContext, Transient
 from workers.sdk.jobs.functions import JobFunction, JobTable
 from workers.sdk.jobs.runner import JobRunner
@@ -433,7 +434,15 @@ class Simulation:
         return Owners(seed, loop, self._folder, self._template)
 
 
-BAD = {name: deed for name, deed in KINDS.items() if name not in ("stranger", "queue", "freeze writing")}
+def sleep(nemesis: Nemesis, fault: Fault, member: Member) -> None:
+    """It stands still until others have its jobs, and the broker does not miss it."""
+    nemesis.freeze(replace(fault, seconds=8.0 + 6.0 * fault.share, share=1.0), member)
+
+
+BAD: dict[str, Deed] = {
+    name: deed for name, deed in KINDS.items() if name not in ("stranger", "queue", "freeze writing")
+}
+BAD |= {"sleep": sleep, "sleep too": sleep}
 
 
 @contextmanager
