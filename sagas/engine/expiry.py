@@ -36,7 +36,7 @@ class Rearmed:
 def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
     """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga."""
     if instance.progress.awaited is not None:
-        return _unanswered(saga, instance, around, tick)
+        return _expired(saga, instance, tick, final=False)
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     here = out(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
@@ -49,15 +49,6 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
     if reason is not None:
         return Rearmed(_later(instance, reason, wait, tick.now))
     return _expired(saga, instance, tick, final=over)
-
-
-def _unanswered(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
-    """The undo goes on without the answer that it waits for, once that could have been heard."""
-    step = saga.step(instance.progress.awaited or "")
-    heard = around.listening_since + (step.timeout if step is not None else timedelta(0))
-    if heard > tick.now:
-        return Rearmed(_later(instance, BROKER_DOWN, heard - tick.now, tick.now))
-    return _expired(saga, instance, tick, final=False)
 
 
 def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:
