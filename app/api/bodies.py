@@ -73,6 +73,11 @@ def _malformed(reason: str) -> str:
 NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"
 
 
+async def read_perhaps(request: Request) -> dict[str, Any]:
+    """The JSON object in the body, empty where there is no body. Raises as `read_object`."""
+    return await read_object(request) if await request.body() else {}
+
+
 def parsed(model: type[M], fields: dict[str, Any]) -> M:
     """`fields` as a `model`; raises `Problem` 422 that names every wrong field."""
     try:

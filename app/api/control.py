@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api import views
 from app.api.bodies import bad_data, parsed, read_object
-from app.api.demands import DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
+from app.api.demands import NO_REASON, DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
 from app.api.headers import CORRELATION, correlation_id, if_match
 from app.api.idempotency import key_of, repeated
 from app.api.kinds import Kind, KindOf, instance_id
@@ -30,7 +30,6 @@ from sagas.engine.definition import BadData
 from sagas.engine.messages import dump
 from sagas.engine.state import Instance
 
-NO_REASON: Final = "no reason was given"
 DRY_RUN: Final = Parameter(
     "dryRun", "Tell what would happen, and change nothing.", {"type": "boolean", "default": False}
 )

@@ -12,9 +12,9 @@ from uuid import UUID
 from starlette.responses import Response
 
 from app.api import cursors, views
-from app.api.bodies import parsed, read_object
+from app.api.bodies import parsed, read_object, read_perhaps
 from app.api.control import BODY_PROBLEMS, DRY_RUN, REASON, reason_of
-from app.api.demands import BodyDemand, Demand, RedriveDemand
+from app.api.demands import BodyDemand, RedriveDemand, Remark
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
 from app.api.problems import Problem, bad_parameter, invalid_body, not_found
@@ -73,7 +73,7 @@ async def edit_letter(call: Call) -> Response:
 async def redrive_letter(call: Call) -> Response:
     """Sends it again."""
     wanted = _wanted(call)
-    demand = parsed(Demand, await read_object(call.request))
+    demand = parsed(Remark, await read_perhaps(call.request))
     with _refusals(wanted):
         return _answer(await call.context.letters.redrive(wanted, By(call.actor, demand.reason)))
 
@@ -258,7 +258,7 @@ ROUTES: Final = (
         "Send it again",
         "To the queue that it came from. Asking again sends nothing more; if it dies again, it is here again.",
         tag="control",
-        body=Demand,
+        body=Remark,
         answers=_SHOWN,
         problems=(*_PROBLEMS, "illegal_transition", *BODY_PROBLEMS),
     ),

@@ -14,6 +14,8 @@ from sagas.engine.asks import Ask, Verb
 from sagas.engine.messages import MAX_ID, dump
 
 LONGEST_REASON: Final = 500
+NO_REASON: Final = "no reason was given"
+"""The reason of what somebody has asked for without one."""
 SHORTEST_SPAN: Final = timedelta(milliseconds=1)
 LONGEST_SPAN: Final = timedelta(days=3650)
 MOST_IDS: Final = 1000
@@ -79,6 +81,14 @@ class Demand(BaseModel):
         return Ask(verb, actor, self.reason)
 
 
+class Remark(Demand):
+    """What takes a reason, and does without one."""
+
+    model_config = _asked(reason="the worker is mended")
+
+    reason: Reason = NO_REASON
+
+
 class SkipDemand(Demand):
     """To go on as if the step had succeeded."""
 
@@ -103,7 +113,7 @@ class EditDemand(Demand):
         return Ask(verb, actor, self.reason, patch=self.data)
 
 
-class DeadlineDemand(Demand):
+class DeadlineDemand(Remark):
     """To set the deadline of a run: either `at`, or `extendBy`."""
 
     model_config = _asked(reason="the forge is slow today", extendBy="30m")
@@ -139,7 +149,7 @@ class RedispatchDemand(BaseModel):
     ids: list[Annotated[int, Field(ge=1, lt=MAX_ID)]] | None = Field(
         None, description="Only these instances of `saga`.", min_length=1, max_length=MOST_IDS
     )
-    reason: Reason
+    reason: Reason = NO_REASON
 
     @model_validator(mode="after")
     def _whose(self) -> RedispatchDemand:
@@ -184,6 +194,7 @@ class RedriveDemand(Demand):
 
 DEMANDS: tuple[type[BaseModel], ...] = (
     Demand,
+    Remark,
     SkipDemand,
     EditDemand,
     DeadlineDemand,

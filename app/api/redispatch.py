@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from app.api.bodies import parsed, read_object
+from app.api.bodies import parsed, read_perhaps
 from app.api.control import BODY_PROBLEMS
 from app.api.demands import RedispatchDemand
 from app.api.problems import not_found
@@ -19,7 +19,7 @@ from sagas.engine.messages import dump
 
 async def redispatch(call: Call) -> Response:
     """`POST /redispatch`."""
-    wanted = parsed(RedispatchDemand, await read_object(call.request))
+    wanted = parsed(RedispatchDemand, await read_perhaps(call.request))
     if wanted.saga is not None and call.context.catalog.saga(wanted.saga) is None:
         raise not_found(f"saga {wanted.saga[:60]!r}")
     sagas = None if wanted.saga is None else [wanted.saga]

@@ -138,7 +138,8 @@ def _extra(route: Route) -> dict[str, Any]:
     extra["security"] = [] if route.public else [{BEARER: []}]
     if route.body is not None:
         schema = {"$ref": f"#/components/schemas/{route.body.__name__}"}
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        needed = any(field.is_required() for field in route.body.model_fields.values())
+        extra["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
     return extra
 
 

@@ -27,10 +27,10 @@ class Progress:
     `attempts` holds the highest attempt of each order that is not out now, by `step` or `step:undo`; one that was
     passed and is not named had one. `sent` are the command ids of this run's earlier tries of what is out, and
     `unanswered` says that one of them ended without a word. `error` is the last failure, for people.
-    While it is undone: `todo` are the steps still to undo, the present one first; `undone` those that are; `awaited` is
-    the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at the end of the
-    pause, `resume` the wake-up reason to come back to, and `run_ms` what was left of the run's own time. `left` are
-    steps of an earlier run that were not undone.
+    While it is undone: `cause` is why; `todo` are the steps still to undo, the present one first; `undone` those that
+    are; `awaited` is the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at
+    the end of the pause, `resume` the wake-up reason to come back to, and `run_ms` what was left of the run's own time.
+    `left` are steps of an earlier run that were not undone.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -39,6 +39,7 @@ class Progress:
     error: str | None = None
     todo: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
+    cause: str | None = None
     awaited: str | None = None
     held: Mapping[str, Any] | None = None
     resume: str | None = None

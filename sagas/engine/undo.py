@@ -72,6 +72,7 @@ def begin(
         todo=todo,
         undone=tuple(name for name in instance.progress.undone if name not in todo),
         error=reason,
+        cause=reason,
         unanswered=instance.progress.unanswered,
         sent=instance.progress.sent,
         awaited=here.name if awaited and here is not None else None,
@@ -117,7 +118,7 @@ def end(
     row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
     progress = Progress(
         attempts=all_attempts(saga, instance),
-        error=instance.progress.error or reason,
+        error=instance.progress.cause or instance.progress.error or reason,
         undone=tuple(name for name in instance.progress.undone if name not in left_behind),
         left=left_behind,
     )
@@ -159,7 +160,13 @@ def undone(
     if skipped:
         return end(saga, after, reason, tick, actor=actor)
     row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by)
-    ended = end(saga, move(saga, after, COMPENSATING, row), f"undone: {progress.error}", tick, caused_by=caused_by)
+    ended = end(
+        saga,
+        move(saga, after, COMPENSATING, row),
+        f"undone: {progress.cause or progress.error}",
+        tick,
+        caused_by=caused_by,
+    )
     return Moved(ended.instance, (row, *ended.history), None)
 
 

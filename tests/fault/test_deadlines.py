@@ -28,6 +28,7 @@ async def test_the_broker_is_away_for_two_deadlines(world: World, scale: Callabl
         "ORCHESTRIX_SAGAS": "brief",
         "ORCHESTRIX_WORKERS": "brief",
         "ORCHESTRIX_ORCHESTRATOR__TIMEOUTS_PER_SECOND": "10000",
+        "ORCHESTRIX_WORKER__CONCURRENCY": "4",  # so that the work is not done before the broker goes away
         "BRIEF_SECONDS": str(TIME),
     }
     await world.up(nodes=1, workers=0, env=env)

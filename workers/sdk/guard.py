@@ -65,6 +65,14 @@ class Guard:
         rows = await self._rows([job.command for job in jobs])
         return [judge(job.saga, rows.get((job.command.saga, job.command.app_id)), job.command) for job in jobs]
 
+    async def time_left(self, job: Job) -> float:
+        """The seconds until the saga's deadline, if it waits for this command still; else 0. Raises `Unavailable`."""
+        command = job.command
+        row = (await self._rows([command])).get((command.saga, command.app_id))
+        if row is None or row.wake_at is None or judge(job.saga, row, command) is not Verdict.CURRENT:
+            return 0.0
+        return max(0.0, (row.wake_at - self._database.now()).total_seconds())
+
     async def _rows(self, commands: Iterable[Command]) -> dict[tuple[str, int], Instance]:
         wanted: dict[Pair, set[int]] = {}
         for command in commands:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from app.broker.port import Outgoing
@@ -14,16 +15,17 @@ from .context import LOGGER, Context
 from .errors import OWN_TROUBLE, StepFailed
 from .handlers import Handler
 from .job import Job
+from .limit import Limit, MoreTime, no_more
 from .threads import call, is_async
 
 
-async def invoke(handler: Handler, job: Job) -> tuple[Outgoing, bool]:
-    """Runs the handler; the event to send, and whether it is that of success.
+async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[Outgoing, bool]:
+    """Runs the handler; the event to send, and whether it is that of success. `more` tells of time given meanwhile.
 
     Raises `OWN_TROUBLE` (`Unavailable` among others) if the worker's own infrastructure is away, for that is not the
     step's failure, and `asyncio.CancelledError` if the worker itself gives the step up.
     """
-    outcome = await _outcome(handler, job)
+    outcome = await _outcome(handler, job, more)
     if isinstance(outcome, StepError):
         return events.failed(job, outcome), False
     try:
@@ -34,11 +36,11 @@ async def invoke(handler: Handler, job: Job) -> tuple[Outgoing, bool]:
         return events.failed(job, error), False
 
 
-async def _outcome(handler: Handler, job: Job) -> object:
+async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
     context = Context.of(job.command, job.ends)
-    scope = asyncio.timeout(context.remaining if is_async(handler) else None)
+    limit = Limit(job, context.remaining, more) if is_async(handler) else None
     try:
-        async with scope:
+        async with limit or nullcontext():
             return await call(handler, context, job.command)
     except OWN_TROUBLE:
         raise
@@ -50,7 +52,7 @@ async def _outcome(handler: Handler, job: Job) -> object:
             raise
         return _bug(job, error)
     except (Exception, SystemExit) as error:
-        if isinstance(error, TimeoutError) and scope.expired():
+        if isinstance(error, TimeoutError) and limit is not None and limit.expired:
             return _timeout(job)
         return _bug(job, error)
 

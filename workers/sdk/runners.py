@@ -19,6 +19,7 @@ from .errors import OWN_TROUBLE
 from .handlers import HandlerTable
 from .invoke import invoke
 from .job import Job
+from .limit import MoreTime
 from .outage import Outage
 from .reporter import Report, Reporter
 from .suspects import Suspects
@@ -35,13 +36,20 @@ class Runners:
     """
 
     def __init__(
-        self, desk: Desk, handlers: HandlerTable, reporter: Reporter, outage: Outage, settings: WorkerSettings
+        self,
+        desk: Desk,
+        handlers: HandlerTable,
+        reporter: Reporter,
+        outage: Outage,
+        settings: WorkerSettings,
+        more: MoreTime,
     ) -> None:
         self._desk = desk
         self._handlers = handlers
         self._reporter = reporter
         self._outage = outage
         self._settings = settings
+        self._more = more
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._ready: asyncio.Queue[Job] = asyncio.Queue()
         self._alone = Suspects()
@@ -125,7 +133,7 @@ class Runners:
             self._give_up(job)
             return True
         try:
-            outgoing, good = await invoke(self._handlers[job.command.type], job)
+            outgoing, good = await invoke(self._handlers[job.command.type], job, self._more)
         except OWN_TROUBLE as error:
             await self._outage.note(job.command.id, error)
             await self._desk.pause(backoff(failures))

@@ -91,7 +91,9 @@ class _Parts:
         self._desk = Desk(consumer, worker.counts)
         self._outage = Outage(consumer)
         self._reporter = Reporter(worker._broker, self._desk, self._outage, saga_topology(worker._catalog))
-        self._runners = Runners(self._desk, worker._handlers, self._reporter, self._outage, worker._settings)
+        self._runners = Runners(
+            self._desk, worker._handlers, self._reporter, self._outage, worker._settings, worker._guard.time_left
+        )
         put = self._runners.put
         self._triage = Triage(self._desk, worker._guard, self._reporter, self._outage, put)
         intake = Intake(self._desk, worker._catalog, self._reporter, self._triage, put)

@@ -102,6 +102,11 @@ async def test_a_deadline_is_extended(world: World, instance: Instance, given: A
     assert (ask.verb, ask.extend_by, ask.at) == (Verb.SET_DEADLINE, meant, None)
 
 
+async def test_a_deadline_takes_no_reason_where_there_is_none(world: World, instance: Instance) -> None:
+    ask = await asked(world, f"/apps/{instance.id}/deadline", {"extendBy": "5m"}, "PATCH")
+    assert (ask.extend_by, ask.reason) == (timedelta(minutes=5), "no reason was given")
+
+
 async def test_a_deadline_is_set(world: World, instance: Instance) -> None:
     body = {**REASON, "at": "2026-01-31T13:00:00+01:00"}
     ask = await asked(world, f"/apps/{instance.id}/deadline", body, "PATCH")
@@ -358,10 +363,15 @@ async def test_redispatch(world: World, more: dict[str, Any], asked: tuple[Any, 
     assert world.redispatcher.asked == [(*asked, "anonymous", "the forge is back")]
 
 
+async def test_all_is_sent_again_where_nothing_is_said(world: World) -> None:
+    assert (await world.client.post("/redispatch")).status_code == 200
+    assert world.redispatcher.asked == [(None, None, "anonymous", "no reason was given")]
+
+
 @pytest.mark.parametrize(
     ("body", "pointers"),
     [
-        ({}, ["/reason"]),
+        ({"reason": ""}, ["/reason"]),
         ({**REASON, "ids": [1]}, [""]),
         ({**REASON, "saga": "app", "ids": []}, ["/ids"]),
         ({**REASON, "saga": "app", "ids": [0, "1"]}, ["/ids/0", "/ids/1"]),

@@ -196,6 +196,12 @@ async def test_one_is_sent_again_once(world: World) -> None:
     assert found["allowed"] == ["drop"]
 
 
+async def test_one_is_sent_again_without_a_word(world: World) -> None:
+    await put(world, letter(1))
+    answer = await world.client.post(f"/dead-letters/{letter(1).id}/redrive")
+    assert (answer.status_code, answer.json()["redriven"]) == (200, 1)
+
+
 async def test_one_that_cannot_be_sent_says_what_helps(world: World) -> None:
     await put(world, letter(1, b"x" * 70_000), letter(2, queue="evt.nobody"))
     for n, says in ((1, "edit it"), (2, "ORCHESTRIX_SAGAS")):

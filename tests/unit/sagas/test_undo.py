@@ -372,3 +372,14 @@ def test_events_of_undo_out_of_turn() -> None:
     assert run.undone("hotel", causation_id=None) == "ambiguous"
     run.undone("hotel")
     assert run.undone("hotel") == "repeated"
+
+
+def test_what_the_undo_has_met_is_not_why_the_saga_failed() -> None:
+    run = Run(TRIP, "flight", "notice")
+    run.fails(StepError("Nope", "not possible", retryable=False))
+    run.fails(StepError("Busy", "no file", retryable=False))
+    assert run.instance.progress.error == "evt.stepFailed: Busy: no file"
+    run.asks(Verb.RETRY)
+    run.undone("flight")
+    assert run.rows[-1] == ("COMPENSATING", FAILED, "undone: evt.stepFailed: Nope: not possible")
+    assert run.instance.progress.error == "evt.stepFailed: Nope: not possible"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,8 +20,10 @@ from sagas import Command
 from sagas.engine import messages
 from tests.support import eventually
 from workers import Context, Permanent, Retry, StepFailed, Transient, Unavailable
+from workers.sdk import limit
 from workers.sdk.handlers import Handler
 from workers.sdk.invoke import invoke
+from workers.sdk.job import Job
 
 from .rig import COMMAND, CREATED, FAILED, TRACE, job
 
@@ -132,6 +135,37 @@ async def test_a_step_whose_time_is_over_is_cancelled_and_fails() -> None:
     error = await error_of(hang, replace(COMMAND, timeout_ms=20))
     assert error == {"type": "Timeout", "message": "createGitRepo was not done in 20 ms", "retryable": True}
     assert cancelled.is_set()
+
+
+async def test_a_step_goes_on_in_the_time_that_its_saga_was_given_meanwhile() -> None:
+    asked = 0
+
+    async def more(job: Job) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise Unavailable("the database is away")
+        return 0.05 if asked < 4 else 0.0
+
+    over = asyncio.Event()
+
+    async def slow(context: Context, command: Command) -> None:
+        await over.wait()
+
+    async def enough() -> None:
+        await eventually(lambda: asked == 3, deadline=5)
+        over.set()
+
+    telling = asyncio.create_task(enough())
+    with mock.patch.object(limit, "ASK_AGAIN", 0.05):
+        _, good = await invoke(slow, replace_time(replace(COMMAND, timeout_ms=10)), more)
+    await telling
+    assert good
+
+    over.clear()
+    event, good = await invoke(slow, replace_time(replace(COMMAND, timeout_ms=10)), more)
+    assert (good, json.loads(event.body)["error"]["type"]) == (False, "Timeout")
+    assert asked == 4
 
 
 async def test_the_worker_may_cancel_a_step_without_a_report() -> None:

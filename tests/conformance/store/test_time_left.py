@@ -1,0 +1,48 @@
+"""Does a worker hear how long its saga still waits for what it has in hand?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from app.persistence import instances
+from app.persistence.engine import Database
+from app.persistence.instances import Rewake
+from app.persistence.pairs import APPS
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.orders import NEVER, command_for
+from sagas.engine.state import DEADLINE, Instance
+from tests.conformance.store.build import ended, some
+from workers.sdk.guard import Guard
+from workers.sdk.job import Job
+
+CATALOG = Catalog([APP_PROVISIONING])
+
+
+def in_hand(instance: Instance) -> Job:
+    """The command that is out for `instance`, as a worker has it."""
+    command = command_for(APP_PROVISIONING, instance)
+    assert command is not None
+    owner = CATALOG.command(command.type)
+    assert owner is not None
+    return Job(command, owner, 0.0)
+
+
+async def test_time_that_a_person_gives_reaches_the_worker(database: Database) -> None:
+    guard = Guard(database)
+    one, other = await some(database, 2, APPS, APP_PROVISIONING.name)
+    job = in_hand(one)
+    assert await guard.time_left(job) == pytest.approx(60, abs=10)
+    at = database.now() + timedelta(minutes=10)
+    async with database.begin() as tx:
+        await instances.rewake(tx, APPS, [Rewake(one.id, one.version, at, DEADLINE, 600_000)])
+    assert await guard.time_left(job) == pytest.approx(600, abs=10)
+    async with database.begin() as tx:
+        await instances.rewake(tx, APPS, [Rewake(one.id, one.version, NEVER, DEADLINE, 600_000)])
+    assert await guard.time_left(job) > 86_400
+    async with database.begin() as tx:
+        await instances.update(tx, APPS, [(one.version, ended(one))])
+    assert await guard.time_left(job) == 0.0
+    assert await guard.time_left(in_hand(other)) > 0
