@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from app.api import cursors
 from app.api.bodies import parsed, read_object
-from app.api.control import BODY_PROBLEMS, IF_MATCH, NO_REASON, REASON, reason_of
+from app.api.control import BODY_PROBLEMS, IF_MATCH, REASON, reason_of
+from app.api.demands import NO_REASON
 from app.api.headers import if_match, matches
 from app.api.job_schemas import JobBody
 from app.api.jobs import whole

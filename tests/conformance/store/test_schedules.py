@@ -245,7 +245,7 @@ async def test_two_who_believe_to_lead_fire_each_due_time_once(cluster: Cluster,
 
     async def run(one: Scheduler) -> int:
         fired = 0
-        for _ in range(20):
+        for _ in range(60):
             try:
                 fired += await one.fire()
             except (Conflict, Contention):

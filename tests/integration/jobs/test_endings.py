@@ -126,7 +126,7 @@ async def test_a_worker_that_beats_is_not_lost(plant: Plant) -> None:
         now = (await plant.now(job)).worker_beat_at
         return now is not None and first is not None and (now - first).total_seconds() > 2.5
 
-    await eventually(beaten, deadline=10)
+    await eventually(beaten, deadline=30)
     assert (await plant.now(job)).state == RUNNING
 
 
