@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from app import clock
 from sagas.engine.state import DEADLINE, Instance
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,6 +46,10 @@ class Rows:
         """A row that waits for command `m-{app_id}`; `changes` are fields of `Instance`."""
         fresh = replace(APP, id=app_id, key=f"app {app_id}", command_id=f"m-{app_id}", correlation_id=f"c-{app_id}")
         self.rows[app_id] = replace(fresh, **changes)
+
+    def now(self) -> datetime:
+        """The database's clock, by which every one of these rows is overdue."""
+        return clock.now()
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Rows]:

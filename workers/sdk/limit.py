@@ -73,6 +73,9 @@ class Limit:
         except OrchestrixError as away:
             LOGGER.debug("nobody can say whether %s has more time: %s", self._job.what, away, extra=self._job.told)
             left = ASK_AGAIN
+        except Exception:
+            LOGGER.exception("nobody can say whether %s has more time", self._job.what, extra=self._job.told)
+            left = 0.0
         self._asking = None
         if left > 0:
             self._wait(left)

@@ -168,6 +168,17 @@ async def test_a_step_goes_on_in_the_time_that_its_saga_was_given_meanwhile() ->
     assert asked == 4
 
 
+async def test_a_step_ends_in_its_time_if_the_question_for_more_goes_wrong() -> None:
+    async def more(job: Job) -> float:
+        raise ZeroDivisionError("a bug")
+
+    async def hang(context: Context, command: Command) -> None:
+        await asyncio.Event().wait()
+
+    event, good = await invoke(hang, replace_time(replace(COMMAND, timeout_ms=10)), more)
+    assert (good, json.loads(event.body)["error"]["type"]) == (False, "Timeout")
+
+
 async def test_the_worker_may_cancel_a_step_without_a_report() -> None:
     began = asyncio.Event()
 
