@@ -12,7 +12,7 @@ from app.api import cursors, job_logs
 from app.api.bodies import parsed, read_object
 from app.api.control import BODY_PROBLEMS
 from app.api.demands import Demand
-from app.api.headers import CORRELATION, correlation_id, matches
+from app.api.headers import CORRELATION, correlation_id, matches, trace_context
 from app.api.idempotency import REPLAYED, RETRY_SOON, mark_of
 from app.api.job_schemas import JobBody, JobPage, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
@@ -44,6 +44,7 @@ async def submit(call: Call) -> Response:
     body = await read_object(call.request)
     wish = parsed(NewJob, body)
     assert wish.queue is not None, "the model has seen to that"
+    traceparent, tracestate = trace_context(call.request)
     order = Order(
         queue=wish.queue,
         handler=wish.handler,
@@ -52,6 +53,8 @@ async def submit(call: Call) -> Response:
         timeout_ms=None if wish.timeout is None else max(1, round(wish.timeout.total_seconds() * 1000)),
         created_by=wish.createdBy or call.actor,
         correlation_id=correlation_id(call.request),
+        traceparent=traceparent,
+        tracestate=tracestate,
     )
     match await call.context.submitter.submit(order, _key(call, body)):
         case Job() as job:

@@ -43,6 +43,7 @@ class Job:
     `retries`. `seq` is that of the last status that was applied. `wake_at` is when it is due while it is PENDING, and
     when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
     first dispatch until they were deleted. `owner` is the node that reads them; each new owner raises `owner_epoch`.
+    `traceparent` and `tracestate` are the trace of whoever wanted it, which every attempt joins.
     """
 
     id: str
@@ -86,6 +87,8 @@ class Job:
     saga: str | None = None
     instance_id: int | None = None
     step: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
     @property
     def live(self) -> bool:

@@ -79,4 +79,6 @@ def _row(id: str, type: str, queue: str, body: bytes, job: Job, brings: Topology
         timeout_ms=0,
         topology=to_json(brings),
         created_at=now,
+        traceparent=job.traceparent,
+        tracestate=job.tracestate,
     )

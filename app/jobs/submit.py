@@ -32,6 +32,8 @@ class Order:
     saga: str | None = None
     instance_id: int | None = None
     step: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def job_of(order: Order, now: datetime) -> Job:
         saga=order.saga,
         instance_id=order.instance_id,
         step=order.step,
+        traceparent=order.traceparent,
+        tracestate=order.tracestate,
     )
 
 

@@ -288,6 +288,8 @@ jobs = _table(
     Column("saga", String(40)),
     Column("instance_id", BigInteger),
     Column("step", String(100)),
+    Column("traceparent", String(64)),
+    Column("tracestate", String(512)),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("schedule_id", "due_at"),
     Index(None, "schedule_id", "state"),

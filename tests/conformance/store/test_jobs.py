@@ -101,6 +101,8 @@ async def test_a_job_comes_back_as_it_went_in(database: Database) -> None:
         step="print",
         executor_group="g",
         routing="ROUND",
+        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        tracestate="a=1",
     )
     bare = pending(database)
     found = await inserted(database, full, bare)

@@ -87,6 +87,18 @@ async def test_the_answer_is_201_with_the_new_job(world: World) -> None:
     assert world.due == [None], "the leader hears of it"
 
 
+async def test_the_trace_of_whoever_asks_is_kept_if_it_is_one(world: World) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    kept = []
+    for said in (parent, "rubbish"):
+        answer = await world.client.post("/jobs", json=BODY, headers={"traceparent": said, "tracestate": "a=1"})
+        async with world.database.read() as connection:
+            job = await jobs.get(connection, answer.json()["id"])
+        assert job is not None
+        kept.append((job.traceparent, job.tracestate))
+    assert kept == [(parent, "a=1"), (None, None)]
+
+
 async def test_little_need_be_said(world: World) -> None:
     body = await submitted(world)
     assert (body["payload"], body["timeoutMs"], body["retries"], body["createdBy"]) == ({}, None, 0, "anonymous")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from app import clock
@@ -211,8 +212,9 @@ class Plant:
 class Task:
     """One attempt that the hand has got, and what it says of it. `seq` counts its words."""
 
-    def __init__(self, hand: Hand, order: dict[str, Any]) -> None:
+    def __init__(self, hand: Hand, order: dict[str, Any], headers: Mapping[str, object]) -> None:
         self.order = order
+        self.headers = headers
         self._hand = hand
         self.seq = 0
         self.logged: list[int] = []
@@ -290,7 +292,7 @@ class Hand:
             self._orders = await self.broker.consume([dispatch_queue(self.queue)], 100)
         async with asyncio.timeout(10):
             [delivery] = await self._orders.receive(1)
-        task = Task(self, json.loads(delivery.body))
+        task = Task(self, json.loads(delivery.body), delivery.headers)
         if acknowledge:
             await self._orders.acknowledge([delivery])
         self.held.append(task)

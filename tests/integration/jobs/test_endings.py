@@ -138,7 +138,7 @@ async def test_a_dispatch_that_comes_twice_ends_in_one_attempt(plant: Plant) -> 
     await two.rest()
     await task.running()
     await plant.reached(job, RUNNING)
-    copy = Task(two, task.order)
+    copy = Task(two, task.order, task.headers)
     await copy.running()
     await one.stopped(task)
     again = await one.take()

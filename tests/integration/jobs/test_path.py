@@ -82,3 +82,15 @@ async def test_a_failure_is_tried_again_and_its_log_kept(plant: Plant) -> None:
     await plant.cleared(job)
     assert [one.message for one in await plant.logs(job)] == ["first", "second"]
     assert [one.state for one in await plant.attempts(job)] == [FAILED, FAILED]
+
+
+async def test_every_attempt_joins_the_trace_of_whoever_wanted_the_job(plant: Plant) -> None:
+    await plant.node(leads=True)
+    hand = await plant.worker()
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1"}
+    await plant.submit(retries=1, **trace)
+    first = await hand.take()
+    await first.running()
+    await first.fail()
+    second = await hand.take()
+    assert [{name: task.headers.get(name) for name in trace} for task in (first, second)] == [trace, trace]

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from app.broker.port import Delivery, Outgoing, Topology
+from app.broker.port import Delivery, Headers, Outgoing, Topology
 from app.broker.topology import (
     DEAD,
     DISPATCH,
@@ -49,13 +49,17 @@ def dispatch(handler: str, number: int = 1, **changes: Any) -> bytes:
 
 
 class House:
-    """A broker, and a worker when `open` has made it. `said` are the bodies that the broker has taken, in order."""
+    """A broker, and a worker when `open` has made it.
+
+    `said` are the bodies that the broker has taken from jobs, in order, `headers` those of the same messages.
+    """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.server = MemoryServer(Random(1), pace=lambda: 0.001)
         self.server.taps.append(self)
         self.said: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str | int]] = []
         self.beats: list[tuple[float, dict[str, Any]]] = []
         self.dead: list[Outgoing] = []
         self.acknowledged: list[Delivery] = []
@@ -105,10 +109,10 @@ class House:
         """The broker has the channels of a job."""
         self.server.declare(job_channels(f"j-{number}"))
 
-    def put(self, body: bytes, queue: str = DEFAULT_QUEUE) -> None:
+    def put(self, body: bytes, queue: str = DEFAULT_QUEUE, headers: Headers | None = None) -> None:
         """Somebody puts a message into a queue of jobs."""
         name = DISPATCH + queue
-        self.server.put(name, Outgoing("", name, body, "m"))
+        self.server.put(name, Outgoing("", name, body, "m", headers=headers or {}))
 
     async def stop_job(self, number: int = 1, reason: str = "by hand", **changes: Any) -> None:
         """Tells all workers that a job is to stop."""
@@ -129,6 +133,7 @@ class House:
             self.dead.append(message)
         elif queues and message.exchange == "":
             self.said.append({**body, "queue": queues[0]})
+            self.headers.append(dict(message.headers))
 
     def acknowledging(self, delivery: Delivery) -> None:
         self.acknowledged.append(delivery)

@@ -81,6 +81,19 @@ def test_a_job_says_all_that_happens_by_one_number_on_its_own_channels(house: Ho
     house.play(days())
 
 
+def test_all_that_a_job_says_joins_the_trace_of_its_dispatch(house: House) -> None:
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1"}
+
+    async def days() -> None:
+        await house.open(echo=echo)
+        house.put_channels(1)
+        house.put(dispatch("echo"), headers={**trace, "x-other": "no"})
+        await house.ended()
+        assert house.headers == [trace] * 5
+
+    house.play(days())
+
+
 def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_begins_then(house: House) -> None:
     async def days() -> None:
         gate = Gate()
