@@ -32,6 +32,9 @@ SPROUT: Final = 1.0
 LET_GO: Final = 0.25
 """Seconds that the duties have to stop before the successor is let in; its term keeps them from writing anyway."""
 LAST_WORD: Final = 1.0
+"""Seconds that the successor waits for the last write of a leader."""
+LATE_WORD: Final = 5.0
+"""The same write may take so long where it tells whether others have begun a term while this leader slept."""
 LINE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
 
 
@@ -47,7 +50,6 @@ class _Reign:
     mint_at: float = 0.0
     minted: bool = False
     awaited_until: float | None = None
-    late: bool = False
     nudge: Wake = field(default_factory=Wake)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -233,21 +235,23 @@ class Leadership:
 
     async def _end(self, reign: _Reign, services: Services) -> None:
         """Stops the duties. `_handed` is set when the successor may come: they have stopped, or take long."""
+        late = clock.monotonic() >= reign.until  # whatever else was noticed first
         try:
             await _ended(reign.tasks)
-            stopping = asyncio.create_task(services.stop(), name="end of duties")
-            await asyncio.wait({stopping}, timeout=LET_GO)
-            if self._leaving or reign.late:
-                await self._say_last(reign)
+            last = {asyncio.create_task(services.stop(), name="end of duties")}
+            await asyncio.wait(last, timeout=LET_GO)
+            if self._leaving or late:
+                word = asyncio.create_task(self._say_last(reign, LATE_WORD if late else LAST_WORD), name="last word")
+                await asyncio.wait({word}, timeout=LAST_WORD)
+                last.add(word)
         finally:
             self._handed.set()
-        await stopping
+        await asyncio.gather(*last)
 
     async def _watch(self, reign: _Reign) -> None:
         """Until something happens to the reign, at most until its lease has run out."""
         left = reign.until - clock.monotonic()
         if left <= 0:
-            reign.late = True
             return reign.lose("the lease has run out")
         await asyncio.wait({reign.lost, *reign.tasks}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in reign.tasks if task.done()]:
@@ -259,10 +263,10 @@ class Leadership:
                 reign.lose(why)
         return None
 
-    async def _say_last(self, reign: _Reign) -> None:
-        """Marks the row, if that is possible at once. Where a newer term has begun, its refusal is seen here."""
+    async def _say_last(self, reign: _Reign, within: float) -> None:
+        """Marks the row, if that is possible in time. Where a newer term has begun, its refusal is seen here."""
         try:
-            async with asyncio.timeout(LAST_WORD):
+            async with asyncio.timeout(within):
                 await self._seat.resign(reign.fence)
         except Deposed as refused:
             log.warning("%s", refused)
