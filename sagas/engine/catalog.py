@@ -44,7 +44,9 @@ class Catalog:
                         f"{message} belongs to saga {taken[message]!r} and to {saga.name!r}: rename one"
                     )
                 taken[message] = saga.name
-            self._commands[step.command] = self._events[step.event] = Owner(saga, step)
+            self._events[step.event] = Owner(saga, step)
+            if step.job is None:
+                self._commands[step.command] = self._events[step.event]
             if isinstance(step.undo, Compensation):
                 self._commands[step.undo.command] = self._events[step.undo.event] = Owner(saga, step, undoes=True)
 
@@ -76,4 +78,5 @@ class Catalog:
 
 def _messages(step: Step) -> list[str]:
     undo = step.undo if isinstance(step.undo, Compensation) else None
-    return [step.command, step.event, *((undo.command, undo.event) if undo else ())]
+    command = [step.command] if step.job is None else []
+    return [*command, step.event, *((undo.command, undo.event) if undo else ())]

@@ -13,7 +13,7 @@ from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, Ba
 from .failure import Failure, fail
 from .messages import MAX_DATA, dump
 from .orders import NEVER, Moved, Tick, armed, command_for, issued, out, progressed
-from .state import DEADLINE, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
+from .state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, UNSENT, Change, Instance, Progress
 from .transition import change, move, sending, succeed
 
 
@@ -105,7 +105,7 @@ def _retry(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     here = out(saga, instance)
     assert here is not None, "only an order that is out can be tried again"
     same, row = _stay(saga, instance, ask, tick)
-    now = armed(replace(same, blocker=None), DEADLINE, here.order.timeout, tick.now)
+    now = armed(replace(same, blocker=None), here.reason, here.wait, tick.now)
     return _acted(sending(saga, now, [row]))
 
 
@@ -180,7 +180,7 @@ def merged(data: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pause(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     same, row = _stay(saga, instance, ask, tick)
-    reason = RETRY if instance.wake_reason == RETRY else DEADLINE
+    reason = instance.wake_reason if instance.wake_reason in (RETRY, JOB) else DEADLINE
     rest = min(_until(instance.wake_at, tick) or timedelta(0), _LONGEST_REST)
     run = _until(instance.deadline_at, tick)
     same = progressed(replace(same, blocker=PAUSED), run_ms=None if run is None else milliseconds(run))
@@ -205,8 +205,10 @@ def _freed(saga: Saga, instance: Instance, reason: str, tick: Tick) -> Instance:
         free = replace(free, deadline_at=tick.now + timedelta(milliseconds=run_ms))
     here = out(saga, free)
     if here is not None and reason != RETRY and not rest:  # it was late before the pause, which is no try's fault
-        rest = here.order.timeout
-    free = armed(free, RETRY if reason == RETRY else DEADLINE, rest, tick.now)
+        rest = here.wait
+    if here is not None and reason == UNSENT:
+        reason = here.reason
+    free = armed(free, reason if reason in (RETRY, JOB) else DEADLINE, rest, tick.now)
     return free if rest < _LONGEST_REST else replace(free, wake_at=NEVER)
 
 
@@ -244,6 +246,10 @@ def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    if instance.wake_reason == JOB and ask.at is None:
+        raise RefusedVerb(
+            "the time of its job counts, and it has no deadline: say at what time", allowed(saga, instance)
+        )
     at = ask.at if ask.at is not None else _extended(instance, ask.extend_by or timedelta(0), tick)
     if not tick.now <= at < NEVER:
         raise BadAsk("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")
@@ -252,7 +258,8 @@ def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted
     same, row = _stay(saga, instance, ask, tick)
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
     wait_ms = (at - tick.now) // timedelta(milliseconds=1)
-    return Acted(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
+    reason = DEADLINE if same.wake_reason == JOB else same.wake_reason
+    return Acted(replace(same, wake_at=at, wake_reason=reason, wait_ms=wait_ms, deadline_at=limit), (row,))
 
 
 def _extended(instance: Instance, by: timedelta, tick: Tick) -> datetime:
@@ -267,10 +274,13 @@ def _extended(instance: Instance, by: timedelta, tick: Tick) -> datetime:
 def _cancel_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     if instance.wake_reason == RETRY:
         raise RefusedVerb("this wake-up is a retry and no deadline: pause the saga to hold it", allowed(saga, instance))
-    if instance.wake_at == NEVER:
+    if instance.wake_at == NEVER or (instance.wake_reason == JOB and instance.deadline_at is None):
         return Acted(instance)
     same, row = _stay(saga, instance, ask, tick)
-    return Acted(replace(same, wake_at=NEVER, deadline_at=None), (row,))
+    here, free = out(saga, instance), replace(same, deadline_at=None)
+    if here is not None and here.job is not None:
+        return Acted(armed(free, JOB, here.wait, tick.now), (row,))
+    return Acted(replace(free, wake_at=NEVER), (row,))
 
 
 _ACTS: Final[Mapping[Verb, Callable[[Saga, Instance, Ask, Tick], Acted]]] = {

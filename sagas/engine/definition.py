@@ -35,8 +35,11 @@ _STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
 _COMMAND = re.compile(r"cmd\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 _EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 _DEAD = ".dead"
+_WORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
+_MOST_RETRIES = 1000
 _SHORTEST = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=3650)
+_MINUTE = timedelta(seconds=60)
 
 
 class FreeData(BaseModel):
@@ -72,14 +75,36 @@ class RetryPolicy:
         return timedelta(seconds=widest * chance)
 
 
+_POLICY = RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Long work that a step stands for: the function `name` (`@job("name")`) of the workers of `queue`.
+
+    `timeout` is the time of each try, None for as long as it takes; `retries` how many more there are. The step fails
+    when the job has: it has no other deadline and no other tries.
+    """
+
+    name: str
+    queue: str = "default"
+    timeout: timedelta | None = None
+    retries: int = 0
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The time of each try, in milliseconds."""
+        return None if self.timeout is None else milliseconds(self.timeout)
+
+
 @dataclass(frozen=True, slots=True)
 class Compensation:
     """What undoes a finished step: a command, and the event that says that it is undone."""
 
     command: str
     event: str
-    timeout: timedelta = timedelta(seconds=60)
-    retry: RetryPolicy = RetryPolicy()
+    timeout: timedelta = _MINUTE
+    retry: RetryPolicy = _POLICY
 
     @property
     def timeout_ms(self) -> int:
@@ -96,16 +121,20 @@ class NothingToUndo:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command and the event that ends it. The saga is in `state` while the command is out, then in `then`."""
+    """One command, or one job, and the event that ends it. The saga is in `state` while it is out, then in `then`.
+
+    `timeout` and `retry` are those of a command; a job brings its own.
+    """
 
     name: str
     state: str
-    command: str
-    event: str
-    then: str
+    command: str = ""
+    event: str = ""
+    then: str = ""
     undo: Compensation | NothingToUndo | None = None
-    timeout: timedelta = timedelta(seconds=60)
-    retry: RetryPolicy = RetryPolicy()
+    timeout: timedelta = _MINUTE
+    retry: RetryPolicy = _POLICY
+    job: Job | None = None
 
     @property
     def timeout_ms(self) -> int:
@@ -240,10 +269,10 @@ def _check(saga: Saga) -> None:
     _demand(time is None or _SHORTEST <= time <= _LONGEST, f"{where}: the timeout must be from 1 ms to ten years")
     for step in saga.steps:
         _check_step(where, step)
-    for what in ("name", "state", "command", "event"):
+    for what in ("name", "state", "event"):
         _unique(where, what, [getattr(step, what) for step in saga.steps])
     undos = [step.undo for step in saga.steps if isinstance(step.undo, Compensation)]
-    _unique(where, "command", [s.command for s in saga.steps] + [undo.command for undo in undos])
+    _unique(where, "command", [s.command for s in saga.steps if not s.job] + [undo.command for undo in undos])
     _unique(where, "event", [s.event for s in saga.steps] + [undo.event for undo in undos])
     for source, target in saga.immediate.items():
         _check_state(where, source)
@@ -257,7 +286,11 @@ def _check_step(where: str, step: Step) -> None:
     _demand(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
     _check_state(at, step.state)
     _check_state(at, step.then, end=True)
-    _check_order(at, step)
+    if step.job is None:
+        _demand(bool(step.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
+        _check_order(at, step)
+    else:
+        _check_job(at, step, step.job)
     if isinstance(step.undo, Compensation):
         _check_order(at + ", undo", step.undo)
     else:
@@ -272,11 +305,29 @@ def _check_order(at: str, order: Step | Compensation) -> None:
     _demand(waits, f"{at}: a retry's base and cap must be in this order, from nothing to ten years")
 
 
+def _check_job(at: str, step: Step, job: Job) -> None:
+    _demand(not step.command, f"{at}: a job or the command {step.command} does it, not both: leave one out")
+    _check_event(at, step.event)
+    own = "a job tries again by itself, and its end is the step's"
+    _demand(step.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
+    same = step.timeout is _MINUTE or step.timeout == job.timeout
+    _demand(same, f"{at}: a job has a time of its own: give Job(timeout=…) instead of timeout=")
+    for what, name in (("name", job.name), ("queue", job.queue)):
+        _demand(bool(_WORK.fullmatch(name)), f"{at}: a job's {what} is letters, digits, ., - and _, at most 100")
+    in_range = job.timeout is None or _SHORTEST <= job.timeout <= _LONGEST
+    _demand(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
+    _demand(0 <= job.retries <= _MOST_RETRIES, f"{at}: the job's retries must be from 0 to {_MOST_RETRIES}")
+
+
 def _check_messages(at: str, command: str, event: str) -> None:
     _demand(bool(_COMMAND.fullmatch(command)), f"{at}: command {command!r} must be cmd. and a name")
+    _demand(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
+    _check_event(at, event)
+
+
+def _check_event(at: str, event: str) -> None:
     _demand(bool(_EVENT.fullmatch(event)), f"{at}: event {event!r} must be evt. and a name")
-    for name in (command, event):
-        _demand(not name.endswith(_DEAD), f"{at}: {name} would share its queue with dead letters: end it otherwise")
+    _demand(not event.endswith(_DEAD), f"{at}: {event} would share its queue with dead letters: end it otherwise")
     _demand(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from .definition import Saga
 from .failure import EXPIRED, fail
 from .messages import Command
-from .orders import Moved, Tick, armed, command_for, out
-from .state import BROKER_DOWN, DEADLINE, NO_CONSUMER, RETRY, UNSENT, Instance
+from .orders import LOOK, Moved, Tick, armed, command_for, out
+from .state import BROKER_DOWN, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,23 @@ class Rearmed:
 
 
 def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
-    """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga."""
+    """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga.
+
+    A job has its own time, and only the run's, or a person's, ends before it.
+    """
+    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
+    if instance.wake_reason == JOB and not over:
+        return Rearmed(armed(instance, JOB, LOOK, tick.now))
     if instance.progress.awaited is not None:
         return _expired(saga, instance, tick, final=False)
-    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     here = out(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
     if instance.wake_reason == RETRY:
         if over:
             return _expired(saga, instance, tick, final=True)
-        sent = armed(instance, DEADLINE, here.order.timeout, tick.now)
+        sent = armed(instance, here.reason, here.wait, tick.now)
         return Rearmed(sent, command_for(saga, sent))
-    reason, wait = _excuse(around, here.order.timeout, tick.now)
+    reason, wait = _excuse(around, here.wait, tick.now)
     if reason is not None:
         return Rearmed(_later(instance, reason, wait, tick.now))
     return _expired(saga, instance, tick, final=over)

@@ -31,18 +31,20 @@ class Failure:
     after: timedelta | None = None
     answered: bool = False
     caused_by: str | None = None
+    unsure: bool = False
 
     @classmethod
     def reported(cls, error: StepError, caused_by: str | None) -> Failure:
         """What a worker has reported."""
         after = None if error.retry_after_ms is None else timedelta(milliseconds=min(error.retry_after_ms, 2**40))
         text = f"{error.type}: {error.message}"
-        return cls(text[:MAX_REASON], error.type, error.retryable, after, answered=True, caused_by=caused_by)
+        text = text[:MAX_REASON]
+        return cls(text, error.type, error.retryable, after, answered=True, caused_by=caused_by, unsure=error.unsure)
 
     @property
     def leaves_nothing(self) -> bool:
         """Whether the worker that did the work has said that it failed: then there is nothing to undo."""
-        return self.answered and self.type not in SPOKEN_FOR
+        return self.answered and not self.unsure and self.type not in SPOKEN_FOR
 
     @property
     def told(self) -> str:
@@ -97,7 +99,9 @@ def hold(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
 
 def _worth_another(here: Out, instance: Instance, failure: Failure) -> bool:
     policy = here.order.retry
-    return failure.retryable and failure.type not in policy.never and instance.tries < policy.attempts
+    return (
+        here.job is None and failure.retryable and failure.type not in policy.never and instance.tries < policy.attempts
+    )
 
 
 def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Tick) -> Moved:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .definition import STEP_FAILED
+from .definition import STEP_FAILED, Job
 from .errors import OrchestrixError
 
 MAX_BODY: Final = 1024 * 1024
@@ -27,7 +27,8 @@ class Command:
     """An order to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt.
 
     `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before. Whoever
-    undoes remembers it, and refuses to do that attempt, or one before it, that comes late.
+    undoes remembers it, and refuses to do that attempt, or one before it, that comes late. Where a `job` is the step,
+    no message leaves: the job is put down with the same id, and `payload`.
     """
 
     id: str
@@ -43,6 +44,22 @@ class Command:
     idempotency_key: str
     data: Mapping[str, Any]
     undoes_attempt: int | None = None
+    job: Job | None = None
+    event: str = ""
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What the job is given; `event` is what its success brings about."""
+        return {
+            "saga": self.saga,
+            "appId": self.app_id,
+            "appName": self.app_name,
+            "step": self.step,
+            "attempt": self.attempt,
+            "idempotencyKey": self.idempotency_key,
+            "event": self.event,
+            "data": dict(self.data),
+        }
 
     def body(self) -> bytes:
         """The JSON that goes over the wire, in UTF-8."""
@@ -68,12 +85,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    """Why a step failed. `retry_after_ms` is the worker's wish in milliseconds."""
+    """Why a step failed. `retry_after_ms` is the worker's wish in milliseconds.
+
+    `unsure` says that the step may have done something all the same.
+    """
 
     type: str
     message: str
     retryable: bool
     retry_after_ms: int | None = None
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,4 +290,5 @@ def _error(fields: Mapping[str, Any]) -> StepError:
         raise Unreadable("error.retryable: must be true or false")
     if after is not None and (not isinstance(after, int) or isinstance(after, bool) or not 0 <= after < MAX_ID):
         raise Unreadable("error.retryAfterMs: must be a whole number of milliseconds")
-    return StepError(_text(error, "type") or "Error", _text(error, "message") or "", retryable, after)
+    unsure = error.get("unsure") is True
+    return StepError(_text(error, "type") or "Error", _text(error, "message") or "", retryable, after, unsure)

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from .definition import Compensation, Order, Saga, Step, milliseconds, order_of
+from .definition import Compensation, Job, Order, Saga, Step, milliseconds, order_of
 from .messages import Command
-from .state import DEADLINE, PAUSED, UNSENT, Change, Instance, Progress
+from .state import DEADLINE, JOB, PAUSED, UNSENT, Change, Instance, Progress
 
 MAX_REASON: Final = 500
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The wake-up of an instance whose deadline a person has cancelled."""
+LOOK: Final = timedelta(minutes=5)
+"""How often a saga looks after its job. Its end comes by an event; the look is for one that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,21 @@ class Out(NamedTuple):
         return order_of(self.step, self.undoes)
 
     @property
+    def job(self) -> Job | None:
+        """The job that does it."""
+        return None if self.undoes else self.step.job
+
+    @property
+    def wait(self) -> timedelta:
+        """The time until its deadline, or until the next look after its job."""
+        return self.order.timeout if self.job is None else LOOK
+
+    @property
+    def reason(self) -> str:
+        """That of the wake-up after this time."""
+        return DEADLINE if self.job is None else JOB
+
+    @property
     def key(self) -> str:
         """Its name among the attempts."""
         return key_of(self.step, self.undoes)
@@ -68,6 +85,20 @@ def out(saga: Saga, instance: Instance) -> Out | None:
     return Out(here, False) if here is not None else None
 
 
+def job_at_work(saga: Saga, instance: Instance) -> str | None:
+    """The id of the job that the instance waits for; it is that of the command that is out."""
+    here, awaited = out(saga, instance), saga.step(instance.progress.awaited or "")
+    job = here.job if here is not None else awaited.job if awaited is not None else None
+    return instance.command_id if job is not None else None
+
+
+def job_let_go(saga: Saga, before: Instance, after: Instance) -> str | None:
+    """The id of the job that `before` had at work and that `after` has no use for, whether it has ended or not."""
+    here, job = out(saga, after), job_at_work(saga, before)
+    wanted = after.command_id if here is not None and here.job is not None else None
+    return job if job != wanted else None
+
+
 def command_for(saga: Saga, instance: Instance) -> Command | None:
     """The command that is out; None where the instance waits for none."""
     here = out(saga, instance)
@@ -75,7 +106,7 @@ def command_for(saga: Saga, instance: Instance) -> Command | None:
         return None
     return Command(
         id=instance.command_id,
-        type=here.order.command,
+        type=here.order.command if here.job is None else here.job.name,
         saga=saga.name,
         app_id=instance.id,
         app_name=instance.key,
@@ -87,6 +118,8 @@ def command_for(saga: Saga, instance: Instance) -> Command | None:
         idempotency_key=f"{saga.name}:{instance.id}:{here.step.name}:{'undo' if here.undoes else 'do'}",
         data=instance.data,
         undoes_attempt=instance.progress.attempts.get(here.step.name, 1) if here.undoes else None,
+        job=here.job,
+        event=here.order.event if here.job is not None else "",
     )
 
 
@@ -103,7 +136,7 @@ def issued(saga: Saga, instance: Instance, tick: Tick) -> Instance:
     if here is None:
         return rested(instance)
     instance = replace(instance, command_id=tick.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
-    return armed(instance, UNSENT if instance.blocker == PAUSED else DEADLINE, here.order.timeout, tick.now)
+    return armed(instance, UNSENT if instance.blocker == PAUSED else here.reason, here.wait, tick.now)
 
 
 def rested(instance: Instance) -> Instance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .definition import COMPENSATING, COMPENSATION_FAILED, FAILED, BadData, Compensation, Saga, Step
 from .failure import Failure, fail, held_by_pause, hold
-from .messages import Event
+from .messages import Event, StepError
 from .orders import MAX_REASON, Moved, Tick, out
 from .state import Instance
 from .transition import Ignored, succeed, unrelated, untimely
@@ -39,6 +39,9 @@ def _done(saga: Saga, instance: Instance, step: Step, event: Event, tick: Tick) 
     try:
         return succeed(saga, instance, step, event.data, tick, reason=event.type, caused_by=event.id)
     except (BadData, ValueError) as bad:
+        if step.job is not None:  # nobody would do it again, and no deadline ends it
+            error = StepError("BadOutput", f"the job's result does not fit: {bad}", retryable=False)
+            return _judged(saga, instance, Failure.reported(error, event.id), tick)
         return Ignored(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)
 
 
@@ -60,7 +63,10 @@ def _failed(saga: Saga, instance: Instance, event: Event, tick: Tick) -> Moved |
         return Ignored("late-undo-failed", dead_letter=True) if late else Ignored("ended")
     if event.causation_id != instance.command_id or instance.state == COMPENSATION_FAILED:
         return Ignored("failure-of-another-attempt")
-    failure = Failure.reported(event.error, event.id)
+    return _judged(saga, instance, Failure.reported(event.error, event.id), tick)
+
+
+def _judged(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved | Ignored:
     if not held_by_pause(instance):
         return fail(saga, instance, failure, tick)
     return Ignored("repeated") if instance.progress.held else hold(saga, instance, failure, tick)

@@ -19,8 +19,8 @@ from .definition import (
 )
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Event, dump
-from .orders import MAX_REASON, Moved, Tick, cleared, command_for, issued, left, out, to_send
-from .state import DEADLINE, ORCHESTRATOR, UNSENDABLE, Change, Instance
+from .orders import MAX_REASON, Moved, Out, Tick, cleared, command_for, issued, left, out, to_send
+from .state import ORCHESTRATOR, UNSENDABLE, Change, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
     """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`."""
     first = saga.steps[0]
     deadline = now + saga.timeout if saga.timeout is not None else None
-    wait = min(first.timeout, saga.timeout) if saga.timeout is not None else first.timeout
+    here = Out(first, False)
+    wait = min(here.wait, saga.timeout) if saga.timeout is not None else here.wait
     instance = Instance(
         id=0,
         saga=saga.name,
@@ -60,7 +61,7 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         command_id=command_id,
         attempt=1,
         wake_at=now + wait,
-        wake_reason=DEADLINE,
+        wake_reason=here.reason,
         wait_ms=milliseconds(wait),
         blocker=None,
         data=dict(asked.data),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from .definition import COMPENSATING, FAILED, Compensation, Saga, Step
-from .orders import Moved, Tick, issued, out, progressed, rested
-from .state import DEADLINE, ORCHESTRATOR, PAUSED, RETRY, UNDO_FAILED, UNSENT, Change, Instance, Progress
+from .orders import Moved, Out, Tick, issued, out, progressed, rested
+from .state import ORCHESTRATOR, PAUSED, RETRY, UNDO_FAILED, UNSENT, Change, Instance, Progress
 from .transition import Ignored, change, move, sending
 
 
@@ -88,9 +88,10 @@ def _waiting(saga: Saga, instance: Instance, tick: Tick) -> Instance:
     step = saga.step(instance.progress.awaited or "")
     assert step is not None, "it waits for a step of its own"
     rest = timedelta(milliseconds=instance.wait_ms) if instance.wake_at is None else instance.wake_at - tick.now
-    wait = min(max(rest, timedelta(0)), step.timeout)
+    here = Out(step, False)
+    wait = min(max(rest, timedelta(0)), here.wait)
     wait_ms = wait // timedelta(milliseconds=1)
-    return replace(instance, blocker=None, wake_at=tick.now + wait, wake_reason=DEADLINE, wait_ms=wait_ms)
+    return replace(instance, blocker=None, wake_at=tick.now + wait, wake_reason=here.reason, wait_ms=wait_ms)
 
 
 def in_flight(instance: Instance) -> bool:
