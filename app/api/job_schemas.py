@@ -44,6 +44,7 @@ JOB: Final[dict[str, Any]] = {
     "finishedAt": None,
     "scheduleId": None,
     "dueAt": None,
+    "waitsFor": None,
 }
 LOG: Final = {
     "historyId": JOB["historyId"],
@@ -109,7 +110,7 @@ class NewJob(BaseModel):
 class JobSummary(BaseModel):
     """One job, as lists show it."""
 
-    model_config = _shown({name: value for name, value in JOB.items() if name != "payload"})
+    model_config = _shown({name: value for name, value in JOB.items() if name not in ("payload", "waitsFor")})
 
     id: UUID
     queue: str
@@ -157,11 +158,12 @@ class AttemptBody(BaseModel):
 
 
 class JobBody(JobSummary):
-    """The same with what its function gets, and its attempts."""
+    """The same with what its function gets, what it waits for, and its attempts."""
 
     model_config = _shown({**JOB, "attempts": [ATTEMPT]})
 
     payload: Any
+    waitsFor: str | None = Field(description="Why it does not go on though it should, and what helps; else null.")
     attempts: list[AttemptBody]
 
 

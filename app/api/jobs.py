@@ -22,15 +22,18 @@ from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from app.api.start import JSON
 from app.api.views import moment, perhaps
-from app.domain.jobs import STATES, Attempt, Job
+from app.domain.job_waits import waits_for
+from app.domain.jobs import DISPATCHED, PENDING, STATES, Attempt, Job
 from app.errors import Conflict
 from app.jobs.submit import InFlight, KeyReused, Order, OrderKey, Replayed
-from app.persistence import jobs
+from app.persistence import job_queues, jobs
 from app.persistence.idempotency import StoredAnswer
 from app.persistence.jobs import Filter
 from sagas.engine.messages import dump
 
 ORDER: Final = "-createdAt job"
+HEARD: Final = 30.0
+"""Seconds since its last beat for which a worker counts as there."""
 FILTERS: Final = (
     Parameter("state", "Only these states. May stand several times.", many=True),
     Parameter("queue", "Only those for the workers of this queue."),
@@ -90,10 +93,10 @@ async def show(call: Call) -> Response:
     job = await job_logs.load(call)
     async with call.context.database.read() as connection:
         tried = await jobs.attempts(connection, job.id)
-    tag = _etag(job)
-    if matches(call.request, tag):
+    tag, waits = _etag(job), await _waits_for(call, job)
+    if waits is None and matches(call.request, tag):  # what it waits for can change while the job does not
         return Response(status_code=304, headers={"ETag": tag})
-    return Response(dump(whole(job, tried)), headers={"ETag": tag}, media_type=JSON)
+    return Response(dump(whole(job, tried, waits)), headers={"ETag": tag}, media_type=JSON)
 
 
 async def cancel(call: Call) -> Response:
@@ -141,9 +144,18 @@ def summary(job: Job) -> dict[str, Any]:
     }
 
 
-def whole(job: Job, tried: list[Attempt]) -> dict[str, Any]:
-    """The job with what its function gets, and its attempts."""
-    return {**summary(job), "payload": job.payload, "attempts": [_attempt(one) for one in tried]}
+def whole(job: Job, tried: list[Attempt], waits: str | None = None) -> dict[str, Any]:
+    """The job with what its function gets, what it waits for, and its attempts."""
+    more = {"payload": job.payload, "waitsFor": waits, "attempts": [_attempt(one) for one in tried]}
+    return {**summary(job), **more}
+
+
+async def _waits_for(call: Call, job: Job) -> str | None:
+    if job.state not in (PENDING, DISPATCHED):
+        return None
+    async with call.context.database.read() as connection:
+        serving = await job_queues.serving(connection, [job.queue], HEARD)
+    return waits_for(job, call.context.database.now(), serving[job.queue])
 
 
 def _attempt(one: Attempt) -> dict[str, Any]:

@@ -31,7 +31,15 @@ OWNED: Final = "OWNED"
 HANDING_OFF: Final = "HANDING_OFF"
 ORPHAN_PENDING: Final = "ORPHAN_PENDING"
 
+TIMEOUT: Final = "Timeout"
+"""The type of an error that says that the attempt's time is over, whoever has found that."""
+WORKER_STOPPED: Final = "WorkerStopped"
+"""The type of an error that says that the worker ended before the attempt, which is nobody's failure."""
+
 MOST_RETRIES: Final = 1000
+_LONGEST_WAIT_MS: Final = 2**40
+_AT_ONCE: Final = 3
+"""So many attempts that do not count are followed at once by others; a worker that loses more is not to be trusted."""
 _BACKOFF: Final = RetryPolicy(attempts=MOST_RETRIES)
 
 
@@ -168,7 +176,11 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ended without success. `counts` says whether it uses up a try."""
+    """How an attempt ended without success.
+
+    `counts` says whether it uses up a try, `after` how long the next one is to wait, where the worker has a wish.
+    `answered` says that the worker itself has told the end, and need not be told.
+    """
 
     state: str
     error: Mapping[str, Any]
@@ -176,10 +188,16 @@ class Ending:
     counts: bool = True
     last_log_seq: int | None = None
     answered: bool = False
+    after: timedelta | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the work itself has failed, and was not only stopped before its end."""
+        return self.answered and self.counts and self.state == FAILED
 
 
 SILENT: Final = Ending(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
-OVERDUE: Final = Ending(TIMED_OUT, {"type": "Timeout", "message": "its time was over"})
+OVERDUE: Final = Ending(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
 FORGOTTEN: Final = Ending(LOST, {"type": "BrokerLost", "message": "the broker had lost its memory"}, counts=False)
 TWICE: Final = Ending(LOST, {"type": "BegunTwice", "message": "a second worker had begun the same try"}, counts=False)
 
@@ -231,7 +249,7 @@ def ended(job: Job, ending: Ending, now: datetime, chance: float) -> Moved:
     job = replace(
         job, error=dict(ending.error), last_log_seq=ending.last_log_seq, tries=job.tries - (not ending.counts)
     )
-    if job.cancel_reason is not None and not ending.answered:
+    if job.cancel_reason is not None and not ending.judged:
         return replace(_finished(job, CANCELLED, now, of_attempt=ending.state), stop=stop)
     if job.cancel_reason is None and (not ending.counts or (ending.retryable and job.tries <= job.retries)):
         return Moved(_waiting(job, ending, now, chance), _attempt(job, ending.state, now), stop)
@@ -312,9 +330,23 @@ def _stranger(job: Job, status: Status) -> Ignored:
 
 def _failure(status: Status) -> Ending:
     error = dict(status.error or {"type": "Error", "message": ""})
+    retryable = error.get("retryable") is not False
     return Ending(
-        FAILED, error, retryable=error.get("retryable") is not False, last_log_seq=status.last_log_seq, answered=True
+        TIMED_OUT if error.get("type") == TIMEOUT else FAILED,
+        error,
+        retryable=retryable,
+        counts=not (retryable and error.get("type") == WORKER_STOPPED),
+        last_log_seq=status.last_log_seq,
+        answered=True,
+        after=_wish(error.get("retryAfterMs")),
     )
+
+
+def _wish(milliseconds: object) -> timedelta | None:
+    """How long the next attempt is to wait; None for what is no such wish."""
+    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or milliseconds < 0:
+        return None
+    return timedelta(milliseconds=min(milliseconds, _LONGEST_WAIT_MS))
 
 
 def _verdict(ending: Ending) -> str:
@@ -322,8 +354,15 @@ def _verdict(ending: Ending) -> str:
 
 
 def _waiting(job: Job, ending: Ending, now: datetime, chance: float) -> Job:
-    wait = _BACKOFF.wait(max(job.tries, 1), chance) if ending.counts else timedelta(0)
+    wait = _wait(job, ending, chance) if ending.after is None else ending.after
     return replace(_changed(job, now), state=PENDING, wake_at=now + wait, worker_id=None, worker_beat_at=None)
+
+
+def _wait(job: Job, ending: Ending, chance: float) -> timedelta:
+    if ending.counts:
+        return _BACKOFF.wait(max(job.tries, 1), chance)
+    lost = job.attempt - job.tries - _AT_ONCE
+    return _BACKOFF.wait(lost, chance) if lost > 0 else timedelta(0)
 
 
 def _finished(job: Job, state: str, now: datetime, of_attempt: str | None = None) -> Moved:

@@ -13,20 +13,22 @@ from typing import Final, TypeVar
 from app import clock
 from app.broker.port import Broker, LinkState
 from app.broker.topology import logs_queue, status_queue
+from app.domain import job_waits
 from app.domain import jobs as rules
 from app.domain.handoff import NODE_CRASH
-from app.domain.jobs import FORGOTTEN, ORPHAN_PENDING, OVERDUE, SILENT, Ending, Job
+from app.domain.jobs import FORGOTTEN, ORPHAN_PENDING, SILENT, Ending, Job
 from app.domain.leases import Fence
 from app.errors import Deposed
 from app.jobs import outgoing
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
 from app.lifecycle import Loop, Wake
-from app.persistence import jobs, leases, outbox
+from app.persistence import job_queues, jobs, leases, outbox
 from app.persistence.engine import Database, Transaction
 
 T = TypeVar("T")
 Find = Callable[[Transaction, int], Awaitable[list[Job]]]
+Judge = Callable[[Transaction, Sequence[Job]], Awaitable[list[Ending]]]
 log = logging.getLogger("orchestrix.jobs")
 
 BATCH: Final = 200
@@ -111,9 +113,9 @@ class Watchman:
             return 1.0
         if self._heard_since is None or self._heard_by != self._broker.generation:
             self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
-        await self._end(jobs.unheard, FORGOTTEN, "the broker had lost its memory")
-        await self._end(self._overdue, OVERDUE, "its time is over")
-        await self._end(self._unheard_of, SILENT, "its worker was not heard any more")
+        await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
+        await self._end(self._overdue, self._too_late, "its time is over")
+        await self._end(self._unheard_of, _always(SILENT), "its worker was not heard any more")
         return await self._until_next()
 
     def _spares(self, tx: Transaction) -> bool:
@@ -137,21 +139,32 @@ class Watchman:
         most = min(self._silent / 6, 5.0)
         return most if due is None else min(max(due, 0.1), most)
 
-    async def _end(self, find: Find, ending: Ending, reason: str) -> None:
-        while stops := await self._office.write(partial(self._write, find, ending, reason)):
+    async def _too_late(self, tx: Transaction, found: Sequence[Job]) -> list[Ending]:
+        serving = await job_queues.serving(tx, [job.queue for job in found], self._silent)
+        return [job_waits.overdue(job, serving[job.queue]) for job in found]
+
+    async def _end(self, find: Find, judge: Judge, reason: str) -> None:
+        while stops := await self._office.write(partial(self._write, find, judge, reason)):
             log.warning("%d attempts of jobs are over: %s", len(stops), reason)
             self._office.stop(stops)
             self._office.due()
             if len(stops) < BATCH:
                 return
 
-    async def _write(self, find: Find, ending: Ending, reason: str, tx: Transaction) -> list[Stop]:
+    async def _write(self, find: Find, judge: Judge, reason: str, tx: Transaction) -> list[Stop]:
         found = await find(tx, BATCH)
-        now = self._office.database.now()
-        moved = [rules.ended(job, ending, now, clock.uniform(0, 1)) for job in found]
+        now, endings = self._office.database.now(), await judge(tx, found)
+        moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
         await jobs.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
         return [Stop(one.job, one.stop, reason) for one in moved if one.stop is not None]
+
+
+def _always(ending: Ending) -> Judge:
+    async def judge(tx: Transaction, found: Sequence[Job]) -> list[Ending]:
+        return [ending] * len(found)
+
+    return judge
 
 
 class Orphanage:

@@ -15,9 +15,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from app import clock
+from app.domain.jobs import TIMED_OUT, TIMEOUT
 from app.errors import ConfigError
 from app.testing.chance import SeededDice
 from app.testing.endings import differ, differ_in_time
@@ -32,7 +33,6 @@ from workers.sdk.jobs.functions import Function, JobFunction, registered_jobs
 from workers.sdk.jobs.halt import Cause, Halt
 from workers.sdk.jobs.performance import Performance
 
-TIMED_OUT: Final = "TIMED_OUT"
 Told = Callable[[Halt], None]
 
 
@@ -256,7 +256,7 @@ class JobStory:
             raise StoryError(f"the job has not ended within {limit:g} s\n\n{self.table()}") from None
         finally:
             halt.over, self._elapsed = True, loop.time() - began
-        self._ending, self._status = ending, TIMED_OUT if over() else ending.status
+        self._ending, self._status = ending, TIMED_OUT if over() or _is_timeout(ending) else ending.status
         heard.note("ends", f"{self._status} {_error(ending)}".rstrip())
 
     def _times_out(self, loop: VirtualLoop, halt: Halt) -> Callable[[], bool]:
@@ -291,6 +291,11 @@ class JobStory:
                 yield from differ(name, found[name], wanted)
             else:
                 raise TypeError(f"{name!r} cannot be expected: there are {', '.join(JobExpected.__annotations__)}")
+
+
+def _is_timeout(ending: Ending) -> bool:
+    """What a job calls so is one, whoever has found that its time was over."""
+    return ending.status == "FAILED" and ending.error is not None and ending.error.type == TIMEOUT
 
 
 def _error(ending: Ending | None) -> str:

@@ -89,6 +89,45 @@ async def test_a_job_that_takes_too_long_is_tried_again_and_then_timed_out(plant
     assert (await plant.now(job)).state == TIMED_OUT
 
 
+async def test_a_job_that_nobody_takes_says_so_when_its_time_is_over(plant: Plant) -> None:
+    await plant.node(leads=True)
+    job = await plant.submit(timeout_ms=300)
+    ended = await plant.reached(job, TIMED_OUT)
+    assert ended.error["type"] == "Timeout"
+    assert (
+        "no worker that serves queue reports is heard of: start one with `orchestrix worker" in ended.error["message"]
+    )
+    assert [one.error for one in await plant.attempts(job)] == [ended.error]
+
+
+async def test_time_does_not_count_while_no_attempt_is_out(plant: Plant) -> None:
+    await plant.node(leads=True, tuned=JobsSettings(beat=0.2, silent=1.0, max_live=1))
+    hand = await plant.worker(beats=True)
+    first, second = await plant.submit(), await plant.submit(timeout_ms=400)
+    task = await hand.take()
+    await task.running()
+    await plant.reached(first, RUNNING)
+    await holds(lambda: True, during=0.8)
+    assert (await plant.now(second)).state == PENDING
+    await task.succeed()
+    assert (await hand.take()).order["jobId"] == second.id
+
+
+async def test_a_worker_that_stops_costs_no_try_and_its_wish_is_heard(plant: Plant) -> None:
+    await plant.node(leads=True)
+    hand = await plant.worker()
+    job = await plant.submit(retries=1)
+    first = await hand.take()
+    await first.running()
+    await first.fail(type="WorkerStopped", retryable=True)
+    second = await hand.take()
+    await second.running()
+    await second.fail(retryAfterMs=60_000)
+    waiting = await plant.reached(job, PENDING, attempt=2)
+    assert waiting.wake_at is not None
+    assert 50 < (waiting.wake_at - waiting.updated_at).total_seconds() <= 60
+
+
 async def test_a_job_whose_worker_is_silent_is_given_to_another(plant: Plant) -> None:
     await plant.node(leads=True)
     silent = await plant.worker("w-1")

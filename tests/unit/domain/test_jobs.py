@@ -179,6 +179,67 @@ def test_a_failure_that_cannot_be_mended_is_not_tried_again() -> None:
     assert (out.job.state, out.job.error, out.stop) == (FAILED, {"type": "Bad", "retryable": False}, None)
 
 
+def failed(job: Job, **error: Any) -> Moved:
+    """What a failure of such a kind does."""
+    return moved(job, said("FAILED", 2, error={"type": "Broken", "message": "", **error}, last_log_seq=0))
+
+
+def test_the_next_attempt_waits_as_long_as_the_worker_wishes() -> None:
+    assert failed(running(retries=1), retryAfterMs=90_500).job.wake_at == NOW + 90.5 * SECOND
+    assert failed(running(retries=1), retryAfterMs=0).job.wake_at == NOW
+    assert failed(running(), retryAfterMs=90_500).job.state == FAILED, "a wish is no retry"
+
+
+@pytest.mark.parametrize("wish", ["soon", -1, True, 1.5, None])
+def test_what_is_no_wish_is_none(wish: Any) -> None:
+    assert failed(running(retries=1), retryAfterMs=wish).job.wake_at == NOW + 0.5 * SECOND
+
+
+def test_a_wish_without_measure_is_cut_to_what_a_calendar_has() -> None:
+    wake_at = failed(running(retries=1), retryAfterMs=2**60).job.wake_at
+    assert wake_at is not None
+    assert NOW.year + 30 < wake_at.year < 2100
+
+
+def test_an_attempt_whose_worker_stops_is_followed_at_once_and_uses_up_no_try() -> None:
+    job = running(retries=0)
+    for number in range(2, 5):
+        out = failed(job, type="WorkerStopped", retryable=True)
+        assert (out.job.state, out.job.tries, out.job.wake_at, out.stop) == (PENDING, 0, NOW, None)
+        assert out.attempt is not None
+        assert (out.attempt.state, out.attempt.error["type"]) == (FAILED, "WorkerStopped")
+        job = moved(rules.dispatched(out.job, "h1", NOW).job, said("RUNNING")).job
+        assert (job.attempt, job.tries) == (number, 1)
+    assert failed(job).job.state == FAILED
+
+
+def test_a_worker_that_always_stops_does_not_make_it_go_round_ever_faster() -> None:
+    job, waits = running(), []
+    for _ in range(6):
+        job = failed(job, type="WorkerStopped").job
+        assert job.wake_at is not None
+        waits.append((job.wake_at - NOW).total_seconds())
+        job = moved(rules.dispatched(job, "h1", NOW).job, said("RUNNING")).job
+    assert waits == [0, 0, 0, 0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("retries", "retryable", "state"), [(0, True, TIMED_OUT), (1, True, PENDING), (1, False, TIMED_OUT)]
+)
+def test_a_time_out_that_the_worker_has_found_is_one(retries: int, retryable: bool, state: str) -> None:
+    out = failed(running(retries=retries), type="Timeout", retryable=retryable)
+    assert (out.job.state, out.job.tries, out.stop) == (state, 1, None)
+    assert out.attempt is not None
+    assert (out.attempt.state, out.attempt.last_log_seq) == (TIMED_OUT, 0)
+
+
+@pytest.mark.parametrize("type", ["Timeout", "WorkerStopped"])
+def test_who_was_only_stopped_has_not_failed_if_he_was_to_stop_anyway(type: str) -> None:
+    asked = rules.cancelled(running(retries=3), "not wanted", NOW).job
+    out = failed(asked, type=type, retryable=True)
+    assert (out.job.state, out.stop) == (CANCELLED, None)
+
+
 def test_one_that_waits_is_cancelled_at_once() -> None:
     out = rules.cancelled(pending(), "not wanted", NOW)
     assert (out.job.state, out.job.cancel_reason, out.job.wake_at, out.attempt, out.stop) == (

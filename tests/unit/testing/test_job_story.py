@@ -12,7 +12,7 @@ import pytest
 from app.errors import ConfigError
 from app.testing import StoryError, between, given_job
 from app.testing.virtual_time import elapse
-from workers import JobContext, Permanent, job
+from workers import JobContext, Permanent, Transient, job
 
 
 @job("reindex", grace=5.0)
@@ -43,6 +43,12 @@ def prune(context: JobContext) -> dict[str, Any]:
 async def stubborn(context: JobContext) -> None:
     """Waits for an hour, whatever happens."""
     await elapse(3599.0)
+
+
+@job("hurried")
+async def hurried(context: JobContext) -> None:
+    """Has a time of its own."""
+    raise Transient("Timeout", "no more time")
 
 
 @job("broken")
@@ -102,6 +108,7 @@ def test_the_end_of_a_worker_is_a_failure_that_another_attempt_mends() -> None:
 
 def test_a_job_has_its_time() -> None:
     given_job(reindex, payload={"pages": 9}, timeout="30s").run().expect(status="TIMED_OUT", elapsed=between(30, 35))
+    given_job(hurried).run().expect(status="TIMED_OUT", error="Timeout: no more time", retryable=True)
     given_job(stubborn, timeout="30s").run().expect(status="TIMED_OUT", elapsed=35.0)
     given_job(reindex, payload={"pages": 1}, timeout="30s").run().expect(status="SUCCEEDED")
 

@@ -17,8 +17,7 @@ from .halt import Cause, Halt
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
 LATE: Final = 2.0
-"""Seconds by which the coordinator's word that the time is over may come before the worker says so itself: a job that
-was stopped by the coordinator has timed out, one that a worker stops has failed."""
+"""Seconds that the coordinator's word that the time is over may take before the worker says so itself."""
 LAST: Final = 5.0
 """Seconds in which a function that was cancelled may still clean up before the attempt ends without it."""
 
