@@ -12,6 +12,7 @@ from app.jobs.cancel import Canceller, Stops
 from app.jobs.coordinator import Coordinator, Surroundings
 from app.jobs.dispatch import Relay
 from app.jobs.poke import LeaderPoke
+from app.jobs.steps import StepJobs
 from app.jobs.submit import Submitter
 from app.jobs.timetable import Timetable
 from app.jobs.watch import JobWatch
@@ -36,6 +37,7 @@ class Jobs:
     submitter: Submitter = field(init=False)
     canceller: Canceller = field(init=False)
     timetable: Timetable = field(init=False)
+    steps: StepJobs = field(init=False)
     present: Coordinator | None = None
     """The part in jobs that runs, if one does."""
 
@@ -43,7 +45,9 @@ class Jobs:
         self.poke = LeaderPoke(self.database, self.broker, self._is_here, self.due)
         self.submitter = Submitter(self.database, self.poke)
         stops = Stops(self.broker)
-        self.canceller = Canceller(self.database, stops.tell, self.watch.tell)
+        sent = self.relay.poke
+        self.canceller = Canceller(self.database, stops.tell, self.watch.tell, sent)
+        self.steps = StepJobs(self.poke, stop=stops.tell, sent=sent, news=self.watch.tell)
         self.timetable = Timetable(self.database, self.poke, stops.tell)
 
     def due(self) -> None:

@@ -20,6 +20,7 @@ from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.events import EventListener
 from app.orchestration.housekeeping import Housekeeping
 from app.orchestration.incarnation import PATIENCE, Incarnation
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.mover import DeadLetterMover
 from app.orchestration.redispatch import Redispatch
 from app.orchestration.relay import OutboxRelay
@@ -92,6 +93,8 @@ class Node:
     letters: DeadLetters = field(init=False)
     drainer: Drainer = field(init=False)
     alarm: Alarm = field(default_factory=Alarm)
+    job_steps: JobSteps | None = None
+    """What ties the jobs of steps to their sagas; the starter has it too."""
 
     def __post_init__(self) -> None:
         membership = membership_database(self.settings, self.database, self.roles)
@@ -105,11 +108,15 @@ class Node:
             connect=self.connect or self._own_link,
             alone=self.alone,
         )
+        self.job_steps = steps = self.job_steps or JobSteps(self.catalog)
+        steps.desk = self.jobs.steps
         patience = 0.0 if self.alone else PATIENCE
-        self.incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, patience=patience)
-        self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring)
+        self.incarnation = Incarnation(
+            self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
+        )
+        self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
         self.explainer = Explainer(self.database, self.broker, self.catalog)
-        self.redispatch = Redispatch(self.database, self.relay, self.catalog)
+        self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
         self.drainer = Drainer(self.database, self.broker)
         if "coordinator" in self.roles and self.connect is not None:
@@ -169,6 +176,7 @@ class Node:
             self.catalog,
             batch=tuned.batch,
             timeouts=tuned.timeouts_per_second,
+            jobs=self.job_steps,
         )
         self.alarm.listeners.append(wakeups.expect)
         listener = EventListener(
@@ -180,6 +188,7 @@ class Node:
             node=self.name,
             batch=tuned.batch,
             alarm=self.alarm.ring,
+            jobs=self.job_steps,
         )
         mover = DeadLetterMover(self.database, self.broker, self.catalog, self.relay.poke)
         self.health.watch("Dead letters", mover.trouble, vital=False)
@@ -200,8 +209,8 @@ def build_node(
     tuned = settings.orchestrator
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
-    alarm = Alarm()
-    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring)
+    alarm, steps = Alarm(), JobSteps(catalog)
+    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring, jobs=steps)
     return Node(
         name=name,
         settings=settings,
@@ -213,6 +222,7 @@ def build_node(
         watch=watch,
         starter=starter,
         alarm=alarm,
+        job_steps=steps,
         database_watch=database_watch,
         roles=roles,
         alone=alone,

@@ -10,7 +10,7 @@ from app.broker.port import Broker
 from app.domain import jobs as rules
 from app.domain.jobs import Job, Moved
 from app.errors import NotFound
-from app.jobs import outgoing
+from app.jobs import ends, outgoing
 from app.jobs.events import Stop
 from app.persistence import jobs
 from app.persistence.engine import Database, Transaction
@@ -39,12 +39,17 @@ class Stops:
 class Canceller:
     """Cancels jobs: what the database says is what counts, and the word to the workers is only faster.
 
-    `news` is told of the job that has changed.
+    `news` is told of the job that has changed; `sent` says that the outbox has something to send.
     """
 
     def __init__(
-        self, database: Database, stop: Callable[[Sequence[Stop]], None], news: Callable[[Sequence[str]], None]
+        self,
+        database: Database,
+        stop: Callable[[Sequence[Stop]], None],
+        news: Callable[[Sequence[str]], None],
+        sent: Callable[[], None] = lambda: None,
     ) -> None:
+        self._sent = sent
         self._database = database
         self._stop = stop
         self._news = news
@@ -66,5 +71,7 @@ class Canceller:
             raise NotFound(f"there is no job {job_id}")
         moved = rules.cancelled(job, reason, self._database.now())
         if moved.job is not job:
-            await jobs.store(tx, [(job.version, moved.job)], [moved.attempt] if moved.attempt else [])
+            tried = [moved.attempt] if moved.attempt else []
+            if await ends.store(tx, [(job.version, moved.job)], tried):
+                tx.then(self._sent)
         return moved

@@ -80,7 +80,8 @@ class Coordinator:
         around, tuned = self.around, self.around.cluster
         database, control, node = around.database, around.control, self.node
         self.stops = Stops(control)
-        self.events = JobEvents(database, node, stop=self.stops.tell, due=self.poke, news=around.news)
+        sent = around.relay.poke
+        self.events = JobEvents(database, node, stop=self.stops.tell, due=self.poke, news=around.news, sent=sent)
         self.holdings = Holdings(database, self.events, node, around.open_link)
         self.taker = Taker(database, control, self.holdings, node)
         acks = Acks(control, node)

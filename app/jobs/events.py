@@ -17,7 +17,7 @@ from app.broker.port import Broker, Consumer, Delivery
 from app.domain import jobs as rules
 from app.domain.jobs import PENDING, Attempt, Ignored, Job, Moved, Status
 from app.errors import RetryLater, SchemaMismatch
-from app.jobs import messages
+from app.jobs import ends, messages
 from app.lifecycle import Loop, Wake, backoff
 from app.persistence import job_logs, jobs
 from app.persistence.engine import Database, Transaction
@@ -80,7 +80,7 @@ class JobEvents:
     """Writes what is there, then acknowledges it. While the database is away, it keeps what it has in hand.
 
     `stop` tells workers that their attempt is over; `due` says that a job waits for its next attempt; `news` is told of
-    every job that has changed or logged.
+    every job that has changed or logged; `sent` says that the outbox has something to send.
     """
 
     def __init__(
@@ -91,12 +91,14 @@ class JobEvents:
         stop: Callable[[Sequence[Stop]], None],
         due: Callable[[], None],
         news: Callable[[Iterable[str]], None] = lambda ids: None,
+        sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._node = node
         self._stop = stop
         self._due = due
         self._news = news
+        self._sent = sent
         self._waiting: list[Heard] = []
         self._arrived = Wake()
         self._loop = Loop("job events", self._round)
@@ -205,7 +207,8 @@ class JobEvents:
         for heard in mine:
             self._hear_statuses(rows[heard.job_id], heard, written)
         self._hear_lines(lines, {**known, **written.attempts}, written)
-        await jobs.store(tx, list(written.changed.values()), written.attempts.values())
+        if await ends.store(tx, list(written.changed.values()), written.attempts.values()):
+            tx.then(self._sent)
         await job_logs.insert(tx, written.logs)
         now = [written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1] for heard in mine]
         complete = await self._complete(tx, now)

@@ -8,6 +8,7 @@ from app import clock
 from app.domain import jobs as rules
 from app.domain.jobs import Job
 from app.domain.schedules import Run, Schedule, job_of
+from app.jobs import ends
 from app.jobs.events import Stop
 from app.persistence import jobs
 from app.persistence.engine import Transaction
@@ -23,5 +24,5 @@ async def cancel(tx: Transaction, ids: Sequence[str], reason: str) -> list[Stop]
     found = [job for job in (await jobs.lock(tx, ids)).values() if not job.ended]
     moved = [rules.cancelled(job, reason, tx.now()) for job in found]
     changed = [(job.version, one.job) for job, one in zip(found, moved, strict=True) if one.job.version != job.version]
-    await jobs.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
+    await ends.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
     return [Stop(one.job, one.stop, reason) for one in moved if one.stop is not None]

@@ -19,7 +19,7 @@ from app.domain.handoff import NODE_CRASH
 from app.domain.jobs import FORGOTTEN, ORPHAN_PENDING, SILENT, Ending, Job
 from app.domain.leases import Fence
 from app.errors import Deposed
-from app.jobs import outgoing
+from app.jobs import ends, outgoing
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
 from app.lifecycle import Loop, Wake
@@ -156,7 +156,8 @@ class Watchman:
         now, endings = self._office.database.now(), await judge(tx, found)
         moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
-        await jobs.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
+        if await ends.store(tx, changed, [one.attempt for one in moved if one.attempt is not None]):
+            tx.then(self._office.relay.poke)
         return [Stop(one.job, one.stop, reason) for one in moved if one.stop is not None]
 
 

@@ -10,6 +10,7 @@ from app import clock, crash
 from app.errors import Conflict, NotFound
 from app.orchestration import journal, keys
 from app.orchestration.actions import Action, VersionMismatch
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import IdempotencyKey, Repeated
@@ -38,12 +39,14 @@ class Control:
         watch: Watch,
         catalog: Catalog,
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+        jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
         self._relay = relay
         self._watch = watch
         self._catalog = catalog
         self._alarm = alarm
+        self._jobs = jobs or JobSteps(catalog)
         self._keys = keys.Keys(database)
 
     async def act(self, action: Action) -> Acted:
@@ -94,15 +97,17 @@ class Control:
             await self._store(tx, pair, found, acted, action.ask)
         return acted
 
-    @staticmethod
-    async def _store(tx: Transaction, pair: Pair, before: Instance, acted: Acted, ask: Ask) -> None:
+    async def _store(self, tx: Transaction, pair: Pair, before: Instance, acted: Acted, ask: Ask) -> None:
         now = acted.instance
         if acted.withdrawn is not None:
             await outbox.withdraw(tx, [acted.withdrawn])
         history = [(now.id, change) for change in acted.history]
         if not await moves.write(tx, pair, [(before.version, now)], history):
             raise Conflict("a locked row was changed by somebody else")
-        if acted.command is not None:  # also where a copy is on its way: it may come while nobody may work on it
+        await self._jobs.follow(tx, [(before, acted)])
+        if (
+            acted.command is not None and acted.command.job is None
+        ):  # also where a copy is on its way: it may come while nobody may work on it
             await outbox.replace_all(tx, [row_for(now, acted.command)])
         await audit.insert(tx, [_audited(before, now, ask)])
         crash.point("control.before_commit")

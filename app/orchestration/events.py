@@ -15,6 +15,7 @@ from app.broker.port import Broker, Consumer, Delivery
 from app.errors import Conflict, RetryLater, SchemaMismatch
 from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
@@ -93,12 +94,14 @@ class EventListener:
         node: str,
         batch: int,
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+        jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
         self._broker = broker
         self._relay = relay
         self._watch = watch
         self._alarm = alarm
+        self._jobs = jobs or JobSteps(catalog)
         self._catalog = catalog
         self._node = node
         self._batch = batch
@@ -327,6 +330,7 @@ class EventListener:
         )
         if updated != {before.id for before, _ in changed}:
             raise Conflict("a locked row was changed by somebody else")
+        await self._jobs.follow(tx, changed)
         parked = [str(before.command_id) for before, _ in changed if before.blocker == UNSENDABLE]
         await outbox.delete(tx, parked)  # the event says that its step is over: nobody needs that command any more
 

@@ -10,11 +10,11 @@ from app import clock, crash
 from app.broker.port import Broker, LinkState, Topology
 from app.broker.topology import incarnation_queue
 from app.lifecycle import Loop, Wake
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
 from app.persistence import incarnation, instances, outbox
 from app.persistence.engine import Database, Transaction
-from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
 from sagas.engine.state import Instance
@@ -35,8 +35,16 @@ class Incarnation:
     """
 
     def __init__(
-        self, database: Database, broker: Broker, relay: OutboxRelay, catalog: Catalog, *, patience: float = PATIENCE
+        self,
+        database: Database,
+        broker: Broker,
+        relay: OutboxRelay,
+        catalog: Catalog,
+        *,
+        patience: float = PATIENCE,
+        jobs: JobSteps | None = None,
     ) -> None:
+        self._jobs = jobs or JobSteps(catalog)
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -95,7 +103,7 @@ class Incarnation:
             after = 0
             while names and (live := await self._owed(pair, names, after)):
                 after, sent = live[-1].id, sent + len(live)
-                if not await self._owe(rows_owed(self._catalog, live), mine):
+                if not await self._owe(live, mine):
                     return False
                 self._relay.poke()
         crash.point("redispatch.before_declare")
@@ -106,12 +114,12 @@ class Incarnation:
             log.warning("the broker did not know its queues: the commands of %d live sagas are sent again", sent)
         return True
 
-    async def _owe(self, rows: Sequence[OutboxRow], mine: str) -> bool:
-        return await self._database.run(lambda tx: self._write(tx, rows, mine))
+    async def _owe(self, live: Sequence[Instance], mine: str) -> bool:
+        return await self._database.run(lambda tx: self._write(tx, live, mine))
 
-    @staticmethod
-    async def _write(tx: Transaction, rows: Sequence[OutboxRow], mine: str) -> bool:
-        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+    async def _write(self, tx: Transaction, live: Sequence[Instance], mine: str) -> bool:
+        await outbox.insert(tx, rows_owed(self._catalog, live), claimed_by=None, lease_s=0.0)
+        await self._jobs.again(tx, live)
         return await incarnation.touch(tx, mine)
 
     async def _owed(self, pair: Pair, names: Sequence[str], after: int) -> list[Instance]:

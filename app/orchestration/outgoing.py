@@ -49,12 +49,13 @@ def rows_owed(catalog: Catalog, live: Iterable[Instance]) -> list[OutboxRow]:
     """
     pairs = ((one, catalog.saga(one.saga)) for one in live if one.wake_reason != RETRY)
     commands = ((one, command_for(saga, one)) for one, saga in pairs if saga is not None)
-    return [row_for(one, command) for one, command in commands if command is not None]
+    return [row_for(one, command) for one, command in commands if command is not None and command.job is None]
 
 
 def rows_of(moved: list[Moved]) -> list[OutboxRow]:
-    """The outbox rows that `moved` owes."""
-    return [row_for(one.instance, one.command) for one in moved if one.command is not None]
+    """The outbox rows that `moved` owes. What a job is for needs none."""
+    pairs = ((one.instance, one.command) for one in moved)
+    return [row_for(instance, command) for instance, command in pairs if command is not None and command.job is None]
 
 
 def message_of(row: OutboxRow) -> Outgoing:

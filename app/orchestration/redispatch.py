@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.errors import NotFound
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
 from app.persistence import audit, instances, outbox
@@ -18,9 +19,13 @@ CHUNK = 500
 
 
 class Redispatch:
-    """Sends current commands again under their old ids, which changes nothing where they have arrived."""
+    """Sends current commands again under their old ids, which changes nothing where they have arrived.
 
-    def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog) -> None:
+    Where a job is at it, and has ended, that is told again.
+    """
+
+    def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog, jobs: JobSteps | None = None) -> None:
+        self._jobs = jobs or JobSteps(catalog)
         self._database = database
         self._relay = relay
         self._catalog = catalog
@@ -65,7 +70,7 @@ class Redispatch:
     async def _owe(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
         rows = rows_owed(self._catalog, wanted)
         await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
-        return len(rows)
+        return len(rows) + await self._jobs.again(tx, wanted)
 
     def _audited(self, names: Sequence[str], sent: int, actor: str, reason: str) -> AuditRow:
         detail = {"sagas": list(names), "sent": sent}

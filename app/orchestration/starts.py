@@ -10,6 +10,7 @@ from app import clock, crash
 from app.errors import Contention, NotFound, RetryLater, Unavailable
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.keys import Keys, KeyTaken
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -51,9 +52,11 @@ class Starter:
         node: str,
         batch: int,
         alarm: Callable[[Iterable[Instance]], None] = lambda _begun: None,
+        jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
         self._alarm = alarm
+        self._jobs = jobs or JobSteps(catalog)
         self._catalog = catalog
         self._relay = relay
         self._watch = watch
@@ -149,6 +152,7 @@ class Starter:
             changes = [(one.instance.id, change) for one in new for change in one.history]
             rows = rows_of(new)
             await moves.write(tx, pair, [], changes, Owed(rows, self._node, self._relay.lease))
+            await self._jobs.follow(tx, [(None, one) for one in new])
             owed += rows
         crash.point("start.before_commit")
         return written, owed

@@ -12,6 +12,7 @@ from app.broker.port import Broker, LinkState
 from app.errors import Conflict, RetryLater
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
@@ -24,7 +25,7 @@ from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
 from sagas.engine.expiry import Rearmed, Surroundings, wake
 from sagas.engine.orders import Moved, Tick, out
-from sagas.engine.state import Instance
+from sagas.engine.state import JOB, Instance
 
 log = logging.getLogger("orchestrix.wakeups")
 
@@ -47,6 +48,8 @@ class Woken:
     before: list[Instance] = field(default_factory=list)
     rearmed: list[Rewake] = field(default_factory=list)
     sent: list[OutboxRow] = field(default_factory=list)
+    looking: list[Instance] = field(default_factory=list)
+    """Those that look after their jobs."""
 
 
 class Wakeups:
@@ -67,6 +70,7 @@ class Wakeups:
         *,
         batch: int,
         timeouts: float,
+        jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
         self._broker = broker
@@ -75,6 +79,7 @@ class Wakeups:
         self._catalog = catalog
         self._batch = batch
         self._timeouts = timeouts
+        self._jobs = jobs or JobSteps(catalog)
         self._wake = Wake()
         self._loop = Loop("wake-ups", self._round)
         self._heard_since: datetime | None = None
@@ -162,6 +167,7 @@ class Wakeups:
                 woken.before.append(one)
             case Rearmed(instance, command):
                 woken.rearmed.append(_rewake(instance, instance.wake_at or now))
+                woken.looking += [one] if one.wake_reason == JOB else []
                 if command is not None:
                     woken.sent.append(row_for(replace(instance, updated_at=now), command))
 
@@ -183,6 +189,8 @@ class Wakeups:
         updated = await moves.write(tx, pair, changed, history, Owed([*woken.sent, *rows_of(woken.moved)]))
         if updated != {one.id for one in woken.before}:
             raise Conflict("a locked row was changed by somebody else")
+        await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
+        await self._jobs.again(tx, woken.looking)
 
     async def _ask_queues(self) -> None:
         """Which command queues have no consumer. Asked before the transaction, so that no lock waits for the broker."""

@@ -65,6 +65,14 @@ class Transaction(Connection):
 
     _broken: Exception | None = None
 
+    def __init__(self, database: Database, connection: AsyncConnection) -> None:
+        super().__init__(database, connection)
+        self._then: list[Callable[[], None]] = []
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Has something said once this is committed. Only what may be lost: the process can die in between."""
+        self._then.append(call)
+
     async def execute(self, statement: Executable, parameters: Parameters = None) -> Result:
         """Runs one statement; raises the errors of `app.errors` with the driver's own as their cause."""
         if self._broken is not None:
@@ -90,6 +98,8 @@ class Transaction(Connection):
             await _to_the_end(self._commit())
         except Exception as error:
             raise translated(error, self.dialect, committing=True) from error
+        for call in self._then:
+            call()
 
     async def _commit(self) -> None:
         async with asyncio.timeout(self.database.statement_limit):

@@ -47,10 +47,12 @@ __all__ = [
     "next_due",
     "next_overdue",
     "occupied",
+    "of_ids",
     "orphans",
     "overdue",
     "owned_by",
     "page",
+    "payloads",
     "silent",
     "store",
     "unheard",
@@ -114,6 +116,23 @@ async def get(connection: Connection, id: str) -> Job | None:
     """One job."""
     found = await _jobs(connection, _select().where(jobs.c.id == id))
     return found[0] if found else None
+
+
+async def of_ids(connection: Connection, ids: Iterable[str]) -> list[Job]:
+    """The jobs of these ids, without their payloads."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return []
+    return await _jobs(connection, _select(whole=False).where(connection.dialect.among(jobs.c.id, wanted)))
+
+
+async def payloads(connection: Connection, ids: Iterable[str]) -> dict[str, Any]:
+    """What the jobs of these ids are given."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return {}
+    query = select(jobs.c.id, jobs.c.payload).where(connection.dialect.among(jobs.c.id, wanted))
+    return {row[0]: row[1] for row in await connection.execute(query)}
 
 
 async def attempts(connection: Connection, job_id: str) -> list[Attempt]:
