@@ -59,6 +59,7 @@ def create_app(node: Node) -> FastAPI:
             watch=node.watch,
             control=node.control,
             explainer=node.explainer,
+            stuck=node.stuck,
             redispatcher=node.redispatch,
             letters=node.letters,
             submitter=node.jobs.submitter,

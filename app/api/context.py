@@ -16,7 +16,10 @@ from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.requests import IdempotencyKey, Repeated, StartRequest, StartResult
 from app.persistence.engine import Database
+from app.persistence.instances import After, Filter
 from sagas.engine.catalog import Catalog
+from sagas.engine.definition import Saga
+from sagas.engine.state import Instance
 
 
 class Starter(Protocol):
@@ -63,6 +66,13 @@ class Explainer(Protocol):
 
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
+
+
+class Stuck(Protocol):
+    """Knows which sagas wait for more than their own worker."""
+
+    async def page(self, saga: Saga, wanted: Filter, sort: str, limit: int, after: After | None) -> list[Instance]:
+        """Up to `limit` of them, or of the others, as `wanted.stuck` says. Raises `Unavailable`."""
 
 
 class Redispatcher(Protocol):
@@ -112,6 +122,7 @@ class ApiContext:
     watch: Watch
     control: Control
     explainer: Explainer
+    stuck: Stuck
     redispatcher: Redispatcher
     letters: DeadLetters
     submitter: Submitter

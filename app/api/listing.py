@@ -55,8 +55,11 @@ async def list_instances(call: Call, kind: Kind, name: str) -> Response:
     limit = query.limit(DEFAULT_LIMIT)
     after = _after(query, sort)
     wanted = _filter(query, kind)
-    async with call.context.database.read() as connection:
-        found = await instances.page(connection, kind.pair, kind.saga.name, wanted, sort, limit + 1, after)
+    if wanted.stuck is not None:
+        found = await call.context.stuck.page(kind.saga, wanted, sort, limit + 1, after)
+    else:
+        async with call.context.database.read() as connection:
+            found = await instances.page(connection, kind.pair, kind.saga.name, wanted, sort, limit + 1, after)
     last = found[limit - 1] if len(found) > limit else None
     cursor = cursors.encode(sort, instances.sort_value(sort, last), last.id) if last else None
     return page_response(call, [kind.view(instance) for instance in found[:limit]], cursor)

@@ -25,6 +25,7 @@ from app.orchestration.mover import DeadLetterMover
 from app.orchestration.redispatch import Redispatch
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
+from app.orchestration.stuck import Stuck
 from app.orchestration.wakeups import Wakeups
 from app.orchestration.watch import Watch
 from app.orchestration.why import Explainer
@@ -89,6 +90,7 @@ class Node:
     incarnation: Incarnation = field(init=False)
     control: Control = field(init=False)
     explainer: Explainer = field(init=False)
+    stuck: Stuck = field(init=False)
     redispatch: Redispatch = field(init=False)
     letters: DeadLetters = field(init=False)
     drainer: Drainer = field(init=False)
@@ -116,6 +118,7 @@ class Node:
         )
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
         self.explainer = Explainer(self.database, self.broker, self.catalog)
+        self.stuck = Stuck(self.database, self.broker)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
         self.drainer = Drainer(self.database, self.broker)

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from app.broker.port import Broker, LinkState
-from app.errors import NotFound, RetryLater
-from app.persistence import audit, instances, outbox
+from app.broker.port import Broker
+from app.errors import NotFound
+from app.orchestration.surroundings import Counts, Surroundings, expected, needed
+from app.persistence import audit, dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
+from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.engine import Connection, Database
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, pair_of
 from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed
-from sagas.engine.definition import COMPLETED, Saga
+from sagas.engine.definition import COMPLETED, STEP_FAILED, Saga
 from sagas.engine.orders import NEVER, Out, out
 from sagas.engine.state import PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 from sagas.engine.undo import with_undo
@@ -42,9 +44,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the answer is found from. `queue` is (messages, consumers) of the command's queue, None if it is unknown.
+    """What the answer is found from. `queues` tells of those whose workers it needs, as far as that is known.
 
-    `withdrawal` says who has cancelled the deadline, where there is none.
+    `deed` says who has paused it, or has cancelled the deadline where there is none. `letter` is an answer that came
+    while it was as it is, and could not be used.
     """
 
     saga: Saga
@@ -52,13 +55,25 @@ class Facts:
     now: datetime
     unsent: OutboxRow | None
     trouble: str | None
-    queue: tuple[int, int] | None
-    withdrawal: AuditRow | None = None
+    queues: Counts
+    deed: AuditRow | None = None
+    letter: DeadLetter | None = None
 
     @property
     def here(self) -> Out | None:
         """The order that is out."""
         return out(self.saga, self.instance)
+
+    @property
+    def queue(self) -> tuple[int, int] | None:
+        """(messages, consumers) of the queue of the command that is out; None if that is unknown."""
+        return None if self.here is None else self.queues.get(self.here.order.command)
+
+    @property
+    def unheard(self) -> dict[str, int]:
+        """The queues that it needs and that nobody reads, and how many messages they have."""
+        counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
+        return {name: messages for name, (messages, consumers) in counts.items() if not consumers}
 
     @property
     def seconds(self) -> int:
@@ -87,11 +102,11 @@ class Facts:
 
 
 class Explainer:
-    """Answers for one saga at a time, from its row, its outbox rows and its command's queue."""
+    """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues."""
 
     def __init__(self, database: Database, broker: Broker, catalog: Catalog) -> None:
         self._database = database
-        self._broker = broker
+        self._around = Surroundings(broker)
         self._catalog = catalog
 
     async def why(self, saga: str, id: int) -> Explanation:
@@ -102,32 +117,41 @@ class Explainer:
             if known is None or found is None:
                 raise NotFound(f"there is no {saga} {id}")
             rows = await outbox.of_instance(connection, saga, id)
-            withdrawal = await _withdrawal(connection, found)
+            deed = await _deed(connection, found)
+            letter = await _letter(connection, known, found)
         unsent = next((row for row in rows if row.id == found.command_id), None)
-        queue = await self._queue(known, found)
-        return explain(Facts(known, found, self._database.now(), unsent, self._trouble(), queue, withdrawal))
-
-    def _trouble(self) -> str | None:
-        if self._broker.state is not LinkState.UP:
-            return self._broker.trouble or f"the broker is {self._broker.state.value}"
-        return self._broker.blocked
-
-    async def _queue(self, saga: Saga, instance: Instance) -> tuple[int, int] | None:
-        here = out(saga, instance)
-        if here is None or not instance.live or self._broker.state is not LinkState.UP:
-            return None
-        try:
-            return await self._broker.message_count(here.order.command)
-        except RetryLater:
-            return None
+        queues = await self._around.counts(needed(known, found))
+        return explain(Facts(known, found, self._database.now(), unsent, self._around.trouble, queues, deed, letter))
 
 
-async def _withdrawal(connection: Connection, instance: Instance) -> AuditRow | None:
-    """The last time that a person has cancelled the deadline, where there is none."""
-    if instance.wake_at is None or instance.wake_at < NEVER:
+async def _deed(connection: Connection, instance: Instance) -> AuditRow | None:
+    """What a person has done last that it waits for: a pause, or that there is no deadline."""
+    if instance.blocker == PAUSED:
+        verb = Verb.PAUSE
+    elif instance.wake_at is not None and instance.wake_at >= NEVER:
+        verb = Verb.CANCEL_DEADLINE
+    else:
         return None
     done = await audit.listing(connection, instance.saga, instance.id)
-    return next((row for row in reversed(done) if row.verb == Verb.CANCEL_DEADLINE.value), None)
+    return next((row for row in reversed(done) if row.verb == verb.value), None)
+
+
+async def _letter(connection: Connection, saga: Saga, instance: Instance) -> DeadLetter | None:
+    """The last answer to what is out that nobody could use, if it is still among the dead letters."""
+    order = expected(saga, instance)
+    if order is None or not instance.live or instance.blocker is not None:
+        return None
+    found: list[DeadLetter] = []
+    for queue in (order.event, STEP_FAILED):
+        wanted = DeadLetterFilter(queue=queue, saga=saga.name, instance_id=instance.id)
+        found += await dead_letters.page(connection, wanted, 1)
+    latest = max(found, key=lambda letter: letter.died_at, default=None)
+    return latest if latest is not None and is_about(instance, latest.died_at) else None
+
+
+def is_about(instance: Instance, died_at: datetime) -> bool:
+    """Whether an answer that died then can be one to what is out now. Brokers tell the time in whole seconds."""
+    return died_at >= instance.updated_at.replace(microsecond=0)
 
 
 def explain(facts: Facts) -> Explanation:
@@ -151,6 +175,8 @@ def _late(facts: Facts) -> Found | None:
     sentence = (
         f"It has failed; {facts.here.step.name} succeeded after that, and its undo was sent and has no answer yet."
     )
+    if facts.unheard:
+        return "late_undo", f"{sentence} {_silence(facts)}.", _worker(facts)
     action = "Wait; if it stays, see that a worker runs and `redispatch`: the machine does not send it again by itself."
     return "late_undo", sentence, action
 
@@ -171,7 +197,8 @@ def _paused(facts: Facts) -> Found | None:
     step = facts.instance.progress.awaited
     after = f" It was cancelled, so after that {_coming(facts, step)}." if step is not None else ""
     end = "`cancel` it" if Verb.CANCEL in allowed(facts.saga, facts.instance) else "`terminate` to undo nothing more"
-    return "paused", f"A person has paused it before {facts.work} could end.{held}{after}", f"`resume` it, or {end}."
+    who = _done(facts, "paused it") or "A person has paused it"
+    return "paused", f"{who}, before {facts.work} could end.{held}{after}", f"`resume` it, or {end}."
 
 
 def _undo_failed(facts: Facts) -> Found | None:
@@ -206,11 +233,24 @@ def _overdue(facts: Facts) -> Found | None:
     return "overdue", f"It was due {late} s ago and no node has looked after it.", "Start a node with the orchestrator."
 
 
+def _dead_letter(facts: Facts) -> Found | None:
+    letter = facts.letter
+    if letter is None:
+        return None
+    answer = f"An answer of {facts.work} came at {_moment(letter.died_at)} and could not be used: {letter.reason}"
+    look = f"Look at it with `orchestrix dlq show {letter.id}`"
+    action = f"{look}, mend it with `orchestrix dlq edit`, then `orchestrix dlq redrive {letter.id}`."
+    return "dead_letter", f"{answer}. It is dead letter {letter.id}.", action
+
+
 def _awaited(facts: Facts) -> Found | None:
     at, step = facts.instance.wake_at, facts.instance.progress.awaited
     if at is None or step is None:
         return None
     waits = f"It was cancelled and waits for the answer of {step}"
+    if facts.unheard:
+        sentence = f"{waits}, and {_silence(facts)}. With the answer, or when its time ends, {_coming(facts, step)}."
+        return "no_consumer", sentence, f"{_worker(facts)[:-1]}, or `terminate` to undo nothing."
     if facts.unlimited:
         sentence = f"{waits}. It has no deadline: {_withdrawn(facts)}. With the answer {_coming(facts, step)}."
         return "no_deadline", sentence, f"Wait, {_given(facts)}, or `terminate` to undo nothing."
@@ -252,12 +292,16 @@ def _unsent(facts: Facts) -> Found | None:
 
 
 def _no_consumer(facts: Facts) -> Found | None:
-    if facts.queue is None or facts.here is None or facts.queue[1]:
-        return None
-    command, count = facts.here.order.command, facts.queue[0]
-    messages = f"{count} message" if count == 1 else f"{count} messages"
-    action = f"Start a worker with `orchestrix worker -q {command}`."
-    return "no_consumer", f"{command} has {messages} and no consumer.", action
+    return ("no_consumer", f"{_silence(facts)}.", _worker(facts)) if facts.unheard else None
+
+
+def _silence(facts: Facts) -> str:
+    told = [f"{name} has {count} message{'' if count == 1 else 's'}" for name, count in facts.unheard.items()]
+    return " and ".join(f"{one} and no consumer" for one in told)
+
+
+def _worker(facts: Facts) -> str:
+    return f"Start a worker with `orchestrix worker {' '.join(f'-q {name}' for name in facts.unheard)}`."
 
 
 def _backlog(facts: Facts) -> Found | None:
@@ -278,8 +322,12 @@ def _no_deadline(facts: Facts) -> Found | None:
 
 
 def _withdrawn(facts: Facts) -> str:
-    who = facts.withdrawal
-    return f"{who.actor} cancelled it at {_moment(who.at)} ({who.reason})" if who else "a person has cancelled it"
+    return _done(facts, "cancelled it") or "a person has cancelled it"
+
+
+def _done(facts: Facts, what: str) -> str | None:
+    deed = facts.deed
+    return f"{deed.actor} {what} at {_moment(deed.at)} ({deed.reason})" if deed is not None else None
 
 
 def _given(facts: Facts) -> str:
@@ -310,6 +358,7 @@ CATALOGUE: Final[tuple[Callable[[Facts], Found | None], ...]] = (
     _overdue,
     _retry,
     _broker_down,
+    _dead_letter,
     _awaited,
     _unsent,
     _no_consumer,

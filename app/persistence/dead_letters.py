@@ -82,6 +82,15 @@ class DeadLetterFilter:
     open_only: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A message about an instance that died in a queue of events and is still open."""
+
+    instance_id: int
+    queue: str
+    died_at: datetime
+
+
 After = tuple[datetime, str]
 
 _FIELDS: Final = tuple(field.name for field in fields(DeadLetter))
@@ -134,6 +143,16 @@ async def of_instance(connection: Connection, saga: str, id: int, limit: int = 2
     """The last letters that name an instance, in the order in which they died, also those that were redriven."""
     found = await page(connection, DeadLetterFilter(saga=saga, instance_id=id, open_only=False), limit)
     return found[::-1]
+
+
+async def answers(connection: Connection, saga: str, queues: Sequence[str], limit: int) -> list[Answer]:
+    """The last `limit` open letters from these queues that name an instance of the saga, the last to die first."""
+    table = dead_letters.c
+    query = select(table.instance_id, table.queue, table.died_at).where(
+        table.saga == saga, table.queue.in_(sorted(queues)), table.instance_id.is_not(None), table.redriven_at.is_(None)
+    )
+    found = await connection.execute(query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
+    return [Answer(*row) for row in found]
 
 
 async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import FromClause, Select, and_, func, literal_column, or_, select, union_all
+from sqlalchemy import FromClause, Select, Text, and_, cast, func, literal_column, not_, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Invalid
-from sagas.engine.definition import TERMINAL
+from sagas.engine.definition import COMPENSATING, TERMINAL
 from sagas.engine.state import DEADLINE, RETRY, Instance
 
 from .engine import Connection
@@ -33,10 +33,24 @@ After = tuple[datetime | str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Hindered:
+    """Instances that wait for their own worker, as their rows say, and that something holds up which no row tells of.
+
+    All in `states`, all that are undone and whose progress names one of `steps`, and all with these `ids`.
+    """
+
+    states: Sequence[str] = ()
+    steps: Sequence[str] = ()
+    ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """What the instances of a list have in common. The bounds themselves are not included; no field set means all.
 
-    The stuck ones are live, and wait for a person, for the broker, or for workers that are not there.
+    The stuck ones are live, and wait for a person, for the broker, or for workers that are not there. Those that are
+    `hindered` are among them; of those that may be, as their progress names a step, the reader has to judge himself:
+    they are among the others too.
     """
 
     states: Sequence[str] = ()
@@ -45,6 +59,7 @@ class Filter:
     created_before: datetime | None = None
     prefix: str | None = None
     stuck: bool | None = None
+    hindered: Hindered = Hindered()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +97,9 @@ async def queries(
     whose rows are all far from the first.
     """
     if wanted.stuck:
-        # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
-        index = f"ix_{pair.instances.name}_{'' if pair.saga else 'saga_'}state_created_at_id"
-        rows = rows.with_hint(pair.instances, f"FORCE INDEX ({index})", "mysql")
-    if not wanted.prefix or wanted.stuck or by.column.key == pair.key:
+        yield _stuck_ones(connection, pair, saga, wanted, by, rows, limit)
+        return
+    if not wanted.prefix or by.column.key == pair.key:
         yield _by_state(connection, pair, saga, wanted, by, rows, limit)
         return
     if by.column.key == "created_at":  # no index has the order of another column: its first rows cost as much as all
@@ -136,8 +150,36 @@ def _by_state(
     connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, rows: Select[Any], limit: int
 ) -> Select[Any]:
     """An index has the order within one state alone: each state is a query of its own."""
-    each = [replace(wanted, states=[state]) for state in sorted(set(wanted.states))] or [wanted]
-    queries = [by.cut(rows.where(*_conditions(connection, pair, saga, one)), limit) for one in each]
+    each = [rows.where(*_conditions(connection, pair, saga, one)) for one in _each_state(wanted)]
+    return _first_of(by, each, limit)
+
+
+def _stuck_ones(
+    connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, rows: Select[Any], limit: int
+) -> Select[Any]:
+    """Those whose rows say so, and those that are hindered: each kind is found by an index of its own."""
+    # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
+    index = f"ix_{pair.instances.name}_{'' if pair.saga else 'saga_'}state_created_at_id"
+    live = rows.with_hint(pair.instances, f"FORCE INDEX ({index})", "mysql")
+    each = []
+    for one in _each_state(wanted):
+        each.append(live.where(*_conditions(connection, pair, saga, one)))
+        plain = _conditions(connection, pair, saga, replace(one, stuck=None))
+        each += [live.where(*plain, *which) for which in _in_hindered_states(connection, pair.instances.c, one)]
+        if ids := wanted.hindered.ids:
+            others = [connection.dialect.among(pair.instances.c.id, ids), *_waiting(pair.instances.c)]
+            states = [*wanted.hindered.states, *([COMPENSATING] if wanted.hindered.steps else [])]
+            each.append(rows.where(*plain, *others, pair.instances.c.state.not_in(sorted(states))))
+    return _first_of(by, each, limit)
+
+
+def _each_state(wanted: Filter) -> list[Filter]:
+    return [replace(wanted, states=[state]) for state in sorted(set(wanted.states))] or [wanted]
+
+
+def _first_of(by: Order, each: Sequence[Select[Any]], limit: int) -> Select[Any]:
+    """The first rows of all of `each`, which have none in common."""
+    queries = [by.cut(one, limit) for one in each]
     if len(queries) == 1:
         return queries[0]
     every = union_all(*(select(query.subquery()) for query in queries)).subquery()
@@ -160,7 +202,7 @@ def _conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -
     if wanted.created_before is not None:
         found.append(table.created_at < wanted.created_before)
     if wanted.stuck is not None:
-        found.extend(_stuck(table) if wanted.stuck else [_moving(table)])
+        found.extend(_stuck(table) if wanted.stuck else _moving(connection, table, wanted.hindered))
     if wanted.prefix:
         found.extend(begins(connection, key, wanted.prefix))
     return found
@@ -171,9 +213,31 @@ def _stuck(table: Any) -> list[ColumnElement[bool]]:
     return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
 
 
-def _moving(table: Any) -> ColumnElement[bool]:
-    unhindered = or_(table.wake_reason.is_(None), table.wake_reason.in_((DEADLINE, RETRY)))
-    return and_(table.blocker.is_(None), unhindered)
+def _waiting(table: Any) -> list[ColumnElement[bool]]:
+    return [table.blocker.is_(None), table.wake_reason == DEADLINE]
+
+
+def _in_hindered_states(connection: Connection, table: Any, wanted: Filter) -> Iterator[list[ColumnElement[bool]]]:
+    """One condition after the other; no row fits two of them."""
+    hindered = wanted.hindered
+    for state in hindered.states:
+        yield [table.state == state, *_waiting(table)]
+    if hindered.steps:
+        progress = cast(table.progress, Text)
+        named = [progress.contains(f'"{step}"', autoescape=True) for step in hindered.steps]
+        named += [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else []
+        yield [table.state == COMPENSATING, *_waiting(table), or_(*named)]
+
+
+def _moving(connection: Connection, table: Any, hindered: Hindered) -> list[ColumnElement[bool]]:
+    reasons = or_(table.wake_reason.is_(None), table.wake_reason.in_((DEADLINE, RETRY)))
+    found = [table.blocker.is_(None), reasons]
+    for which in (
+        [table.state.in_(sorted(hindered.states))] if hindered.states else [],
+        [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else [],
+    ):
+        found += [or_(table.wake_reason.is_(None), table.wake_reason != DEADLINE, not_(one)) for one in which]
+    return found
 
 
 def order(pair: Pair, sort: str, after: After | None = None) -> Order:

@@ -13,8 +13,9 @@ from app.errors import Invalid
 from app.persistence import instances, pages
 from app.persistence.engine import Database
 from app.persistence.instances import Filter, sort_value
+from app.persistence.pages import Hindered
 from app.persistence.pairs import APPS, INSTANCES, Pair
-from sagas.engine.state import Instance
+from sagas.engine.state import Instance, Progress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 
 Of = tuple[Pair, str]
@@ -172,6 +173,43 @@ async def test_the_stuck_are_those_that_wait_for_more_than_their_worker(database
     assert await names(database, pair, saga, Filter(created_by="nobody", stuck=True), sort) == []
     every_one = await every(database, pair, saga, Filter(stuck=True), sort, 2)
     assert [one.key for one in every_one] == await names(database, pair, saga, Filter(stuck=True), sort)
+
+
+@pytest.mark.parametrize("sort", ["createdAt", "-updatedAt", "key"])
+async def test_what_is_held_up_from_outside_is_stuck_too(database: Database, of: Of, sort: str) -> None:
+    pair, saga = of
+    rows = {one.key: one for one in await with_progress(database, pair, saga)}
+    told = Hindered(["REGISTERING"], ["make_it"], [rows["by-id"].id, rows["b-id"].id, rows["b-over"].id])
+    held = ["b-id", "b-register", "b-undone", "by-id"]
+    assert sorted(await names(database, pair, saga, Filter(stuck=True, hindered=told), sort)) == ["a-person", *held]
+    assert sorted(await names(database, pair, saga, Filter(prefix="b", stuck=True, hindered=told), sort)) == held
+    two = Filter(("REGISTERING", "COMPLETED"), stuck=True, hindered=told)
+    assert sorted(await names(database, pair, saga, two, sort)) == ["a-person", "b-register"]
+    every_one = await every(database, pair, saga, Filter(stuck=True, hindered=told), sort, 2)
+    assert [one.key for one in every_one] == await names(database, pair, saga, Filter(stuck=True, hindered=told), sort)
+    others = {"a-retries", "a-undone", "a-waits", "b-over", "b-undone"}
+    found = await names(database, pair, saga, Filter(stuck=False, hindered=told), sort)
+    assert set(found) == others, "of what is undone the reader judges himself"
+
+
+async def with_progress(database: Database, pair: Pair, saga: str) -> list[Instance]:
+    """Instances in all kinds of waits."""
+    undoing: dict[str, Any] = {"state": "COMPENSATING"}
+    changes: dict[str, dict[str, Any]] = {
+        "a-person": {"wake_at": None, "wake_reason": None, "blocker": "paused", "state": "REGISTERING"},
+        "a-retries": {"wake_reason": "retry", "state": "REGISTERING"},
+        "a-undone": {**undoing, "progress": Progress(todo=("makeXit",))},
+        "a-waits": {},
+        "b-id": {**undoing, "progress": Progress(todo=("other",))},
+        "b-register": {"state": "REGISTERING"},
+        "b-undone": {**undoing, "progress": Progress(todo=("make_it", "other"))},
+        "by-id": {},
+    }
+    begun = await stored(database, pair, [started(name, saga) for name in [*changes, "b-over"]])
+    rows = [(1, stepped(one, **changes[one.key])) for one in begun[:-1]]
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [*rows, (1, ended(begun[-1]))])
+    return begun
 
 
 PREFIXES = {

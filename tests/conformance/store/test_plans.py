@@ -15,6 +15,7 @@ from app.persistence.dead_letters import DeadLetterFilter
 from app.persistence.engine import Database, Transaction
 from app.persistence.instances import Filter, Rewake
 from app.persistence.moves import Owed
+from app.persistence.pages import Hindered
 from app.persistence.pairs import APPS, Pair
 from sagas.engine.state import Change, Instance
 from tests.conformance.store.build import ended, message, some, stepped
@@ -112,6 +113,24 @@ async def test_the_stuck_are_found_without_the_rest(database: Database, of: Of, 
         found = await found_by(database, listed)
         assert [access.index for access in found] == [index], (wanted, sort)
         assert found[0].bounded or not mysql, (wanted, sort)
+
+
+async def test_what_is_held_up_from_outside_is_found_by_its_state_or_its_id(
+    database: Database, of: Of, many: list[Instance]
+) -> None:
+    pair, saga = of
+    name = pair.instances.name
+    by_state = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id"
+    indexes = (PRIMARY, by_state, f"ix_{name}_stuck")
+    told = Hindered([many[0].state], ["createGitRepo"], [one.id for one in many[:3]])
+
+    async def listed(tx: Transaction) -> None:
+        found = await instances.page(tx, pair, saga, Filter(stuck=True, hindered=told), "-createdAt")
+        assert len(found) == len(many)
+
+    found = await found_by(database, listed)
+    assert {access.index for access in found if access.index is not None} <= set(indexes), found
+    assert {access.table for access in found if access.index is None} & {name} == set(), found
 
 
 async def test_the_outbox_is_claimed_and_emptied_by_index(database: Database) -> None:

@@ -362,9 +362,22 @@ async def test_the_command_of_the_next_try_has_not_left(world: World) -> None:
 async def test_what_waits_for_a_person_is_stuck(world: World) -> None:
     held, _ = await world.started("held"), await world.started("free")
     await world.store(held, block(held, "unsendable", "too large", clock.now()))
+    await world.broker.consume(["cmd.createGitRepo"], 1)
     assert await names(world, "?stuck=true") == ["held"]
     assert await names(world, "?stuck=false") == ["free"]
     assert await names(world) == ["free", "held"]
+
+
+async def test_what_nobody_works_for_is_stuck_at_once(world: World) -> None:
+    """Its own wait has not ended, and its row does not tell."""
+    for name in ("a", "b", "c"):
+        await world.started(name)
+    assert await names(world, "?stuck=true&sort=appName&limit=2") == ["a", "b"]
+    cursor = (await world.client.get("/apps?stuck=true&sort=appName&limit=2")).json()["nextCursor"]
+    assert await names(world, f"?stuck=true&sort=appName&limit=2&cursor={cursor}") == ["c"]
+    assert await names(world, "?stuck=false") == []
+    world.broker.go_down()
+    assert await names(world, "?stuck=true") == ["c", "b", "a"]
 
 
 @pytest.mark.parametrize(("parked", "status"), [(None, "pending"), ("no such exchange", "parked")])

@@ -36,6 +36,7 @@ from app.orchestration.requests import (
     StartResult,
     Taken,
 )
+from app.orchestration.stuck import Stuck
 from app.persistence import history, instances
 from app.persistence.engine import Database
 from app.persistence.idempotency import StoredAnswer
@@ -230,6 +231,7 @@ class World:
                 watch=self.watch,
                 control=self.control,
                 explainer=self.explainer,
+                stuck=Stuck(self.database, self.broker),
                 redispatcher=self.redispatcher,
                 letters=DeadLetters(self.database, CATALOG, lambda: self.pokes.append(None)),
                 submitter=Submitter(self.database, lambda: self.due.append(None)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from app.orchestration.incarnation import Incarnation
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import Started, StartRequest
 from app.orchestration.starts import Starter
+from app.orchestration.stuck import Stuck
 from app.orchestration.wakeups import Wakeups
 from app.orchestration.watch import Watch
 from app.orchestration.why import Explainer
@@ -121,6 +122,7 @@ class Rig:
         )
         self.control = Control(database, self.relay, self.watch, CATALOG, self.wakeups.expect)
         self.explainer = Explainer(database, self.broker, CATALOG)
+        self.stuck = Stuck(database, self.broker)
         self.incarnation = Incarnation(database, self.broker, self.relay, CATALOG)
 
     async def start(self) -> None:
@@ -156,11 +158,17 @@ class Rig:
 
     async def reached(self, instance: Instance, state: str, *, deadline: float = 5.0) -> Instance:
         """Waits until the instance is in `state`."""
+        return await self.until(instance, lambda one: one.state == state, deadline=deadline, message=state)
+
+    async def until(
+        self, instance: Instance, fits: Callable[[Instance], bool], *, deadline: float = 5.0, message: str = "ready"
+    ) -> Instance:
+        """Waits until the instance is as `fits` says."""
 
         async def there() -> bool:
-            return (await self.now(instance)).state == state
+            return fits(await self.now(instance))
 
-        await eventually(there, deadline=deadline, message=f"{instance.key} is {state}")
+        await eventually(there, deadline=deadline, message=f"{instance.key} is {message}")
         return await self.now(instance)
 
     async def history(self, instance: Instance) -> list[Change]:

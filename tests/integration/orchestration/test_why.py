@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -12,13 +13,20 @@ import pytest
 from sqlalchemy import text
 
 from app.broker.port import Outcome, Outgoing, Published
+from app.broker.topology import DEAD
 from app.errors import NotFound
 from app.orchestration import why
 from app.orchestration.actions import Action
+from app.orchestration.dead_letters import By, DeadLetters
+from app.orchestration.mover import DeadLetterMover
+from app.persistence import dead_letters
+from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from app.persistence.pages import Filter
+from sagas.app_provisioning import APP_PROVISIONING as APP
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.state import Instance
 from tests.architecture.source import PRODUCT, modules
-from tests.integration.orchestration.rig import Rig
+from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually
 
 FOREVER = {"type": "DiskFull", "message": "no space left", "retryable": False}
@@ -50,13 +58,23 @@ async def compensating(rig: Rig) -> Instance:
     return await rig.reached(app, "COMPENSATING")
 
 
-def queue_of(rig: Rig, messages: int, consumers: int) -> None:
-    """What the broker tells of every command's queue."""
+def queue_of(rig: Rig, messages: int, consumers: int, *, only: str = "") -> None:
+    """What the broker tells of every command's queue, or `only` of that one; the others are empty and heard."""
 
     async def message_count(queue: str) -> tuple[int, int] | None:
-        return messages, consumers
+        return (messages, consumers) if only in ("", queue) else (0, 1)
 
     rig.broker.message_count = message_count  # type: ignore[method-assign]
+
+
+async def undoing_both(rig: Rig, key: str) -> Instance:
+    """An app that has failed in its second step, when nobody knows what that step has done."""
+    app = await rig.begin(key)
+    rig.report(app, "evt.gitRepoCreated")
+    there = await rig.reached(app, "REGISTERING")
+    await ask(rig, there, Verb.CANCEL)
+    rig.report(there, "evt.appRegistered")
+    return await rig.until(app, lambda one: one.progress.todo == ("registerApp", "createGitRepo"))
 
 
 async def completed(rig: Rig) -> Instance:
@@ -221,6 +239,58 @@ async def behind_others(rig: Rig) -> Instance:
     return app
 
 
+async def in_flight_without_a_worker(rig: Rig) -> Instance:
+    queue_of(rig, 1, 0)
+    return await in_flight(rig)
+
+
+async def in_flight_without_a_worker_for_the_undo(rig: Rig) -> Instance:
+    queue_of(rig, 0, 0, only="cmd.deleteGitRepo")
+    return await in_flight(rig)
+
+
+async def undone_too_early_without_a_worker(rig: Rig) -> Instance:
+    queue_of(rig, 1, 0, only="cmd.deleteGitRepo")
+    return await undone_too_early(rig)
+
+
+async def answered_in_vain(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    await buried(rig, app)
+    return app
+
+
+async def in_flight_and_answered_in_vain(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    await buried(rig, app)
+    await ask(rig, app, Verb.CANCEL)
+    async with rig.database.begin() as tx:  # the letter came only now
+        await tx.execute(text("UPDATE dead_letters SET died_at = (SELECT updated_at FROM apps)"))
+    return app
+
+
+async def buried(rig: Rig, app: Instance) -> DeadLetter:
+    """An answer comes that the saga's model refuses; it has come to the dead letters when this returns."""
+    rig.report(app, "evt.gitRepoCreated", data={"repoUrl": 5})
+    await eventually(lambda: any(one.exchange == DEAD for one in rig.broker.published), deadline=5)
+    (dead,) = [one for one in rig.broker.published if one.exchange == DEAD]
+    mover = DeadLetterMover(rig.database, rig.broker, CATALOG, rig.relay.poke)
+    await mover.start()
+    more = {"exchange": DEAD, "routing_key": dead.routing_key, "headers": dead.headers}
+    rig.broker.put(f"{dead.routing_key}.dead", dead.body, **more)
+    await eventually(lambda: letters(rig), deadline=5, message="the letter is kept")
+    await mover.stop()
+    (letter,) = await letters(rig)
+    return letter
+
+
+async def letters(rig: Rig) -> list[DeadLetter]:
+    async with rig.database.read() as connection:
+        return await dead_letters.page(connection, DeadLetterFilter(), 10)
+
+
 async def without_a_deadline(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
@@ -270,7 +340,18 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (completed, "completed", r"It is done\.", "Nothing is left to do."),
     (ended_badly, "failed", r"It has failed: .*DiskFull: no space left.*\.", "`retry`"),
     (undone_too_early, "late_undo", r"It has failed; createGitRepo succeeded after that, and its undo", "`redispatch`"),
-    (paused, "paused", r"A person has paused it before createGitRepo could end\.", "`resume` it, or `cancel` it"),
+    (
+        undone_too_early_without_a_worker,
+        "late_undo",
+        r"has no answer yet\. cmd\.deleteGitRepo has 1 message and no consumer\.$",
+        "Start a worker with `orchestrix worker -q cmd.deleteGitRepo`.",
+    ),
+    (
+        paused,
+        "paused",
+        rf"^ada paused it at {TIME} \(to see\), before createGitRepo could end\.$",
+        "`resume` it, or `cancel` it",
+    ),
     (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
     (undo_failed, "undo_failed", r"The undo of createGitRepo has failed for good: .*read-only disk", "`skip`"),
     (unsendable, "unsendable", r"The command of createGitRepo cannot be sent: .*20 MB is too large", "`edit`"),
@@ -297,17 +378,42 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         rf"ada cancelled it at {TIME} \(to see\)\. With the answer it undoes createGitRepo \(unless",
         "give it one with `orchestrix deadlines extend 1 --by 5m`, or `terminate` to undo nothing.",
     ),
+    (
+        in_flight_without_a_worker,
+        "no_consumer",
+        r"^It was cancelled and waits for the answer of createGitRepo, and cmd\.createGitRepo has 1 message and no "
+        r"consumer and cmd\.deleteGitRepo has 1 message and no consumer\. With the answer, .*, it undoes createGitRepo",
+        "`orchestrix worker -q cmd.createGitRepo -q cmd.deleteGitRepo`, or `terminate` to undo nothing.",
+    ),
+    (
+        in_flight_without_a_worker_for_the_undo,
+        "no_consumer",
+        r"^It was cancelled and .* createGitRepo, and cmd\.deleteGitRepo has 0 messages and no consumer\. With the",
+        "`orchestrix worker -q cmd.deleteGitRepo`, or",
+    ),
+    (
+        answered_in_vain,
+        "dead_letter",
+        rf"^An answer of createGitRepo came at {TIME} and could not be used: bad-output: repoUrl: .* letter [0-9a-f]+",
+        "`orchestrix dlq redrive ",
+    ),
+    (
+        in_flight_and_answered_in_vain,
+        "dead_letter",
+        rf"^An answer of createGitRepo came at {TIME} and could not be used: bad-output",
+        "`orchestrix dlq show ",
+    ),
     (in_flight_without_a_broker, "broker_down", r"The broker cannot be used: .+\.", "Bring the broker back"),
     (
         in_flight_and_paused,
         "paused",
-        r"paused it before createGitRepo could end\. It was cancelled, so after that it undoes createGitRepo \(unless",
+        r"\(to see\), before createGitRepo could end\. It was cancelled, so after that it undoes createGitRepo \(",
         "`resume` it, or `terminate` to undo nothing more.",
     ),
     (
         undone_and_paused,
         "paused",
-        r"^A person has paused it before the undo of createGitRepo could end\.$",
+        rf"^ada paused it at {TIME} \(to see\), before the undo of createGitRepo could end\.$",
         "`resume` it, or `terminate` to undo nothing more.",
     ),
     (
@@ -370,6 +476,22 @@ def _name(one: object) -> str:
     return getattr(one, "__name__", "")
 
 
+async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
+    """Whether the list of what is stuck has it; the list of the others has it otherwise."""
+    saga = CATALOG.saga(app.saga)
+    assert saga is not None
+    found, others = [
+        [one.id for one in await rig.stuck.page(saga, Filter(stuck=which, **wanted), "-createdAt", 10, None)]
+        for which in (True, False)
+    ]
+    assert sorted([*found, *others]) == [app.id]
+    return app.id in found
+
+
+HELD = {"paused", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer"}
+"""What the list of the stuck has: these wait for a person, for the broker, or for workers that are not there."""
+
+
 @pytest.mark.parametrize(("situation", "code", "sentence", "action"), SITUATIONS, ids=_name)
 async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, action: str) -> None:
     app = await situation(rig)
@@ -380,6 +502,68 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
     now = await rig.now(app)
     assert found.since == now.updated_at
     assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
+    assert await stuck(rig, app) is (code in HELD)
+
+
+async def test_the_list_of_the_stuck_narrows_as_others_do(rig: Rig) -> None:
+    app = await without_a_worker(rig)
+    assert await rig.stuck.page(APP, Filter(("REGISTERING",), stuck=True), "-createdAt", 10, None) == []
+    assert await rig.stuck.page(APP, Filter(created_by="bob", stuck=True), "-createdAt", 10, None) == []
+    for sort in ("createdAt", "-updatedAt", "appName"):
+        (found,) = await rig.stuck.page(APP, Filter(("APP_INITIATED",), "ada", stuck=True), sort, 10, None)
+        assert found.id == app.id
+
+
+async def test_pages_of_the_stuck_pass_over_those_whose_worker_is_there(rig: Rig) -> None:
+    """The row of one that is undone does not tell by its state which of the commands is out."""
+    queue_of(rig, 1, 0, only="cmd.unregisterApp")
+    held = [await undoing_both(rig, name) for name in ("a", "b", "c")]
+    rig.report(held[1], "evt.appUnregistered")
+    undone = await rig.until(held[1], lambda one: one.progress.todo == ("createGitRepo",))
+    assert undone.state == "COMPENSATING"
+    first = await rig.stuck.page(APP, Filter(stuck=True), "createdAt", 1, None)
+    after = first[0].created_at, first[0].id
+    rest = await rig.stuck.page(APP, Filter(stuck=True), "createdAt", 1, after)
+    assert [one.id for one in (*first, *rest)] == [held[0].id, held[2].id]
+    assert [one.id for one in await rig.stuck.page(APP, Filter(stuck=False), "createdAt", 5, None)] == [undone.id]
+
+
+async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
+    asked: list[str] = []
+
+    async def message_count(queue: str) -> tuple[int, int] | None:
+        asked.append(queue)
+        return 0, 1
+
+    rig.broker.message_count = message_count  # type: ignore[method-assign]
+    for key in "abc":
+        await rig.begin(key)
+    for _ in range(3):
+        assert await rig.stuck.page(APP, Filter(stuck=True), "-createdAt", 10, None) == []
+    assert sorted(asked) == ["cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp"]
+
+
+async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) -> None:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    letter = await buried(rig, app)
+    assert letter.id in (await rig.explainer.why("app", app.id)).sentence
+    body = json.dumps({"appId": app.id, "correlationId": app.correlation_id, "data": {"repoUrl": "x"}})
+    work = DeadLetters(rig.database, CATALOG, rig.relay.poke)
+    await work.edit(letter.id, body.encode(), By("ada", "mended"))
+    await work.redrive(letter.id, By("ada", "mended"))
+    assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
+    assert not await stuck(rig, app)
+
+
+async def test_a_letter_of_an_earlier_try_is_not_the_reason(rig: Rig) -> None:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    await buried(rig, app)
+    async with rig.database.begin() as tx:
+        await tx.execute(text("UPDATE dead_letters SET died_at = '2020-01-01 00:00:00.000000'"))
+    assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
+    assert not await stuck(rig, app)
 
 
 async def test_what_is_said_about_a_deadline_helps(rig: Rig) -> None:

@@ -1,0 +1,100 @@
+"""Which sagas wait for a person, for the broker, or for workers that are not there?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.broker.port import Broker
+from app.orchestration.surroundings import FRESH, Counts, Surroundings, expected, needed
+from app.orchestration.why import is_about
+from app.persistence import dead_letters, instances
+from app.persistence.engine import Connection, Database
+from app.persistence.instances import After, Filter
+from app.persistence.pages import Hindered
+from app.persistence.pairs import pair_of
+from sagas.engine.definition import COMPENSATING, STEP_FAILED, Compensation, Saga, Step
+from sagas.engine.state import BROKER_DOWN, DEADLINE, NO_CONSUMER, UNSENT, Instance
+
+MOST_ANSWERS: Final = 1000
+"""So many of the last answers that could not be used are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What holds sagas up and stands in no row of theirs: a broker that is away, silent queues, answers in vain."""
+
+    broken: bool
+    counts: Counts
+    unanswered: Collection[int]
+
+    def holds(self, saga: Saga, one: Instance) -> bool:
+        """Whether the instance is stuck."""
+        if not one.live:
+            return False
+        if one.blocker is not None or one.wake_reason in (UNSENT, BROKER_DOWN, NO_CONSUMER):
+            return True
+        if one.wake_reason != DEADLINE:
+            return False
+        return self.broken or one.id in self.unanswered or any(map(self.is_silent, needed(saga, one)))
+
+    def is_silent(self, command: str) -> bool:
+        """Whether nobody reads the command's queue; of an unknown one that is not said."""
+        return command in self.counts and not self.counts[command][1]
+
+    def hindered(self, saga: Saga) -> Hindered:
+        """What has to be looked at: all that is stuck is among it."""
+        ids = sorted(self.unanswered)
+        if self.broken:
+            return Hindered([*saga.path[:-1], COMPENSATING], ids=ids)
+        states = [step.state for step in saga.steps if self.is_silent(step.command)]
+        return Hindered(states, [step.name for step in saga.steps if any(map(self.is_silent, _commands(step)))], ids)
+
+
+class Stuck:
+    """Lists them by what their rows say, and by what holds them up now: their own wait need not have ended for that.
+
+    The broker is asked once for each command of a saga, at most once a second.
+    """
+
+    def __init__(self, database: Database, broker: Broker) -> None:
+        self._database = database
+        self._around = Surroundings(broker)
+
+    async def page(self, saga: Saga, wanted: Filter, sort: str, limit: int, after: After | None) -> list[Instance]:
+        """Up to `limit` instances that are stuck, or are not, as `wanted` says; otherwise as `instances.page`."""
+        counts = await self._around.counts([name for step in saga.steps for name in _commands(step)], fresh=FRESH)
+        async with self._database.read() as connection:
+            around = _Around(self._around.trouble is not None, counts, await _unanswered(connection, saga))
+            wanted = replace(wanted, hindered=around.hindered(saga))
+            found: list[Instance] = []
+            while True:
+                rows = await instances.page(connection, pair_of(saga.name), saga.name, wanted, sort, limit, after)
+                found += [row for row in rows if around.holds(saga, row) is wanted.stuck]
+                if len(rows) < limit or len(found) >= limit:
+                    return found[:limit]
+                after = instances.sort_value(sort, rows[-1]), rows[-1].id
+
+
+async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
+    """The ids of those to whose present step an answer came that could not be used."""
+    answers = await dead_letters.answers(connection, saga.name, [*_events(saga), STEP_FAILED], MOST_ANSWERS)
+    rows = await instances.guard(connection, pair_of(saga.name), [answer.instance_id for answer in answers])
+    found = set()
+    for answer in answers:
+        one = rows.get(answer.instance_id)
+        order = expected(saga, one) if one is not None and one.saga == saga.name and one.live else None
+        if one is not None and order is not None and answer.queue in (order.event, STEP_FAILED):
+            found |= {one.id} if is_about(one, answer.died_at) else set()
+    return found
+
+
+def _commands(step: Step) -> list[str]:
+    undo = [step.undo.command] if isinstance(step.undo, Compensation) else []
+    return [command for command in (step.command, *undo) if command]
+
+
+def _events(saga: Saga) -> list[str]:
+    undos = [step.undo for step in saga.steps]
+    return [step.event for step in saga.steps] + [undo.event for undo in undos if isinstance(undo, Compensation)]

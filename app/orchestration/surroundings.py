@@ -1,0 +1,74 @@
+"""Are the broker and the workers there that a saga waits for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from app import clock
+from app.broker.port import Broker, LinkState
+from app.errors import RetryLater
+from sagas.engine.definition import Compensation, Order, Saga
+from sagas.engine.orders import out
+from sagas.engine.state import Instance
+from sagas.engine.undo import with_undo
+
+FRESH: Final = 1.0
+"""Seconds for which lists believe what a queue was last known to have."""
+
+Counts = Mapping[str, tuple[int, int]]
+"""(messages, consumers) by queue, of those of which it is known."""
+
+
+class Surroundings:
+    """What the broker tells: of itself at once, of each queue when it is asked."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: dict[str, tuple[float, tuple[int, int] | None]] = {}
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the broker cannot be used, if it cannot."""
+        if self._broker.state is not LinkState.UP:
+            return self._broker.trouble or f"the broker is {self._broker.state.value}"
+        return self._broker.blocked
+
+    async def counts(self, queues: Iterable[str], *, fresh: float = 0.0) -> Counts:
+        """Of these queues, as they were at most `fresh` seconds ago; without those that the broker does not tell of."""
+        found = {}
+        for queue in queues:
+            count = await self._count(queue, fresh)
+            if count is not None:
+                found[queue] = count
+        return found
+
+    async def _count(self, queue: str, fresh: float) -> tuple[int, int] | None:
+        if self._broker.state is not LinkState.UP:
+            return None
+        at, count = self._known.get(queue, (-fresh, None))
+        if clock.monotonic() - at < fresh:
+            return count
+        try:
+            count = await self._broker.message_count(queue)
+        except RetryLater:
+            return None
+        self._known[queue] = clock.monotonic(), count
+        return count
+
+
+def expected(saga: Saga, instance: Instance) -> Order | None:
+    """Whose answer the instance waits for: also that of a step which a cancelled one only has to outlive."""
+    here = out(saga, instance)
+    return here.order if here is not None else saga.step(instance.progress.awaited or "")
+
+
+def needed(saga: Saga, instance: Instance) -> tuple[str, ...]:
+    """The commands that somebody must take for it to go on: the one that is out, and the undo that follows a cancel."""
+    order, progress = expected(saga, instance), instance.progress
+    if order is None:
+        return ()
+    following = with_undo(saga, [progress.awaited, *progress.todo])[:1] if progress.awaited is not None else ()
+    undos = [step.undo for name in following if (step := saga.step(name)) is not None]
+    commands = [order.command, *(undo.command for undo in undos if isinstance(undo, Compensation))]
+    return tuple(command for command in commands if command)
