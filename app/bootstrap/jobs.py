@@ -46,7 +46,7 @@ class Jobs:
         self.submitter = Submitter(self.database, self.poke)
         stops = Stops(self.broker)
         sent = self.relay.poke
-        self.canceller = Canceller(self.database, stops.tell, self.watch.tell, sent)
+        self.canceller = Canceller(self.database, stops.tell, self.watch.tell, sent, self.poke)
         self.steps = StepJobs(self.poke, stop=stops.tell, sent=sent, news=self.watch.tell)
         self.timetable = Timetable(self.database, self.poke, stops.tell)
 

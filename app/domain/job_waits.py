@@ -21,6 +21,11 @@ def overdue(job: Job, workers: int) -> Ending:
     return replace(OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
+def stirs(job: Job) -> bool:
+    """Whether the leader may have something to do now: another attempt, or a run that has waited for this one's end."""
+    return job.state == PENDING or (job.ended and job.schedule_id is not None)
+
+
 def waits_for(job: Job, now: datetime, workers: int) -> str | None:
     """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
 

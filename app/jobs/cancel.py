@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from app.broker.port import Broker
 from app.domain import jobs as rules
+from app.domain.job_waits import stirs
 from app.domain.jobs import Job, Moved
 from app.errors import NotFound
 from app.jobs import ends, outgoing
@@ -39,7 +40,8 @@ class Stops:
 class Canceller:
     """Cancels jobs: what the database says is what counts, and the word to the workers is only faster.
 
-    `news` is told of the job that has changed; `sent` says that the outbox has something to send.
+    `news` is told of the job that has changed; `sent` says that the outbox has something to send, `due` that another
+    run of its schedule may begin.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Canceller:
         stop: Callable[[Sequence[Stop]], None],
         news: Callable[[Sequence[str]], None],
         sent: Callable[[], None] = lambda: None,
+        due: Callable[[], None] = lambda: None,
     ) -> None:
         self._sent = sent
+        self._due = due
         self._database = database
         self._stop = stop
         self._news = news
@@ -63,6 +67,8 @@ class Canceller:
         if moved.stop is not None:
             self._stop([Stop(moved.job, moved.stop, reason)])
         self._news([job_id])
+        if stirs(moved.job):
+            self._due()
         return moved.job
 
     async def _write(self, tx: Transaction, job_id: str, reason: str) -> Moved:

@@ -110,8 +110,9 @@ class Coordinator:
         return self.holdings.count
 
     def poke(self) -> None:
-        """A job is due: the leader looks at once, wherever it is."""
+        """A job is due, or may be now: the leader looks at once, wherever it is."""
         self.due.set()
+        self.scheduled.set()
         self.around.poke()
 
     async def start(self) -> None:

@@ -15,7 +15,8 @@ from app import clock
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.domain import jobs as rules
-from app.domain.jobs import PENDING, Attempt, Ignored, Job, Moved, Status
+from app.domain.job_waits import stirs
+from app.domain.jobs import Attempt, Ignored, Job, Moved, Status
 from app.errors import RetryLater, SchemaMismatch
 from app.jobs import ends, messages
 from app.lifecycle import Loop, Wake, backoff
@@ -79,8 +80,9 @@ class Written:
 class JobEvents:
     """Writes what is there, then acknowledges it. While the database is away, it keeps what it has in hand.
 
-    `stop` tells workers that their attempt is over; `due` says that a job waits for its next attempt; `news` is told of
-    every job that has changed or logged; `sent` says that the outbox has something to send.
+    `stop` tells workers that their attempt is over; `due` says that a job may begin, because its next attempt waits or
+    another run of its schedule has ended; `news` is told of every job that has changed or logged; `sent` says that the
+    outbox has something to send.
     """
 
     def __init__(
@@ -263,6 +265,6 @@ class JobEvents:
         self.counts.update(written.ignored)
         if written.stops:
             self._stop(written.stops)
-        if any(job.state == PENDING for _, job in written.changed.values()):
+        if any(stirs(job) for _, job in written.changed.values()):
             self._due()
         self._news({*written.changed, *(line.job_id for line in written.logs)})

@@ -146,9 +146,10 @@ class Plant:
             await node.die()
 
     def poke(self) -> None:
-        """A job is due."""
+        """A job is due, or may be now."""
         for node in self.nodes:
             node.jobs.due.set()
+            node.jobs.scheduled.set()
 
     async def submit(self, **more: Any) -> Job:
         """A job for the worker's queue."""
@@ -159,7 +160,7 @@ class Plant:
     async def cancel(self, job: Job, reason: str = "not wanted") -> Job:
         """Cancels by any node."""
         node = self.nodes[0]
-        canceller = Canceller(self.database, node.jobs.stops.tell, lambda ids: None)
+        canceller = Canceller(self.database, node.jobs.stops.tell, lambda ids: None, due=self.poke)
         return await canceller.cancel(job.id, reason)
 
     async def now(self, job: Job) -> Job:

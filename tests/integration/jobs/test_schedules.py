@@ -11,11 +11,12 @@ import pytest
 
 from app.domain.jobs import SUCCEEDED, Job
 from app.domain.schedules import Overlap, Schedule
+from app.jobs import schedules as duty
 from app.jobs.timetable import By, Timetable
 from app.persistence import jobs
 from app.persistence.jobs import Filter
 from tests.integration.jobs.plant import QUEUE, Plant
-from tests.support import eventually
+from tests.support import eventually, holds
 
 ADA = By("ada", "to see it")
 JOB = {"queue": QUEUE, "handler": "report", "payload": {"month": 3}, "retries": 0, "timeout_ms": None}
@@ -65,6 +66,29 @@ async def test_runs_that_wait_begin_when_the_one_before_has_ended(plant: Plant) 
     await plant.reached(first, SUCCEEDED)
     following = await hand.take()
     assert following.order["jobId"] == (await runs(plant, schedule))[1].id
+
+
+async def test_a_run_that_waits_begins_as_soon_as_the_one_before_ends_or_is_cancelled(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duty, "TURN", 3600.0)
+    await plant.node(leads=True)
+    hand = await plant.worker(beats=True)
+    schedule = await often(plant, overlap=Overlap.QUEUE)
+    task = await hand.take()
+    await task.running()
+
+    async def three() -> bool:
+        return len(await runs(plant, schedule)) >= 3
+
+    await eventually(three, deadline=10)
+    await timetable(plant).pause(schedule.id, ADA)
+    await holds(lambda: True, during=0.3)  # the look that the pause has led to is over
+    await task.succeed()
+    second = await hand.take()
+    await plant.cancel((await runs(plant, schedule))[1])
+    third = await hand.take()
+    assert [one.order["jobId"] for one in (second, third)] == [one.id for one in (await runs(plant, schedule))[1:3]]
 
 
 @pytest.mark.req("S0-3", "S0-72")
