@@ -1,0 +1,243 @@
+"""Is a step that is a job checked, put down once, awaited for as long as the job takes, and let go?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sagas import COMPLETED, FAILED, Compensation, DefinitionError, Job, RetryPolicy, Saga, Step
+from sagas.engine.asks import Verb
+from sagas.engine.catalog import Catalog
+from sagas.engine.expiry import Rearmed
+from sagas.engine.messages import StepError
+from sagas.engine.orders import LOOK, NEVER, Moved, job_at_work, job_let_go
+from sagas.engine.state import DEADLINE, JOB, PAUSED, Instance
+from tests.unit.sagas.builders import FIRST, LEAVES_NOTHING, ORDER, SECOND, THIRD, sent, step
+from tests.unit.sagas.runs import Run
+
+BUILD = Job("build-image", queue="builders", timeout=timedelta(hours=2), retries=3)
+RELEASE = Saga(
+    "release",
+    (
+        step("tag", "TAGGING", "BUILDING", undo=Compensation("cmd.untag", "evt.untagged")),
+        Step(
+            "build",
+            "BUILDING",
+            job=BUILD,
+            event="evt.built",
+            then="SHIPPING",
+            undo=Compensation("cmd.drop", "evt.dropped"),
+        ),
+        step("ship", "SHIPPING"),
+    ),
+    data=ORDER.data,
+)
+LOST = StepError("WorkerLost", "its worker was not heard any more", retryable=False, unsure=True)
+BROKEN = StepError("NoSpace", "disk full", retryable=False)
+
+
+def building() -> Run:
+    """A release whose job is at work."""
+    return Run(RELEASE, "tag")
+
+
+def job_step(**more: Any) -> Step:
+    """A step that is a job, with other fields."""
+    given: dict[str, Any] = {"job": BUILD, "event": "evt.built", "then": COMPLETED, "undo": LEAVES_NOTHING}
+    return Step("build", "BUILDING", **(given | more))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"command": "cmd.build"}, "a job or the command cmd.build does it, not both"),
+        ({"job": None}, "say what does it: command='cmd.…' or job=Job('…')"),
+        ({"retry": RetryPolicy(2)}, "give Job(retries=…) instead of retry="),
+        ({"retry": RetryPolicy(2), "job": replace(BUILD, retries=0)}, "give Job(retries=…) instead of retry="),
+        ({"timeout": timedelta(minutes=5)}, "give Job(timeout=…) instead of timeout="),
+        ({"event": ""}, "event '' must be evt. and a name"),
+        ({"event": "evt.stepFailed"}, "cannot be a success"),
+        ({"job": Job("")}, "a job's name is letters"),
+        ({"job": Job("build", queue="a b")}, "a job's queue is letters"),
+        ({"job": Job("build", timeout=timedelta(0))}, "timeout must be from 1 ms"),
+        ({"job": Job("build", retries=-1)}, "retries must be from 0 to 1000"),
+        ({"undo": None}, "say how it is undone"),
+    ],
+)
+def test_a_job_step_that_contradicts_itself_is_refused(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        Saga("release", (job_step(**wrong),))
+    assert sentence in str(refused.value)
+    assert "step 'build'" in str(refused.value)
+
+
+def test_the_same_time_may_be_said_twice() -> None:
+    assert Saga("release", (job_step(timeout=timedelta(hours=2)),)).steps[0].job == BUILD
+
+
+def test_a_job_has_no_command_and_its_saga_listens_for_its_event() -> None:
+    catalog = Catalog([RELEASE])
+    assert catalog.commands == ("cmd.tag", "cmd.untag", "cmd.drop", "cmd.ship")
+    assert "evt.built" in catalog.events
+
+
+def test_what_the_job_is_given() -> None:
+    run = building()
+    command = sent(run.sent[-1])
+    assert (command.id, command.job) == (SECOND, BUILD)
+    assert command.payload == {
+        "saga": "release",
+        "appId": 7,
+        "appName": "billing",
+        "step": "build",
+        "attempt": 1,
+        "idempotencyKey": "release:7:build:do",
+        "event": "evt.built",
+        "data": {},
+    }
+
+
+def test_a_job_has_its_own_time_and_is_looked_after_meanwhile() -> None:
+    run = building()
+    assert (run.instance.wake_reason, run.wait) == (JOB, LOOK.total_seconds())
+    for _ in range(100):  # eight hours
+        assert isinstance(run.expires(), Rearmed)
+    assert (run.state, run.instance.wake_reason, run.wait) == ("BUILDING", JOB, LOOK.total_seconds())
+    assert len(run.sent) == 2
+
+
+def test_the_run_s_own_time_ends_also_where_a_job_is_at_it() -> None:
+    run = Run(replace(RELEASE, timeout=timedelta(minutes=7)), "tag")
+    before = run.instance
+    assert isinstance(run.expires(), Rearmed)
+    assert run.wait is not None
+    assert run.wait < 120
+    assert isinstance(run.expires(), Moved)
+    assert (run.state, run.sent[-1].type) == ("COMPENSATING", "cmd.drop")
+    assert job_let_go(run.saga, before, run.instance) == SECOND
+
+
+def test_the_result_becomes_the_data() -> None:
+    run = building()
+    run.done("build", data={"image": "sha256:1"})
+    assert (run.state, run.instance.data, run.sent[-1].type) == ("SHIPPING", {"image": "sha256:1"}, "cmd.ship")
+    assert run.rows[-1] == ("BUILDING", "SHIPPING", "evt.built")
+
+
+def test_a_result_that_the_saga_refuses_fails_the_step() -> None:
+    run = building()
+    run.done("build", data={"amount": "many"})
+    assert (run.state, run.sent[-1].type) == ("COMPENSATING", "cmd.drop")
+    assert run.rows[-1][2].startswith("evt.stepFailed: BadOutput: the job's result does not fit: amount")
+
+
+@pytest.mark.parametrize(("error", "undone"), [(BROKEN, "cmd.untag"), (LOST, "cmd.drop")])
+def test_a_failed_job_is_no_more_tried_and_what_may_be_there_is_undone(error: StepError, undone: str) -> None:
+    run = building()
+    run.fails(error)
+    assert (run.state, run.sent[-1].type) == ("COMPENSATING", undone)
+
+
+def test_no_report_of_a_job_is_worth_another_try() -> None:
+    run = building()
+    run.fails(StepError("Busy", "later", retryable=True))
+    assert run.state == "COMPENSATING"
+
+
+def test_a_cancelled_saga_waits_for_its_job_to_end_however_long_that_takes() -> None:
+    run = building()
+    before = run.instance
+    run.asks(Verb.CANCEL)
+    assert job_let_go(RELEASE, before, run.instance) == SECOND
+    assert (run.instance.progress.awaited, run.instance.wake_reason) == ("build", JOB)
+    assert job_at_work(RELEASE, run.instance) == SECOND
+    assert isinstance(run.expires(), Rearmed)
+    run.fails(StepError("JobCancelled", "release 7: cancel: because", retryable=False, unsure=True))
+    assert run.sent[-1].type == "cmd.drop"
+    run.undone("build")
+    run.undone("tag")
+    assert run.state == FAILED
+
+
+@pytest.mark.parametrize("verb", [Verb.TERMINATE, Verb.SKIP])
+def test_a_job_that_is_passed_over_is_let_go(verb: Verb) -> None:
+    run = building()
+    before = run.instance
+    run.asks(verb)
+    assert job_let_go(RELEASE, before, run.instance) == SECOND
+
+
+def test_a_job_goes_on_while_its_saga_is_paused() -> None:
+    run = building()
+    before = run.instance
+    run.asks(Verb.PAUSE)
+    assert job_let_go(RELEASE, before, run.instance) is None
+    run.asks(Verb.RESUME)
+    assert (run.sent[-1].id, run.instance.wake_reason) == (SECOND, JOB)
+
+
+def test_the_job_of_a_step_that_begins_during_a_pause_is_put_down_after_it() -> None:
+    run = Run(RELEASE)
+    run.asks(Verb.PAUSE)
+    run.done("tag")
+    assert (run.state, run.instance.blocker, len(run.sent)) == ("BUILDING", PAUSED, 1)
+    run.asks(Verb.RESUME)
+    assert (sent(run.sent[-1]).job, run.instance.wake_reason, run.wait) == (BUILD, JOB, LOOK.total_seconds())
+
+
+def test_other_data_need_another_job() -> None:
+    run = building()
+    before = run.instance
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.EDIT, patch={"amount": 2})
+    assert job_let_go(RELEASE, before, run.instance) == SECOND
+    run.asks(Verb.RESUME)
+    assert (run.sent[-1].id, run.sent[-1].payload["attempt"]) == (THIRD, 2)
+
+
+def test_a_run_that_begins_again_has_a_job_of_its_own() -> None:
+    run = building()
+    run.fails(BROKEN)
+    run.undone("tag")
+    run.asks(Verb.RETRY)
+    run.done("tag")
+    assert run.sent[-1].id not in (FIRST, SECOND)
+    assert run.sent[-1].payload["attempt"] == 2
+
+
+def test_a_person_s_deadline_ends_a_job_and_can_be_taken_back() -> None:
+    run = building()
+    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    assert (run.instance.wake_reason, run.wait) == (DEADLINE, 89.0)
+    run.asks(Verb.CANCEL_DEADLINE)
+    assert (run.instance.wake_reason, run.wait) == (JOB, LOOK.total_seconds())
+    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    before = run.instance
+    assert isinstance(run.expires(), Moved)
+    assert (run.state, job_let_go(RELEASE, before, run.instance)) == ("COMPENSATING", SECOND)
+
+
+def test_a_person_s_deadline_outlasts_a_pause() -> None:
+    run = building()
+    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.RESUME)
+    assert (run.instance.wake_reason, run.wait) == (DEADLINE, 88.0)
+
+
+def test_what_is_no_deadline_cannot_be_put_off_and_needs_no_cancelling() -> None:
+    run = building()
+    assert Verb.SET_DEADLINE in run.refused(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    assert run.asks(Verb.CANCEL_DEADLINE).history == ()
+    assert run.instance.wake_at != NEVER
+
+
+def test_without_a_job_nothing_is_at_work() -> None:
+    run = Run(RELEASE)
+    before: Instance = run.instance
+    assert job_at_work(RELEASE, before) is None
+    run.asks(Verb.TERMINATE)
+    assert job_let_go(RELEASE, before, run.instance) is None
