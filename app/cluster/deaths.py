@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker
 from app.cluster.heartbeats import Ears
 from app.cluster.presence import missing
@@ -18,7 +18,7 @@ from app.domain.nodes import Absences, Node, is_silent
 from app.errors import RetryLater
 from app.lifecycle import Loop
 from app.persistence import nodes
-from app.persistence.engine import Database
+from app.persistence.engine import Database, Transaction
 from app.persistence.nodes import Living
 
 log = logging.getLogger("orchestrix.cluster")
@@ -112,9 +112,15 @@ class DeathWatch:
         return {node.id: node.beat_at for node in others if node.id in absent & self._present}
 
     async def _bury(self, node: Node, why: str) -> None:
-        if await self._database.run(lambda tx: nodes.declare_dead(tx, self._fence, node.id, node.beat_at)):
+        if await self._database.run(lambda tx: self._declare(tx, node)):
+            crash.point("nodes.death.after_commit")
             log.warning("node %s is dead: %s", node.id, why)
             self._on_dead(node.id)
+
+    async def _declare(self, tx: Transaction, node: Node) -> bool:
+        declared = await nodes.declare_dead(tx, self._fence, node.id, node.beat_at)
+        crash.point("nodes.death.before_commit")
+        return declared
 
 
 class Forgetting:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Queue, Topology
 from app.broker.topology import LEADER, SINGLE
 from app.cluster.duties import Duty
@@ -131,11 +131,13 @@ class Leadership:
         token = await self._called()
         if token is not None and self._consumer is not None and not self._consumer.alive(token):
             return
+        crash.point("leader.after_token")
         losses, asked = self._losses, clock.monotonic()
         mode = Mode.BROKER if token is not None or self._broker.state is LinkState.UP else Mode.ALONE
         try:
             fence = await self._seat.campaign(Bid(self._node_id, mode, token is not None), asked)
             if fence is not None:
+                crash.point("leader.after_commit")
                 reign = self._crowned(fence, mode, asked + self._lease, token)
                 if losses != self._losses and mode is Mode.BROKER:
                     reign.lose("the link was lost during the campaign")
@@ -267,7 +269,9 @@ class Leadership:
         """Marks the row, if that is possible in time. Where a newer term has begun, its refusal is seen here."""
         try:
             async with asyncio.timeout(within):
+                crash.point("leader.before_resign")
                 await self._seat.resign(reign.fence)
+                crash.point("leader.after_resign")
         except Deposed as refused:
             log.warning("%s", refused)
         except (RetryLater, TimeoutError):
@@ -354,6 +358,7 @@ class Leadership:
         mine = Token(reign.fence.term, reign.fence.holder)
         (published,) = await self._broker.publish([token_message(mine)], CONFIRM)
         if published.outcome is Outcome.CONFIRMED:
+            crash.point("leader.after_mint")
             reign.minted = True
             reign.mint_at = clock.monotonic() + REMINT
             reign.awaited_until = clock.monotonic() + COMES_BACK

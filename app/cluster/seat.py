@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import Final, Protocol
 
-from app import clock
+from app import clock, crash
 from app.domain.leases import Bid, Fence, Lease, Mode
 from app.errors import OutcomeUnknown, RetryLater, Unavailable
 from app.lifecycle import backoff
@@ -109,7 +109,9 @@ class DatabaseSeat:
     async def _attempt(self, bid: Bid, noticed_at: float) -> Fence | None:
         async def work(tx: Transaction) -> Fence | None:
             self._session = await tx.dialect.session(tx)
-            return await leases.campaign(tx, bid, self._lease, clock.monotonic() - noticed_at)
+            fence = await leases.campaign(tx, bid, self._lease, clock.monotonic() - noticed_at)
+            crash.point("leader.before_commit")
+            return fence
 
         asking = asyncio.ensure_future(self._database.run(work))
         try:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from app import crash
 from app.broker.port import Broker
 from app.domain import jobs as rules
 from app.domain.job_waits import stirs
@@ -64,6 +65,7 @@ class Canceller:
         Raises `NotFound`, `Conflict` for one that has ended otherwise, and `Unavailable`.
         """
         moved = await self._database.run(lambda tx: self._write(tx, job_id, reason))
+        crash.point("jobs.cancel.after_commit")
         if moved.stop is not None:
             self._stop([Stop(moved.job, moved.stop, reason)])
         self._news([job_id])
@@ -80,4 +82,5 @@ class Canceller:
             tried = [moved.attempt] if moved.attempt else []
             if await ends.store(tx, [(job.version, moved.job)], tried):
                 tx.then(self._sent)
+        crash.point("jobs.cancel.before_commit")
         return moved

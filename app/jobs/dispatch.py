@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
-from app import clock
+from app import clock, crash
 from app.domain import jobs as rules
 from app.domain.jobs import Job
 from app.domain.leases import Fence
@@ -68,6 +68,7 @@ class Dispatcher:
             return
         rows = await self._database.run(self._write)
         if rows:
+            crash.point("jobs.dispatch.after_commit")
             log.debug("jobs are dispatched: %d messages", len(rows))
             self._relay.take(rows)
         else:
@@ -77,6 +78,7 @@ class Dispatcher:
         due = await jobs.due(tx, BATCH, self._most_open)
         if not due:
             return []
+        crash.point("jobs.dispatch.after_claim")
         now = self._database.now()
         moved = [rules.dispatched(job, clock.uuid7(), now) for job in due]
         await jobs.store(
@@ -87,6 +89,7 @@ class Dispatcher:
         rows = [row for one in moved for row in _owed(one.job, now)]
         await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
         await leases.check(tx, self._fence)
+        crash.point("jobs.dispatch.before_commit")
         return rows
 
     async def _until_next(self) -> float:

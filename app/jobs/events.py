@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from app import clock
+from app import clock, crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.domain import jobs as rules
@@ -119,6 +119,7 @@ class JobEvents:
 
     async def handle(self, heard: Heard) -> Verdict:
         """Writes and acknowledges what has come for one job, however long that takes."""
+        crash.point("jobs.events.after_receive")
         self._read(heard)
         self._waiting.append(heard)
         self._arrived.set()
@@ -161,6 +162,7 @@ class JobEvents:
             except Exception as error:
                 await self._commit_apart(batch, error)
                 return
+        crash.point("jobs.events.after_commit")
         self._announce(written)
         for heard in batch:
             await self._settle(heard, written.verdicts[heard.job_id])
@@ -195,6 +197,7 @@ class JobEvents:
         if verdict is not Verdict.LOST:
             if heard.dead:
                 await bury(heard.broker, heard.consumer, heard.dead)
+            crash.point("jobs.events.before_ack")
             await heard.consumer.acknowledge(heard.deliveries)
         if not heard.answer.done():
             heard.answer.set_result(verdict)
@@ -215,6 +218,7 @@ class JobEvents:
         now = [written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1] for heard in mine]
         complete = await self._complete(tx, now)
         written.verdicts |= {job.id: Verdict.COMPLETE if job.id in complete else Verdict.GOES_ON for job in now}
+        crash.point("jobs.events.before_commit")
         return written
 
     def _is_mine(self, job: Job | None, heard: Heard) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker, Consumer, Delivery
 from app.broker.topology import handoff_ack
 from app.domain import jobs as rules
@@ -65,6 +65,7 @@ class Acks:
         deliveries = await self._consumer.receive(CHUNK)
         for delivery in deliveries:
             self._hear(delivery)
+            crash.point("jobs.handoff.after_answer")
         await self._consumer.acknowledge(deliveries)
         self.arrived.set()
 
@@ -132,16 +133,19 @@ class Giver:
         for place in range(0, len(chosen), CHUNK):
             part = chosen[place : place + CHUNK]
             await self._database.run(partial(self._write_marks, {id: given[id].epoch for id in part}, change))
+            crash.point("jobs.handoff.after_mark")
 
     async def _write_marks(self, epochs: dict[str, int], change: Callable[..., Job], tx: Transaction) -> None:
         rows = await jobs.lock(tx, epochs)
         now = self._database.now()
         mine = [job for job in rows.values() if (job.owner, job.owner_epoch) == (self._node, epochs[job.id])]
         await jobs.store(tx, [(job.version, change(job, now=now)) for job in mine])
+        crash.point("jobs.handoff.before_mark")
 
     async def _leave(self, given: dict[str, _Given], ids: Sequence[str]) -> int:
         await self._holdings.leave(ids)
         for job_id in ids:
+            crash.point("jobs.handoff.after_close")
             del given[job_id]
             self._acks.taken.pop(job_id, None)
         return len(ids)
@@ -152,7 +156,9 @@ class Giver:
             offers = [outgoing.handoff(job_id, self._node, given[job_id].epoch, reason) for job_id in part]
             for job_id in part:
                 given[job_id].offer = replace(given[job_id].offer, offers=given[job_id].offer.offers + 1)
-            await self._broker.publish(offers, timeout=self._limits.ack / 2)
+            publishing = self._broker.publish(offers, timeout=self._limits.ack / 2)
+            await crash.within("jobs.handoff.after_publish", publishing)
+            crash.point("jobs.handoff.after_confirm")
 
     async def _give_up(self, given: dict[str, _Given], ids: Sequence[str], reason: str) -> bool:
         """Whether somebody may still take them."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from app import crash
 from app.broker.port import Broker, Consumer
 from app.broker.topology import job_channels, logs_queue, status_queue
 from app.domain import jobs as rules
@@ -170,13 +171,16 @@ class Holdings:
             await self._end_wake.wait(None)
             return
         batch = dict(list(self._ending.items())[:AT_ONCE])
+        crash.point("jobs.end.before_delete")
         try:
             await asyncio.gather(*(self._delete(job_id) for job_id in batch))
+            crash.point("jobs.end.after_delete")
             await self._database.run(lambda tx: self._close(tx, batch))
         except Unavailable:
             self._failures += 1
             await asyncio.sleep(backoff(self._failures))
             return
+        crash.point("jobs.end.after_commit")
         self._failures = 0
         for job_id in batch:
             self._ending.pop(job_id, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from app import clock
+from app import clock, crash
 from app.domain.jobs import PENDING, Job
 from app.domain.leases import Fence
 from app.domain.schedules import HELD, Busy, Firing, Schedule, after_firing, fire, released, times_of
@@ -94,6 +94,7 @@ class Scheduler:
         """Makes jobs of what is due; how many schedules were. Raises `Deposed` if a newer term has begun."""
         fired = await self._database.run(self._fire)
         if fired.schedules:
+            crash.point("schedules.fire.after_commit")
             log.debug("%d schedules were due: %d jobs", fired.schedules, len(fired.jobs))
             self._tell(fired)
         return fired.schedules
@@ -102,6 +103,7 @@ class Scheduler:
         """Lets runs begin whose turn has come; how many. Raises `Deposed` if a newer term has begun."""
         count = await self._database.run(self._let_go)
         if count:
+            crash.point("schedules.release.after_commit")
             self._due()
         return count
 
@@ -121,6 +123,7 @@ class Scheduler:
             await self._fire_one(tx, one, busy[one.id], fired)
         fired.schedules = len(found)
         await leases.check(tx, self._fence)
+        crash.point("schedules.fire.before_commit")
         return fired
 
     async def _fire_one(self, tx: Transaction, one: Schedule, busy: Busy, fired: _Fired) -> None:
@@ -153,6 +156,7 @@ class Scheduler:
         turn = [job for job in found.values() if job.state == PENDING and job.wake_at == HELD]
         await jobs.store(tx, [(job.version, released(job, tx.now())) for job in turn])
         await leases.check(tx, self._fence)
+        crash.point("schedules.release.before_commit")
         return len(turn)
 
     async def _outlook(self) -> tuple[float, bool]:

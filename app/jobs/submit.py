@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app import clock
+from app import clock, crash
 from app.domain.jobs import Job
 from app.errors import Conflict, Contention
 from app.persistence import idempotency, jobs
@@ -115,6 +115,7 @@ class Submitter:
             if key is None:
                 raise
             return InFlight()
+        crash.point("jobs.submit.after_commit")
         self._poke()
         return job
 
@@ -123,6 +124,7 @@ class Submitter:
         if key is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(job)):
             raise _KeyTaken("another order with this key came first")
         await jobs.insert(tx, [job])
+        crash.point("jobs.submit.before_commit")
 
     async def _stored(self, key: OrderKey) -> Replayed | KeyReused | None:
         async with self._database.read() as connection:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker, LinkState
 from app.broker.topology import logs_queue, status_queue
 from app.domain import job_waits
@@ -54,12 +54,16 @@ class Office:
 
     async def write(self, work: Callable[[Transaction], Awaitable[list[T]]]) -> list[T]:
         """What `work` returns, written as the leader of this term unless it is nothing. Raises `Deposed`."""
-        return await self.database.run(partial(self._fenced, work))
+        done = await self.database.run(partial(self._fenced, work))
+        if done:
+            crash.point("jobs.sweep.after_commit")
+        return done
 
     async def _fenced(self, work: Callable[[Transaction], Awaitable[list[T]]], tx: Transaction) -> list[T]:
         done = await work(tx)
         if done:
             await leases.check(tx, self.fence)
+            crash.point("jobs.sweep.before_commit")
         return done
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from app import crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from app.broker.topology import JOB_ASSIGNED, JOB_HANDOFF, handoff_ack
@@ -71,6 +72,7 @@ class Queue:
         batch = await consumer.receive(PREFETCH)
         failures = 0
         while batch := [one for one in batch if consumer.alive(one)]:
+            crash.point("jobs.take.after_receive")
             try:
                 self._working = asyncio.ensure_future(self._work(batch))
                 await asyncio.shield(self._working)
@@ -80,6 +82,7 @@ class Queue:
                 if failures == 1:
                     log.warning("jobs without owner wait: %s", away)
                 await asyncio.sleep(backoff(failures))
+        crash.point("jobs.take.before_ack")
         await consumer.acknowledge(batch)
 
 
@@ -133,10 +136,12 @@ class Taker:
             for offer in wanted.values()
             if (job := rows.get(offer.job_id)) is not None and job.owner is not None and job.owner != offer.from_node
         ]
+        crash.point("jobs.take.before_answer")
         # One that is returned was for a node that is gone: nobody waits for it.
         await self._broker.publish(answers)
 
     async def _hold(self, taken: Iterable[Job]) -> None:
+        crash.point("jobs.take.after_commit")
         for job in taken:
             await self._holdings.hold(job.id, job.owner_epoch)
 
@@ -157,6 +162,7 @@ class Taker:
         now = self._database.now()
         taken = [rules.taken(job, self._node, now) for job in found]
         await jobs.store(tx, [(before.version, job) for before, job in zip(found, taken, strict=True)])
+        crash.point("jobs.take.before_commit")
         return taken
 
     async def _readable(self, consumer: Consumer, batch: Sequence[Delivery], read: Callable[[bytes], T]) -> list[T]:

@@ -6,6 +6,7 @@ process forked from it, which from then on is what `orchestrix …` is: its own 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import json
@@ -13,12 +14,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.persistence import schema
 from tests.servers import reaper
+from tests.servers.run import Run
+from tests.support import eventually_sync
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
@@ -87,6 +92,26 @@ class Forks:
         """Ends the process and all that it started, at once."""
         reaper.kill_family(process.pid)
         process.wait()
+
+
+@contextmanager
+def running(run: Run) -> Iterator[Forks]:
+    """A fork server; it ends with the block."""
+    address, log = run.root / "forks", run.root / "forks.log"
+    address.unlink(missing_ok=True)  # an earlier server's
+    process = run.spawn(argv(address), env=dict(os.environ), cwd=ROOT, log=log)
+    server = Forks(address)
+    eventually_sync(lambda: server.ready or process.poll(), deadline=60, message="the fork server is ready")
+    assert server.ready, log.read_text()
+    yield server
+    run.kill(process)
+
+
+def upgraded(url: str) -> str:
+    """The address of the database, which has the schema now."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, schema.upgrade(url)).result()
+    return url
 
 
 def argv(address: Path) -> list[str]:

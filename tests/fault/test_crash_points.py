@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from app.crash import POINTS
-from app.persistence import schema
 from app.persistence.tables import metadata
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault import forks
 from tests.fault.cases import CASES
+from tests.fault.cases_of_jobs import JOB_CASES
 from tests.fault.crashing import APPS, IN_DEV, At, Rig, create, dev_dies, died
 from tests.fault.usage import used
 from tests.processes import Processes
@@ -27,7 +24,7 @@ from tests.servers.names import Pool
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
 from tests.servers.sql import run_sql
-from tests.support import eventually, eventually_sync
+from tests.support import eventually
 
 DATABASES: Final = ("postgresql", "mariadb", "sqlite")
 DEATHS: Final = [At("worker.after_guard", 2), At("events.before_commit", 2), At("outbox.after_publish", 1)]
@@ -36,14 +33,8 @@ DEATHS: Final = [At("worker.after_guard", 2), At("events.before_commit", 2), At(
 @pytest.fixture(scope="module")
 def fork_server(server_run: Run) -> Iterator[forks.Forks]:
     """Starts processes in a fraction of the time."""
-    address, log = server_run.root / "forks", server_run.root / "forks.log"
-    address.unlink(missing_ok=True)  # an earlier server's, where these tests come in two parts
-    process = server_run.spawn(forks.argv(address), env=dict(os.environ), cwd=forks.ROOT, log=log)
-    server = forks.Forks(address)
-    eventually_sync(lambda: server.ready or process.poll(), deadline=60, message="the fork server is ready")
-    assert server.ready, log.read_text()
-    yield server
-    server_run.kill(process)
+    with forks.running(server_run) as server:
+        yield server
 
 
 @pytest.fixture
@@ -58,27 +49,20 @@ def processes(fork_server: forks.Forks, tmp_path: Path) -> Iterator[Processes]:
 def postgresql(postgres_server: Database, _postgres_databases: Pool) -> Iterator[str]:
     """A database with the schema, for all cases."""
     with shared.lent(_postgres_databases) as name:
-        yield upgraded(postgres_server.url(name))
+        yield forks.upgraded(postgres_server.url(name))
 
 
 @pytest.fixture(scope="module")
 def mariadb(mariadb_server: Database, _mariadb_databases: Pool) -> Iterator[str]:
     """The same on MariaDB."""
     with shared.lent(_mariadb_databases) as name:
-        yield upgraded(mariadb_server.url(name))
+        yield forks.upgraded(mariadb_server.url(name))
 
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same in a file."""
-    return upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
-
-
-def upgraded(url: str) -> str:
-    """The address of the database, which has the schema now."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, schema.upgrade(url)).result()
-    return url
+    return forks.upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
 
 
 @pytest.fixture
@@ -156,7 +140,7 @@ async def test_what_dead_processes_had_is_given_back(
 def test_every_point_of_the_code_is_declared_and_tested() -> None:
     passed = sorted(name for module in modules(*PRODUCT) for name in points_in(module.tree))
     assert passed == sorted(POINTS), "each point is passed at one place"
-    assert {name.partition(" ")[0] for name in CASES} == set(POINTS), "each point has its case"
+    assert {name.partition(" ")[0] for name in [*CASES, *JOB_CASES]} == set(POINTS), "each point has its case"
 
 
 def points_in(tree: ast.Module) -> Iterator[str]:

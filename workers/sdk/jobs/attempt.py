@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from app import crash
 from app.broker.port import Delivery, Outgoing
 from app.broker.topology import DISPATCH
 from workers.sdk.events import trace_of
@@ -57,6 +58,7 @@ class Attempt:
                 if not await self._begin(accept):
                     return None
                 ending = await self._perform()
+                crash.point("worker.jobs.after_work")
             self.halt.over = True
             self._feed.end(partial(self._ended, ending))
             await sending

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeAlias
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Broker, LinkState, Outcome, Outgoing, Published, Topology
 from app.errors import ConfigError, Unavailable
 from app.lifecycle import Wake, backoff
@@ -147,7 +147,8 @@ class Feed:
 
     async def _send(self, batch: Sequence[Outgoing]) -> bool:
         """Whether all of it is confirmed."""
-        results = await self._broker.publish(batch)
+        results = await crash.within("worker.jobs.after_publish", self._broker.publish(batch))
+        crash.point("worker.jobs.after_confirm")
         good = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(batch))
         self._confirm(good)
         if good == len(batch):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from app import clock
+from app import clock, crash
 from app.broker.port import Consumer, Delivery
 from app.lifecycle import Wake
 from workers.sdk.context import LOGGER
@@ -190,6 +190,7 @@ class Floor:
     async def _accept(self, attempt: Attempt) -> bool:
         """Takes the dispatch off the broker, unless it was lost with its channel: then it comes again, to anybody."""
         attempt.accepted = any(self._consumer.alive(one) for one in attempt.deliveries)
+        crash.point("worker.jobs.before_ack")
         await self._consumer.acknowledge(attempt.deliveries)
         return attempt.accepted
 

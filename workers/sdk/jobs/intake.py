@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from app import crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from sagas.engine.messages import Unreadable
@@ -29,6 +30,7 @@ class Intake:
         if not deliveries:  # the consumer is closed: nothing will come before this loop is stopped
             await asyncio.sleep(LOOK)
             return
+        crash.point("worker.jobs.after_receive")
         surplus = [one for one in deliveries if not await self._take(one)]
         await self._floor.follow()  # first, else what is given back comes again at once
         await self._consumer.give_back(surplus)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
+from app import crash
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import StepFailed
 from workers.sdk.threads import call, is_async
@@ -63,7 +64,8 @@ class Performance:
 
     async def _outcome(self) -> Outcome:
         try:
-            return Outcome(await self._how(self._function.function, self._context))
+            work = self._how(self._function.function, self._context)
+            return Outcome(await crash.within("worker.jobs.in_work", work))
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             return Outcome(error=error)
 

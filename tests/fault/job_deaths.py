@@ -1,0 +1,202 @@
+"""How does a process come to a crash point that has to do with jobs, and how do the others go on from there?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.system import Client
+from tests.fault.crashing import At, died
+from tests.fault.crashing_jobs import JOBS, JobRig
+from tests.support import eventually
+
+DUES = 2
+"""How often a schedule is due in its life."""
+
+
+async def node_dies(rig: JobRig, at: At, handler: str = "count", count: int = JOBS) -> None:
+    """The only node, or the leader of two, while it takes jobs and hears of them."""
+    await rig.ready_worker()
+    node, client = await rig.leader(at)
+    other = (await rig.ready_node())[1] if rig.ground.many else None
+    async with client:
+        await rig.wish_until_death(client, node, handler, count)
+    await died(node, at)
+    async with other or (await rig.ready_node())[1] as client:
+        await rig.ask_again(client)
+
+
+async def retry_dies(rig: JobRig, at: At) -> None:
+    """The same with one job, whose first try fails."""
+    await node_dies(rig, at, "failing", 1)
+
+
+async def worker_dies(rig: JobRig, at: At, handler: str = "count", count: int = JOBS) -> None:
+    """A worker, while it does jobs."""
+    rig.silent = 1.0
+    _, client = await rig.leader()
+    worker = await rig.ready_worker(at)
+    async with client:
+        await rig.wish_until_death(client, worker, handler, count)
+    await died(worker, at)
+    await rig.ready_worker()
+
+
+async def last_word_dies(rig: JobRig, at: At) -> None:
+    """The same with one job, which says nothing before its end."""
+    await worker_dies(rig, at, "quiet", 1)
+
+
+async def canceller_dies(rig: JobRig, at: At) -> None:
+    """While somebody asks it to cancel a job that runs."""
+    await rig.ready_worker()
+    node, client = await rig.leader(at)
+    async with client:
+        await rig.patient(client, 1)
+        with pytest.raises(httpx.HTTPError):
+            await _cancel(rig, client)
+    await died(node, at)
+    ((reason,),) = await rig.sql("SELECT cancel_reason FROM jobs")
+    assert reason == (None if at.point.endswith("before_commit") else "enough")
+    _, client = await rig.ready_node()
+    async with client:
+        answer = await _cancel(rig, client)
+        assert answer.status_code == 200, answer.text
+
+
+async def _cancel(rig: JobRig, client: Client) -> httpx.Response:
+    return await client.http.post(f"/jobs/{rig.wishes[0].id}/cancel", json={"reason": "enough"})
+
+
+async def overdue_sweep_dies(rig: JobRig, at: At) -> None:
+    """The leader, which ends a try whose time is over."""
+    await rig.ready_worker()
+    node, client = await rig.leader(at)
+    async with client:
+        assert (await rig.wish(client, "hanging", timeout=1)).id
+    await died(node, at)
+    await rig.ready_node()
+
+
+async def silent_sweep_dies(rig: JobRig, at: At) -> None:
+    """The leader, which ends a try whose worker is gone."""
+    rig.silent = 1.0
+    worker = await rig.ready_worker()
+    node, client = await rig.leader(at)
+    async with client:
+        await rig.patient(client, 1)
+    worker.kill9()
+    rig.go()
+    await died(node, at)
+    await rig.ready_node()
+    await rig.ready_worker()
+
+
+async def heir_dies(rig: JobRig, at: At) -> None:
+    """The node that is to lead and own after the first one has died, at whatever it does for that."""
+    await rig.ready_worker()
+    first, client = await rig.leader()
+    async with client:
+        await rig.patient(client, 2)
+    if rig.ground.many:
+        heir, _ = await rig.ready_node(at)
+        first.kill9()
+    else:
+        first.kill9()
+        heir, _ = rig.armed_node(at)
+    await died(heir, at)
+    await rig.leader()
+    rig.go()
+
+
+async def leaver_dies(rig: JobRig, at: At) -> None:
+    """The leader, which is told to end, and has jobs."""
+    await rig.ready_worker()
+    leaver, client = await rig.leader(at)
+    async with client:
+        await rig.patient(client, 3)
+    if rig.ground.many:
+        await rig.ready_node()
+    leaver.terminate()
+    await died(leaver, at)
+    if not rig.ground.many:
+        await rig.ready_node()
+    rig.go()
+
+
+async def taker_dies(rig: JobRig, at: At) -> None:
+    """The node that another one, which ends, gives its jobs to."""
+    await rig.ready_worker()
+    giver, client = await rig.leader()
+    async with client:
+        await rig.patient(client, 3)
+    taker, _ = await rig.ready_node(at)
+    giver.terminate()
+    await died(taker, at)
+    await rig.ready_node()
+    rig.go()
+    assert await giver.exited(deadline=20) == 0, giver.log_tail()
+
+
+async def firing_dies(rig: JobRig, at: At, handler: str = "count") -> None:
+    """The leader, when a schedule is due."""
+    await rig.ready_worker()
+    node, client = await rig.leader(at)
+    async with client:
+        dues = await _schedule(client, handler)
+    if handler == "patient":
+        await _a_run_waits(rig)
+        rig.go()
+    await died(node, at)
+    if at.point.endswith("before_commit"):
+        await rig.leader()
+    else:
+        await rig.ready_node()
+    await eventually(lambda: _all_made(rig), deadline=15, every=0.1, message="every due time has its job")
+    found = await rig.sql("SELECT due_at FROM jobs ORDER BY due_at")
+    assert [_moment(row[0]) for row in found] == dues, "each due time has one job, and nothing else has"
+
+
+async def releasing_dies(rig: JobRig, at: At) -> None:
+    """The leader, when a run may begin that has waited for the end of another."""
+    await firing_dies(rig, at, "patient")
+
+
+async def _schedule(client: Client, handler: str) -> list[datetime]:
+    """Makes one that is due every second, a few times; when."""
+    first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    body = {
+        "name": "often",
+        "interval": 1,
+        "startsAt": first.isoformat(),
+        "endsAt": (first + timedelta(seconds=DUES - 0.5)).isoformat(),
+        "overlap": "queue",
+        "job": {"queue": "default", "handler": handler, "retries": 2},
+        "createdBy": "ada",
+    }
+    answer = await client.http.post("/schedules", json=body)
+    assert answer.status_code == 201, answer.text
+    return [first + timedelta(seconds=n) for n in range(DUES)]
+
+
+async def _all_made(rig: JobRig) -> bool:
+    ((made,),) = await rig.sql("SELECT count(*) FROM jobs")
+    ((left,),) = await rig.sql("SELECT count(*) FROM schedules WHERE due_at IS NOT NULL")
+    return bool(made >= DUES and not left)
+
+
+async def _a_run_waits(rig: JobRig) -> None:
+    async def waits() -> bool:
+        ((held,),) = await rig.sql("SELECT count(*) FROM jobs WHERE state = 'PENDING'")
+        return bool(held)
+
+    await rig.running(1)
+    await eventually(waits, deadline=10, message="the second run waits for its turn")
+
+
+def _moment(value: Any) -> datetime:
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

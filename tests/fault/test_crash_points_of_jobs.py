@@ -1,0 +1,70 @@
+"""Is no job lost, done twice at once or stuck, wherever a node or a worker dies?  On every database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.fault import forks
+from tests.fault.cases_of_jobs import JOB_CASES, Case
+from tests.fault.crashing_jobs import Ground, JobRig
+from tests.processes import Processes
+from tests.servers import shared
+from tests.servers.names import Pool
+from tests.servers.run import Run
+from tests.servers.shared import Broker, Database
+
+
+@pytest.fixture(scope="module")
+def fork_server(server_run: Run) -> Iterator[forks.Forks]:
+    """Starts processes in a fraction of the time."""
+    with forks.running(server_run) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def grounds(
+    rabbitmq_server: Broker,
+    postgres_server: Database,
+    mariadb_server: Database,
+    _vhosts: Pool,
+    _postgres_databases: Pool,
+    _mariadb_databases: Pool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[list[Ground]]:
+    """Where all cases play: at the same time on each database."""
+    file = tmp_path_factory.mktemp("sqlite") / "test.db"
+    with shared.lent(_postgres_databases) as postgres, shared.lent(_mariadb_databases) as mariadb:
+        urls = {
+            "postgresql": postgres_server.url(postgres),
+            "mariadb": mariadb_server.url(mariadb),
+            "sqlite": f"sqlite+aiosqlite:///{file}",
+        }
+        with shared.lent(_vhosts) as a, shared.lent(_vhosts) as b, shared.lent(_vhosts) as c:
+            vhosts = zip(urls, (a, b, c), strict=True)
+            yield [Ground(name, forks.upgraded(urls[name]), rabbitmq_server.url(vhost)) for name, vhost in vhosts]
+
+
+@pytest.mark.req("S0-54", "S0-55", "S0-56", "S0-57", "S0-72", "S0-74", "S0-76")
+@pytest.mark.parametrize("name", JOB_CASES)
+async def test_a_process_dies(
+    name: str, grounds: list[Ground], fork_server: forks.Forks, tmp_path: Path, scale: Callable[[int, int], int]
+) -> None:
+    case, point = JOB_CASES[name], name.partition(" ")[0]
+    rigs = [JobRig(one, partial(Processes, fork_server), tmp_path) for one in grounds if one.many or not case.pair]
+    async with asyncio.TaskGroup() as group:
+        for turn, rig in enumerate(rigs):
+            group.create_task(_deaths(case, rig, point, range(turn, turn + scale(1, 6))))
+
+
+async def _deaths(case: Case, rig: JobRig, point: str, turns: range) -> None:
+    for turn in turns:
+        try:
+            await case.run(rig, point, turn)
+        except BaseException as error:
+            error.add_note(f"on {rig.ground.name}, in {rig.folder}")
+            raise
