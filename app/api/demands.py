@@ -94,7 +94,9 @@ class SkipDemand(Demand):
 
     model_config = _asked(reason="made by hand", output={"repository": "git@forge:billing.git"})
 
-    output: dict[str, Any] | None = Field(None, description="What the step would have answered; merged into the data.")
+    output: dict[str, Any] | None = Field(
+        None, description="What the step would have answered; merged into the data. Not where an undo is skipped."
+    )
 
     def ask(self, verb: Verb, actor: str) -> Ask:
         """The same for the state machine."""

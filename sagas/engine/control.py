@@ -131,6 +131,8 @@ def _undo_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
 def _skip(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     reason = f"{ask.verb.value}: {ask.reason}"
     if instance.blocker == UNDO_FAILED:
+        if ask.output:
+            raise BadAsk("output", "must be left out where an undo is skipped: that leaves nothing to go on with")
         return _acted(undo.undone(saga, instance, tick, skipped=(reason, ask.actor)), instance)
     step = saga.step_in(instance.state)
     assert step is not None, "skip is allowed where a step is out"

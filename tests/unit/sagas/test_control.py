@@ -11,7 +11,7 @@ import pytest
 
 from sagas import COMPLETED, FAILED, Saga
 from sagas.engine.asks import Verb
-from sagas.engine.control import allowed, merged
+from sagas.engine.control import BadAsk, allowed, merged
 from sagas.engine.definition import BadData
 from sagas.engine.messages import MAX_DATA, dump
 from tests.unit.sagas.builders import CORRELATION, FIRST, SECOND, step
@@ -105,14 +105,19 @@ MORE: dict[Verb, dict[str, Any]] = {
 }
 
 
+def more(place: str, verb: Verb) -> dict[str, Any]:
+    """What goes with the verb; an undo that is skipped has no output."""
+    return {} if (place, verb) == ("undo failed", Verb.SKIP) else MORE.get(verb, {})
+
+
 @pytest.mark.parametrize(("place", "verb", "to"), CASES, ids=[f"{verb.value} {place}" for place, verb, _ in CASES])
 def test_verb_in_situation(place: str, verb: Verb, to: str) -> None:
     run = SITUATIONS[place]()
     before, rows = run.instance, len(run.history)
     if to == NO:
-        assert verb not in run.refused(verb, **MORE.get(verb, {})) or verb is Verb.CANCEL_DEADLINE
+        assert verb not in run.refused(verb, **more(place, verb)) or verb is Verb.CANCEL_DEADLINE
     else:
-        acted = run.asks(verb, **MORE.get(verb, {}))
+        acted = run.asks(verb, **more(place, verb))
     if to in (NO, IDLE):
         assert (run.instance, len(run.history)) == (before, rows)
         assert verb not in allowed(TRIP, before) or verb is Verb.CANCEL_DEADLINE
@@ -222,6 +227,17 @@ def test_a_skipped_step_is_undone_with_the_others() -> None:
     run.asks(Verb.SKIP)
     run.fails()
     assert run.instance.progress.todo == ("hotel", "flight")
+
+
+def test_an_undo_that_is_skipped_takes_no_output() -> None:
+    run = SITUATIONS["undo failed"]()
+    before = run.instance
+    with pytest.raises(BadAsk) as refused:
+        run.asks(Verb.SKIP, output={"amount": 8})
+    assert refused.value.errors[0]["loc"] == ("output",)
+    assert run.instance == before
+    run.asks(Verb.SKIP, output={})
+    assert run.state == FAILED
 
 
 @pytest.mark.parametrize(
