@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -159,3 +161,18 @@ async def test_copies_of_tokens_disturb_nobody(election: Election) -> None:
     await only.broker.publish([token_message(Token(1, "a-1")), token_message(SEED)])
     await holds(lambda: only.leads, during=1.0)
     assert len(await election.handovers()) == 1
+
+
+async def test_who_has_slept_past_its_lease_sees_its_write_refused(
+    election: Election, caplog: pytest.LogCaptureFixture
+) -> None:
+    only = await election.add("a-1", lease=1.0, renew=0.3)
+    await election.led(only)
+    losing = asyncio.create_task(only.broker.stop())  # the first that it notices is that its link is gone
+    time.sleep(1.2)
+    with sqlite3.connect(str(election.database.url.database)) as file:
+        file.execute("UPDATE leases SET term = 2, holder = 'b-1'")
+    file.close()
+    await losing
+    await eventually(lambda: "nothing was written" in caplog.text, deadline=5)
+    assert "a-1 wrote as the leader of term 1" in caplog.text
