@@ -5,7 +5,8 @@ Read from the database, from a tap on the exchanges (`tests.taps`) and from what
 I1 each answered start has one row           I5 each step of a completed saga was done once; of a failed one nothing is
 I2 nothing is left to do                        left, but where a person said so; and nothing else is there
 I3 versions without a gap                    I9 each owed command was on the wire, in the order of its saga
-I4 histories are paths of the declared graph I10 each message on the wire belongs to a row
+I4 histories are paths of the declared graph I10 each message on the wire belongs to a row, and what moved one
+                                                answers a command that was on the wire
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Ledger:
         for one in seen:
             if one.exchange == EVENTS:
                 _check_event(one, apps.get(one.body["appId"]))
-        events = {one.message_id for one in seen if one.exchange == EVENTS}
+        answers = {one.message_id: one.body["causationId"] for one in seen if one.exchange == EVENTS}
         first = {id: place for place, id in reversed(list(enumerate(one.message_id for one in commands)))}
         for app in self.apps:
             owed = [id for id in app.owed if id not in self.outbox]
@@ -198,7 +199,11 @@ class Ledger:
             places = [first[id] for id in owed if id in first]
             assert places == sorted(places), f"I9: first copies of {app.name} were sent out of order: {places}"
             causes = {change.caused_by for change in app.changes if change.caused_by}
-            assert causes <= events, f"I10: {app.name} was moved by {causes - events}, which nobody has sent"
+            assert causes <= answers.keys(), (
+                f"I10: {app.name} was moved by {causes - answers.keys()}, which nobody sent"
+            )
+            unasked = {answers[one] for one in causes} - first.keys()
+            assert not unasked, f"I10: {app.name} was moved by answers to {unasked}, which were not sent"
 
 
 def _check_history(app: Row, saga: Saga) -> None:

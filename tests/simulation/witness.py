@@ -72,10 +72,16 @@ class Witness:
         if message.exchange == COMMANDS:
             self._command_published(message)
         elif message.exchange == EVENTS and queues:
-            self._reported.add(str(json.loads(message.body).get("causationId")))
+            self._event_published(message)
         elif message.exchange == DEAD:
             self.note(f"dead {message.headers.get('x-reason')}")
             self._dead.add(message.message_id)
+
+    def _event_published(self, message: Outgoing) -> None:
+        cause = json.loads(message.body).get("causationId")
+        self._reported.add(str(cause))
+        if cause is not None and cause not in self._arrived:
+            self.complain(f"I10: {message.routing_key} answers {cause}, which never went out")
 
     def _command_published(self, message: Outgoing) -> None:
         body = json.loads(message.body)

@@ -140,7 +140,16 @@ def test_what_the_tap_tells(seen: list[Seen], says: str) -> None:
 
 
 def test_what_is_in_the_outbox_need_not_have_been_sent() -> None:
-    ledger(app(), outbox=(f"{REGISTER}-1",)).check_wire([one for one in wire() if one.message_id != f"{REGISTER}-1"])
+    waits = app(state="REGISTERING", version=3, changes=app().changes[:3])
+    ledger(waits, outbox=(f"{REGISTER}-1",)).check_wire(wire()[:2])
+    with pytest.raises(AssertionError, match=f"I9: app-1 owed .*{REGISTER}-1"):
+        ledger(waits).check_wire(wire()[:2])
+
+
+def test_what_was_answered_must_have_been_sent_even_so() -> None:
+    answered = [one for one in wire() if one.message_id != f"{REGISTER}-1"]
+    with pytest.raises(AssertionError, match=f"I10: app-1 was moved by answers to .*{REGISTER}-1"):
+        ledger(app(), outbox=(f"{REGISTER}-1",)).check_wire(answered)
 
 
 def undone(*more: tuple[str, str], id: int = 1) -> Row:
@@ -183,8 +192,17 @@ def test_an_app_that_is_undone_passes() -> None:
 
 
 def test_an_attempt_that_was_waited_with_need_not_have_left() -> None:
+    """Here the run's own time was over before the wait was."""
+    seen = [one for one in wire_of_undone() if f"{REGISTER}-1-2" not in (one.message_id, one.body.get("causationId"))]
+    app = undone()
+    over = [replace(one, caused_by=None) if one.caused_by == "e-failed-1" else one for one in app.changes]
+    Ledger([replace(app, changes=over)], [], []).check_wire(seen)
+
+
+def test_an_attempt_that_was_waited_with_and_was_answered_must_have_left() -> None:
     seen = [one for one in wire_of_undone() if one.message_id != f"{REGISTER}-1-2"]
-    Ledger([undone()], [], []).check_wire(seen)
+    with pytest.raises(AssertionError, match=f"I10: app-1 was moved by answers to .*{REGISTER}-1-2"):
+        Ledger([undone()], [], []).check_wire(seen)
 
 
 @pytest.mark.parametrize("lost", [f"{GIT}-1", f"{REGISTER}-1", "c-undo-1"])
