@@ -50,7 +50,7 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
             return _expired(saga, instance, tick, final=True)
         sent = armed(instance, here.reason, here.wait, tick.now)
         return Rearmed(sent, command_for(saga, sent))
-    reason, wait = _excuse(around, here.wait, tick.now)
+    reason, wait = _excuse(around, here.order.timeout, tick.now)
     if reason is not None:
         return Rearmed(_later(instance, reason, wait, tick.now))
     return _expired(saga, instance, tick, final=over)

@@ -15,6 +15,7 @@ from app.broker.topology import saga_topology
 from app.orchestration.control import Control
 from app.orchestration.events import EventListener
 from app.orchestration.incarnation import Incarnation
+from app.orchestration.job_steps import JobDesk, JobSteps
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import Started, StartRequest
 from app.orchestration.starts import Starter
@@ -93,37 +94,50 @@ class HookedBroker(FakeBroker):
 
 
 class Rig:
-    """One node's orchestration."""
+    """One node's orchestration. `desk` looks after the jobs of steps."""
 
-    def __init__(self, database: Database, *, lease: float = 5.0, batch: int = 100) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: float = 5.0,
+        batch: int = 100,
+        catalog: Catalog = CATALOG,
+        desk: JobDesk | None = None,
+    ) -> None:
         self.database = database
         self.broker = HookedBroker()
         self.watch = Watch(database)
-        self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="rig-1", lease=lease, batch=batch)
-        self.wakeups = Wakeups(database, self.broker, self.relay, self.watch, CATALOG, batch=batch, timeouts=50.0)
+        self.jobs = jobs = JobSteps(catalog, desk)
+        self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="rig-1", lease=lease, batch=batch)
+        self.wakeups = Wakeups(
+            database, self.broker, self.relay, self.watch, catalog, batch=batch, timeouts=50.0, jobs=jobs
+        )
         self.starter = Starter(
             database,
-            CATALOG,
+            catalog,
             self.relay,
             self.watch,
             node="rig-1",
             batch=batch,
             alarm=self.wakeups.expect,
+            jobs=jobs,
         )
         self.listener = EventListener(
             database,
             self.broker,
             self.relay,
             self.watch,
-            CATALOG,
+            catalog,
             node="rig-1",
             batch=batch,
             alarm=self.wakeups.expect,
+            jobs=jobs,
         )
-        self.control = Control(database, self.relay, self.watch, CATALOG, self.wakeups.expect)
-        self.explainer = Explainer(database, self.broker, CATALOG)
+        self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)
+        self.explainer = Explainer(database, self.broker, catalog)
         self.stuck = Stuck(database, self.broker)
-        self.incarnation = Incarnation(database, self.broker, self.relay, CATALOG)
+        self.incarnation = Incarnation(database, self.broker, self.relay, catalog, jobs=jobs)
 
     async def start(self) -> None:
         """Starts the relay, the starter and the listener; the others on demand."""

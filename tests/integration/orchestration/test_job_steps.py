@@ -1,0 +1,359 @@
+"""Has a step that is a job one job, and its saga one word of its end, whatever comes twice or is rolled back?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from app import clock
+from app.domain import jobs as rules
+from app.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, Job, Moved, Status
+from app.errors import Contention, Unavailable
+from app.jobs import ends
+from app.jobs.events import Stop
+from app.jobs.steps import StepJobs
+from app.orchestration.actions import Action
+from app.orchestration.redispatch import Redispatch
+from app.persistence import jobs, schema
+from app.persistence.engine import Database, Transaction
+from app.persistence.jobs import Filter
+from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from sagas import Job as Work
+from sagas.engine.asks import Ask, Verb
+from sagas.engine.catalog import Catalog
+from sagas.engine.state import Instance
+from tests.integration.orchestration.rig import Rig
+from tests.support import eventually
+
+RELEASE = Saga(
+    "release",
+    (
+        Step("tag", "TAGGING", "cmd.tag", "evt.tagged", "BUILDING", Compensation("cmd.untag", "evt.untagged")),
+        Step(
+            "build",
+            "BUILDING",
+            job=Work("build-image", queue="builders", timeout=timedelta(hours=1), retries=2),
+            event="evt.built",
+            then="SHIPPING",
+            undo=Compensation("cmd.drop", "evt.dropped"),
+        ),
+        Step("ship", "SHIPPING", "cmd.ship", "evt.shipped", COMPLETED, NothingToUndo("it is gone")),
+    ),
+)
+BATCH = Saga(
+    "batch",
+    (Step("crunch", "CRUNCHING", job=Work("crunch"), event="evt.crunched", then=COMPLETED, undo=NothingToUndo("-")),),
+)
+CATALOG = Catalog([RELEASE, BATCH])
+DATABASES = ["sqlite", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgres", "mariadb"))]
+
+
+class Desk(StepJobs):
+    """The product's own, which remembers what it has said, and fails when told to, after it has written."""
+
+    def __init__(self) -> None:
+        super().__init__(self._poked, stop=self._stop_told, sent=lambda: self.relay_poke(), news=lambda ids: None)
+        self.pokes = 0
+        self.stopped: list[Stop] = []
+        self.failures: list[Exception] = []
+        self.relay_poke: Any = lambda: None
+        self.seen: list[tuple[str, int]] = []
+
+    def _poked(self) -> None:
+        self.pokes += 1
+
+    def _stop_told(self, stops: Sequence[Stop]) -> None:
+        self.stopped += stops
+
+    async def put(self, tx: Transaction, new: Sequence[Job]) -> None:
+        """Fails behind both writes, while neither is committed."""
+        before = (await tx.execute(text("SELECT count(*) FROM jobs"))).scalar_one()
+        await super().put(tx, new)
+        self.seen.append(("jobs before", before))
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class Yard(Rig):
+    """A node that moves sagas with jobs, and a hand that ends those."""
+
+    def __init__(self, database: Database) -> None:
+        self.desk = Desk()
+        super().__init__(database, catalog=CATALOG, desk=self.desk)
+        self.desk.relay_poke = self.relay.poke
+
+    async def building(self, key: str = "one") -> Instance:
+        """A saga whose job has just been put down."""
+        saga = await self.begin(key, saga="release")
+        self.report(saga, "evt.tagged")
+        return await self.reached(saga, "BUILDING")
+
+    async def all_jobs(self) -> list[Job]:
+        """Every job, with what it is given."""
+        async with self.database.read() as connection:
+            found = await jobs.page(connection, Filter(), 100)
+            return [job for one in found if (job := await jobs.get(connection, one.id)) is not None]
+
+    async def job(self, saga: Instance) -> Job:
+        """The job of a saga's step."""
+        [job] = [one for one in await self.all_jobs() if one.id == saga.command_id]
+        return job
+
+    async def says(self, saga: Instance, status: str, **more: Any) -> None:
+        """A worker says that of the job."""
+        await self.database.run(lambda tx: self._say(tx, str(saga.command_id), status, more))
+        self.relay.poke()
+
+    async def _say(self, tx: Transaction, id: str, status: str, more: dict[str, Any]) -> None:
+        job = (await jobs.lock(tx, [id]))[id]
+        if job.state == PENDING:
+            sent = rules.dispatched(job, clock.uuid7(), tx.now())
+            await jobs.store(tx, [(job.version, sent.job)], [sent.attempt] if sent.attempt else [])
+            job = sent.job
+        said = Status(id, str(job.history_id), "w-1", job.seq + 1, status, **more)
+        moved = rules.reported(job, said, tx.now(), 0.5)
+        assert isinstance(moved, Moved)
+        await ends.store(tx, [(job.version, moved.job)], [moved.attempt] if moved.attempt else [])
+
+    async def word(self, event: str, count: int = 1) -> dict[str, Any]:
+        """The word of a job's end that has left, for the so manieth time; it comes to the listener now."""
+        await eventually(lambda: len(self.broker.events(event)) == count, deadline=5, message=f"{event} has left")
+        message = self.broker.events(event)[-1]
+        self.broker.put(event, message.body, message_id=message.message_id, correlation_id=message.correlation_id)
+        fields = json.loads(message.body)
+        assert isinstance(fields, dict)
+        return fields
+
+    async def asks(self, saga: Instance, verb: Verb) -> None:
+        """Ada asks for it."""
+        await self.control.act(Action(saga.saga, saga.id, Ask(verb, "ada", "because")))
+
+
+@pytest.fixture(params=DATABASES)
+async def yard(request: pytest.FixtureRequest) -> AsyncIterator[Yard]:
+    """A node over each kind of database."""
+    url = request.getfixturevalue(f"{request.param}_url")
+    await schema.upgrade(url)
+    database = Database(url)
+    made = Yard(database)
+    await made.start()
+    yield made
+    await made.stop()
+    await database.close()
+
+
+async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
+    saga = await yard.begin("one", saga="release")
+    for _ in range(3):
+        yard.report(saga, "evt.tagged")
+    building = await yard.reached(saga, "BUILDING")
+    await yard.broker.settled("evt.tagged")
+    [job] = await yard.all_jobs()
+    assert (job.id, job.state, job.queue, job.handler) == (building.command_id, PENDING, "builders", "build-image")
+    assert (job.retries, job.timeout_ms, job.created_by) == (2, 3_600_000, "ada")
+    assert (job.saga, job.instance_id, job.step, job.correlation_id) == ("release", saga.id, "build", "c-one")
+    assert job.payload == {
+        "saga": "release",
+        "appId": saga.id,
+        "appName": "one",
+        "step": "build",
+        "attempt": 1,
+        "idempotencyKey": f"release:{saga.id}:build:do",
+        "event": "evt.built",
+        "data": {},
+    }
+    assert (building.version, building.wake_reason, yard.desk.pokes) == (2, "job", 1)
+    await yard.outbox_empty()
+    assert yard.sent("cmd.tag")
+    assert len(yard.broker.published) == 1, "no message leaves for a job"
+
+
+async def test_a_saga_can_begin_with_a_job(yard: Yard) -> None:
+    saga = await yard.begin("one", saga="batch")
+    [job] = await yard.all_jobs()
+    assert (job.id, job.queue, job.timeout_ms, job.payload["appId"]) == (saga.command_id, "default", None, saga.id)
+    await yard.says(saga, SUCCEEDED)
+    await yard.word("evt.crunched")
+    await yard.reached(saga, COMPLETED)
+
+
+@pytest.mark.parametrize("error", [Contention("a deadlock"), Unavailable("the database is gone")])
+async def test_neither_move_nor_job_is_there_without_the_other(yard: Yard, error: Exception) -> None:
+    saga = await yard.begin("one", saga="release")
+    yard.desk.failures.append(error)
+    yard.report(saga, "evt.tagged")
+    building = await yard.reached(saga, "BUILDING")
+    assert [job.id for job in await yard.all_jobs()] == [building.command_id]
+    assert (building.version, yard.desk.pokes) == (2, 1)
+    assert yard.desk.seen == [("jobs before", 0), ("jobs before", 0)], "the first time was undone as a whole"
+
+
+async def test_the_end_of_a_job_moves_its_saga_once(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.says(saga, SUCCEEDED, result={"image": "sha256:1"})
+    fields = await yard.word("evt.built")
+    assert fields == {
+        "id": fields["id"],
+        "type": "evt.built",
+        "saga": "release",
+        "appId": saga.id,
+        "correlationId": "c-one",
+        "causationId": saga.command_id,
+        "data": {"image": "sha256:1"},
+    }
+    shipping = await yard.reached(saga, "SHIPPING")
+    assert shipping.data == {"image": "sha256:1"}
+    await yard.word("evt.built")
+    await yard.broker.settled("evt.built")
+    assert await yard.ignored(saga) == {"repeated": 1}
+    assert (await yard.now(saga)).version == 3
+    assert (await yard.job(saga)).state == SUCCEEDED
+
+
+async def test_neither_the_end_nor_the_word_of_it_is_there_without_the_other(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.outbox_empty()
+
+    async def interrupted(tx: Transaction) -> None:
+        await yard._say(tx, str(saga.command_id), SUCCEEDED, {})
+        raise RuntimeError("the process ends here")
+
+    with pytest.raises(RuntimeError):
+        await yard.database.run(interrupted)
+    assert ((await yard.job(saga)).state, await yard.in_outbox()) == (PENDING, 0)
+    await yard.says(saga, SUCCEEDED)
+    await yard.word("evt.built")
+    await yard.reached(saga, "SHIPPING")
+
+
+async def test_a_job_that_has_failed_for_good_fails_its_step(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.says(saga, FAILED, error={"type": "NoSpace", "message": "disk full", "retryable": False})
+    fields = await yard.word("evt.stepFailed")
+    text = f"disk full (job {saga.command_id})"
+    assert fields["error"] == {"type": "NoSpace", "message": text, "retryable": False, "unsure": False}
+    back = await yard.reached(saga, "COMPENSATING")
+    assert back.progress.todo == ("tag",), "it has said itself that it did nothing"
+    assert (await yard.history(saga))[-1].reason == f"evt.stepFailed: NoSpace: {text}"
+
+
+async def test_a_failure_that_will_be_tried_again_is_no_news(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.outbox_empty()
+    await yard.says(saga, FAILED, error={"type": "NoSpace", "message": "disk full"})
+    assert ((await yard.job(saga)).state, await yard.in_outbox()) == (PENDING, 0)
+    await yard.says(saga, FAILED, error={"type": "Broken", "message": "no", "retryable": False})
+    assert (await yard.word("evt.stepFailed"))["error"]["unsure"] is True
+
+
+@pytest.mark.parametrize("result", [["a", "list"], {"much": "x" * 70_000}])
+async def test_a_result_that_no_saga_can_take_fails_the_step(yard: Yard, result: Any) -> None:
+    saga = await yard.building()
+    await yard.says(saga, SUCCEEDED, result=result)
+    assert (await yard.word("evt.stepFailed"))["error"]["type"] == "BadOutput"
+    assert (await yard.reached(saga, "COMPENSATING")).progress.todo == ("build", "tag")
+
+
+async def test_who_cancels_the_saga_cancels_its_job_and_then_undoes(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.says(saga, RUNNING)
+    await yard.asks(saga, Verb.CANCEL)
+    job = await yard.job(saga)
+    reason = f"release {saga.id}: cancel: because"
+    assert (job.state, job.cancel_reason) == (RUNNING, reason)
+    assert [(stop.history_id, stop.reason) for stop in yard.desk.stopped] == [(job.history_id, reason)]
+    assert (await yard.now(saga)).progress.awaited == "build"
+    await yard.says(saga, CANCELLED, error={"type": "Cancelled", "message": reason})
+    assert (await yard.word("evt.stepFailed"))["error"]["type"] == "JobCancelled"
+    await eventually(lambda: yard.sent("cmd.drop"), deadline=5)
+    back = await yard.now(saga)
+    yard.report(back, "evt.dropped")
+    await eventually(lambda: yard.sent("cmd.untag"), deadline=5)
+    yard.report(await yard.now(saga), "evt.untagged")
+    await yard.reached(saga, "FAILED")
+
+
+async def test_a_job_that_nobody_has_begun_ends_with_its_saga_s_cancel(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.asks(saga, Verb.CANCEL)
+    assert (await yard.job(saga)).state == CANCELLED
+    assert (await yard.word("evt.stepFailed"))["error"]["unsure"] is False
+    await eventually(lambda: yard.sent("cmd.untag"), deadline=5)
+    assert yard.sent("cmd.drop") == []
+
+
+@pytest.mark.parametrize(("verb", "state"), [(Verb.TERMINATE, "FAILED"), (Verb.SKIP, "SHIPPING")])
+async def test_a_job_that_is_passed_over_is_cancelled(yard: Yard, verb: Verb, state: str) -> None:
+    saga = await yard.building()
+    await yard.asks(saga, verb)
+    assert ((await yard.job(saga)).state, (await yard.now(saga)).state) == (CANCELLED, state)
+    await yard.word("evt.stepFailed")
+    await yard.broker.settled("evt.stepFailed")
+    assert (await yard.now(saga)).state == state
+
+
+async def test_a_dry_run_leaves_the_job_alone(yard: Yard) -> None:
+    saga = await yard.building()
+    ask = Ask(Verb.TERMINATE, "ada", "because")
+    await yard.control.act(Action(saga.saga, saga.id, ask, dry_run=True))
+    assert (await yard.job(saga)).cancel_reason is None
+
+
+async def test_a_paused_saga_keeps_its_job_and_puts_none_down_twice(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.asks(saga, Verb.PAUSE)
+    await yard.asks(saga, Verb.RESUME)
+    assert [job.state for job in await yard.all_jobs()] == [PENDING]
+
+
+async def test_a_word_that_was_lost_is_said_again_by_redispatch(yard: Yard) -> None:
+    saga = await yard.building()
+    again = Redispatch(yard.database, yard.relay, CATALOG, yard.jobs)
+    assert await again.redispatch(["release"], None) == 1
+    assert len(await yard.all_jobs()) == 1
+    await yard.says(saga, SUCCEEDED)
+    await eventually(lambda: yard.broker.events("evt.built"), deadline=5)
+    await yard.outbox_empty()
+    assert await again.redispatch(["release"], None) == 1
+    await yard.word("evt.built", 2)
+    first, second = yard.broker.events("evt.built")
+    assert (first.message_id, first.body) == (second.message_id, second.body)
+    await yard.reached(saga, "SHIPPING")
+
+
+async def test_a_word_that_was_lost_is_said_again_at_the_next_look(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.says(saga, SUCCEEDED)
+    await eventually(lambda: yard.broker.events("evt.built"), deadline=5)
+    await yard.outbox_empty()
+    await _due(yard, saga)
+    await yard.wakeups.start()
+    await yard.word("evt.built", 2)
+    await yard.reached(saga, "SHIPPING")
+
+
+async def test_a_job_that_is_at_work_is_left_alone_by_the_look(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.says(saga, RUNNING)
+    await _due(yard, saga)
+    await yard.wakeups.start()
+
+    async def looked() -> bool:
+        at = (await yard.now(saga)).wake_at
+        return at is not None and at > yard.database.now()
+
+    await eventually(looked, deadline=5, message="the next look is ahead")
+    now = await yard.now(saga)
+    assert (now.state, now.wake_reason, now.version) == ("BUILDING", "job", saga.version)
+    assert (await yard.job(saga)).state == RUNNING
+
+
+async def _due(yard: Yard, saga: Instance) -> None:
+    change = text("UPDATE saga_instances SET wake_at = created_at WHERE id = :id")
+    async with yard.database.begin() as tx:
+        await tx.execute(change, {"id": saga.id})
