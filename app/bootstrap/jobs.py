@@ -15,6 +15,7 @@ from app.jobs.poke import LeaderPoke
 from app.jobs.steps import StepJobs
 from app.jobs.submit import Submitter
 from app.jobs.timetable import Timetable
+from app.jobs.undelivered import Undelivered
 from app.jobs.watch import JobWatch
 from app.persistence.engine import Database
 
@@ -38,6 +39,7 @@ class Jobs:
     canceller: Canceller = field(init=False)
     timetable: Timetable = field(init=False)
     steps: StepJobs = field(init=False)
+    undelivered: Undelivered = field(init=False)
     present: Coordinator | None = None
     """The part in jobs that runs, if one does."""
 
@@ -48,6 +50,7 @@ class Jobs:
         sent = self.relay.poke
         self.canceller = Canceller(self.database, stops.tell, self.watch.tell, sent, self.poke)
         self.steps = StepJobs(self.poke, stop=stops.tell, sent=sent, news=self.watch.tell)
+        self.undelivered = Undelivered(self.database, due=self.poke, sent=sent, news=self.watch.tell)
         self.timetable = Timetable(self.database, self.poke, stops.tell)
 
     def due(self) -> None:

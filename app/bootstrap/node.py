@@ -20,6 +20,7 @@ from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.events import EventListener
 from app.orchestration.housekeeping import Housekeeping
 from app.orchestration.incarnation import PATIENCE, Incarnation
+from app.orchestration.job_letters import JobLetters
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.mover import DeadLetterMover
 from app.orchestration.redispatch import Redispatch
@@ -112,6 +113,7 @@ class Node:
         )
         self.job_steps = steps = self.job_steps or JobSteps(self.catalog)
         steps.desk = self.jobs.steps
+        self.relay.orders = self.jobs.undelivered
         patience = 0.0 if self.alone else PATIENCE
         self.incarnation = Incarnation(
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
@@ -193,9 +195,11 @@ class Node:
             alarm=self.alarm.ring,
             jobs=self.job_steps,
         )
-        mover = DeadLetterMover(self.database, self.broker, self.catalog, self.relay.poke)
-        self.health.watch("Dead letters", mover.trouble, vital=False)
-        return [self.incarnation, listener, wakeups, mover]
+        move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke)
+        mover, orders = move(), self.jobs.undelivered
+        letters = JobLetters(self.broker, orders, lambda queues: move(queues=queues, orders=orders))
+        self.health.watch("Dead letters", lambda: mover.trouble() or letters.trouble(), vital=False)
+        return [self.incarnation, listener, wakeups, mover, letters]
 
 
 def build_node(

@@ -79,6 +79,11 @@ def read_job_id(body: bytes) -> str:
     return _id(load(body), "jobId")
 
 
+def read_history_id(body: bytes) -> str:
+    """Which attempt an order is for. Raises `Unreadable`."""
+    return _id(load(body), "historyId")
+
+
 def read_offer(body: bytes) -> Offered:
     """The offer in `body`. Raises `Unreadable`."""
     fields = load(body)

@@ -15,6 +15,7 @@ from app.broker.topology import EVENTS, UNROUTED, dead_letters_of
 from app.errors import RetryLater, SchemaMismatch
 from app.lifecycle import Loop, backoff
 from app.orchestration.autopsy import DELIVERY_LIMIT, Corpse, examine, renewed
+from app.orchestration.job_letters import Orders
 from app.orchestration.outgoing import REDRIVEN
 from app.orchestration.redrive import LONGEST_CORRELATION, fitting, owe, row_of, taken_ids
 from app.orchestration.unkept import Key, Seldom, Unkept, key_of
@@ -61,10 +62,22 @@ class DeadLetterMover:
     no verdict: an event is sent once more, and of a command its step is told that this try has failed. While the
     database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
     what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
-    not help goes to the end of its queue, so that others come.
+    not help goes to the end of its queue, so that others come. `queues` are those that it takes from in place of the
+    ones of all known sagas; `orders` is told of the letters about jobs.
     """
 
-    def __init__(self, database: Database, broker: Broker, catalog: Catalog, poke: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        catalog: Catalog,
+        poke: Callable[[], None],
+        *,
+        queues: Sequence[str] = (),
+        orders: Orders | None = None,
+    ) -> None:
+        self._queues = queues
+        self._orders = orders
         self._database = database
         self._broker = broker
         self._catalog = catalog
@@ -77,7 +90,7 @@ class DeadLetterMover:
     async def start(self) -> None:
         """Begins to take dead letters."""
         names = (*self._catalog.commands, *self._catalog.events)
-        queues = [*(dead_letters_of(name) for name in names), UNROUTED]
+        queues = self._queues or [*(dead_letters_of(name) for name in names), UNROUTED]
         self._consumer = await self._broker.consume(queues, prefetch=PREFETCH)
         await self._loop.start()
 
@@ -181,6 +194,8 @@ class DeadLetterMover:
         await dead_letters.record(tx, [one.letter for one in dead.values()])
         owed = await self._judge(tx, dead)
         await owe(tx, owed.rows)
+        if self._orders is not None:
+            await self._orders.died(tx, [(one.letter, one.delivery.body) for one in dead.values()])
         await dead_letters.redriven(tx, [letter.id for letter in owed.again], now)
         await audit.insert(tx, [self._audited(letter) for letter in owed.again])
         crash.point("deadletters.before_commit")

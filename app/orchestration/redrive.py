@@ -8,7 +8,17 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from app.broker.topology import COMMANDS, DEAD, EVENTS, UNROUTED
+from app.broker.topology import (
+    COMMANDS,
+    DEAD,
+    DISPATCH,
+    EVENTS,
+    JOB_ASSIGNED,
+    JOB_HANDOFF,
+    UNROUTED,
+    queue_of_work,
+    to_json,
+)
 from app.errors import Conflict
 from app.orchestration.outgoing import REDRIVEN
 from app.persistence import dead_letters, outbox
@@ -25,6 +35,10 @@ _LONGEST_TYPE: Final = 110
 LONGEST_CORRELATION: Final = 128
 _LONGEST_PARENT: Final = 64
 _LONGEST_STATE: Final = 512
+_OVER: Final = (
+    "it was the order for one attempt of a job, which is over: the job has gone on by its retry policy, or has ended "
+    "with this reason (see `orchestrix jobs show`, the body names it); drop the letter"
+)
 _UNNAMED: Final = 65
 """The last bits of a letter's id, which its row does not name: the others fill a whole number of 64 bits."""
 
@@ -39,6 +53,10 @@ def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
         return COMMANDS, letter.queue
     if letter.queue in catalog.events:
         return EVENTS, letter.queue
+    if letter.queue in (JOB_ASSIGNED, JOB_HANDOFF):
+        return "", letter.queue
+    if letter.queue.startswith(DISPATCH):
+        raise NotSendable(_OVER)
     if letter.queue != UNROUTED:
         raise NotSendable(f"no saga that is known here has a queue {letter.queue[:100]!r}: see ORCHESTRIX_SAGAS")
     if letter.exchange in ("", DEAD) or not 0 < len(letter.routing_key.encode()) <= _LONGEST_NAME:
@@ -70,6 +88,7 @@ def row_of(
         correlation_id=fitting(letter.correlation_id, LONGEST_CORRELATION) or "",
         body=body,
         timeout_ms=0,
+        topology=None if exchange else to_json(queue_of_work(key)),
         created_at=now,
         traceparent=fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
         tracestate=fitting(letter.headers.get("tracestate"), _LONGEST_STATE),

@@ -15,6 +15,7 @@ from app.broker.topology import from_json, once_each
 from app.errors import ConfigError, RetryLater
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal, redrive
+from app.orchestration.job_letters import Orders
 from app.orchestration.outgoing import REDRIVEN, message_of
 from app.persistence import history, instances, outbox
 from app.persistence.engine import Database, Transaction
@@ -65,6 +66,7 @@ class OutboxRelay:
         self._database = database
         self._broker = broker
         self._topology = topology
+        self.orders: Orders | None = None
         self.node = node
         self._batch = batch
         self._waiting: deque[_Claimed] = deque()
@@ -273,6 +275,8 @@ class OutboxRelay:
         await self._database.run(lambda tx: self._set_aside(tx, row, detail))
 
     async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:
+        if self.orders is not None and await self.orders.refused(tx, row, detail):
+            return
         if row.saga == REDRIVEN:  # what no saga owes waits for a person among the dead letters
             await redrive.refused(tx, row, detail)
             return

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from sqlalchemy import func, select
 
-from app.domain.jobs import DISPATCHED, LIVE, PENDING
+from app.domain.jobs import DISPATCHED, LIVE
 
 from .engine import Connection
 from .tables import jobs, workers
@@ -25,10 +25,9 @@ async def serving(connection: Connection, queues: Iterable[str], seconds: float)
 
 
 async def named(connection: Connection) -> set[str]:
-    """The queues that known workers serve, or that jobs wait in or have waited in whose queues are there."""
+    """The queues that known workers serve, or that jobs were sent to which have not ended."""
     served = await connection.execute(select(workers.c.queues))
-    unfinished = jobs.c.state.in_((PENDING, *LIVE))
-    wanted = await connection.execute(select(jobs.c.queue).where(unfinished | (jobs.c.channels == 1)).distinct())
+    wanted = await connection.execute(select(jobs.c.queue).where(jobs.c.state.in_(LIVE)).distinct())
     return {queue for (queues,) in served for queue in queues} | set(wanted.scalars())
 
 
