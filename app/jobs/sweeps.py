@@ -101,7 +101,8 @@ class Watchman:
     """Ends attempts whose time is over, whose worker is silent, or that the broker has forgotten.
 
     Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
-    opened last, by its gain of leadership or by the end of an outage: what was sent before is spared for a while.
+    opened last, by its gain of leadership or by the end of an outage or of a sleep of its own: what was sent before is
+    spared for a while.
     """
 
     def __init__(self, office: Office, broker: Broker, *, silent: float) -> None:
@@ -110,17 +111,27 @@ class Watchman:
         self._silent = silent
         self._heard_since: datetime | None = None
         self._heard_by = 0
+        self._looked_at = 0.0
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
         if self._broker.state is not LinkState.UP:
             return 1.0
-        if self._heard_since is None or self._heard_by != self._broker.generation:
-            self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
+        self._open_ears()
         await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
         await self._end(self._overdue, self._too_late, "its time is over")
         await self._end(self._unheard_of, _always(SILENT), "its worker was not heard any more")
-        return await self._until_next()
+        left = await self._until_next()
+        self._looked_at = clock.monotonic()
+        return left
+
+    def _open_ears(self) -> None:
+        """Where no look has succeeded for long, no beat can have been noted either: the database was away, or this
+        process stood still.
+        """
+        missed = clock.monotonic() - self._looked_at > self._silent / 3
+        if self._heard_since is None or self._heard_by != self._broker.generation or missed:
+            self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
 
     def _spares(self, tx: Transaction) -> bool:
         since = self._heard_since

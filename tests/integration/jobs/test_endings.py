@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,20 @@ async def test_a_worker_that_stops_costs_no_try_and_its_wish_is_heard(plant: Pla
     waiting = await plant.reached(job, PENDING, attempt=2)
     assert waiting.wake_at is not None
     assert 50 < (waiting.wake_at - waiting.updated_at).total_seconds() <= 60
+
+
+async def test_a_leader_that_stood_still_holds_its_own_silence_against_nobody(plant: Plant) -> None:
+    await plant.node(leads=True, tuned=JobsSettings(beat=0.2, silent=2.0))
+    hand = await plant.worker()
+    job = await plant.submit(retries=1)
+    await (await hand.take()).running()
+    await plant.reached(job, RUNNING)
+    for _ in range(11):  # for longer than a worker may be silent, so that nothing is spared any more
+        await hand.beat()
+        await holds(lambda: True, during=0.2)
+    time.sleep(2.0)
+    await holds(lambda: True, during=1.0)
+    assert [one.state for one in await plant.attempts(job)] == [RUNNING]
 
 
 async def test_a_job_whose_worker_is_silent_is_given_to_another(plant: Plant) -> None:
