@@ -29,7 +29,7 @@ class Documents(unittest.TestCase):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where a user's jobs and their tests lie."""
-    (tmp_path / "search.py").write_text(block(JOBS, "python", "@job("))
+    (tmp_path / "search.py").write_text(block(JOBS, "python", '@job("reindex"'))
     (tmp_path / "test_search.py").write_text(block(JOBS, "python", "given_job(") + RUN)
     return tmp_path
 
