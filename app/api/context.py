@@ -14,7 +14,7 @@ from app.jobs.timetable import Timetable
 from app.lifecycle import Health
 from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
-from app.orchestration.requests import IdempotencyKey, Repeated, StartRequest, StartResult
+from app.orchestration.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from app.persistence.engine import Database
 from app.persistence.instances import After, Filter
 from sagas.engine.catalog import Catalog
@@ -82,6 +82,11 @@ class Redispatcher(Protocol):
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str
     ) -> int:
         """How many commands will be sent; None means all. Raises `NotFound` and `Unavailable`."""
+
+    async def redispatch_once(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
+    ) -> int | Repeated:
+        """The same, with the stored answer where `key` has one."""
 
 
 class Submitter(Protocol):

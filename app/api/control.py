@@ -222,7 +222,7 @@ def _explaining(kind_of: KindOf) -> Handler:
 async def _act(call: Call, target: _Target, ask: Ask, body: Mapping[str, Any]) -> Response:
     """Does it, or tells what it would do. `body` is what the client sent, for its key."""
     kind = target.kind
-    key = key_of(
+    key: IdempotencyKey | None = key_of(
         call.request, call.actor, body, lambda instance, fingerprint: _stored(call, kind, instance, fingerprint)
     )
     with _refusals(kind, target.id, *(["data"] if ask.verb is Verb.EDIT else [])):

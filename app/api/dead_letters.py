@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,16 +16,28 @@ from app.api import cursors, views
 from app.api.bodies import parsed, read_object, read_perhaps
 from app.api.control import BODY_PROBLEMS, DRY_RUN, REASON, reason_of
 from app.api.demands import BodyDemand, RedriveDemand, Remark
+from app.api.idempotency import key_of, repeated, stored
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
 from app.api.problems import Problem, bad_parameter, invalid_body, not_found
 from app.api.routes import Call, Route
 from app.api.schemas import DeadLetterBody, DeadLetterPage, RedrivenBody
-from app.api.shared import Answers, json_of, page
+from app.api.shared import KEY, KEY_PROBLEMS, REPEATED, Answers, json_of, page
 from app.api.start import JSON
 from app.errors import Conflict, Invalid, NotFound
-from app.orchestration.dead_letters import By, DeadLetter, DeadLetterFilter, NotSendable
+from app.orchestration.dead_letters import (
+    By,
+    DeadLetter,
+    DeadLetterFilter,
+    Deed,
+    Drop,
+    Edit,
+    NotSendable,
+    Redrive,
+    Redriven,
+)
 from app.persistence import dead_letters
+from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import MAX_ID, Unreadable, dump, load, storable
 
 ORDER: Final = "-diedAt"
@@ -64,39 +77,62 @@ async def show_letter(call: Call) -> Response:
 
 async def edit_letter(call: Call) -> Response:
     """Puts another body in its place."""
-    wanted = _wanted(call)
-    demand = parsed(BodyDemand, await read_object(call.request))
-    with _refusals(wanted):
-        return _answer(await call.context.letters.edit(wanted, demand.content(), By(call.actor, demand.reason)))
+    wanted, body = _wanted(call), await read_object(call.request)
+    demand = parsed(BodyDemand, body)
+    return await _act(call, Edit(wanted, By(call.actor, demand.reason), demand.content()), body)
 
 
 async def redrive_letter(call: Call) -> Response:
     """Sends it again."""
-    wanted = _wanted(call)
-    demand = parsed(Remark, await read_perhaps(call.request))
-    with _refusals(wanted):
-        return _answer(await call.context.letters.redrive(wanted, By(call.actor, demand.reason)))
+    wanted, body = _wanted(call), await read_perhaps(call.request)
+    demand = parsed(Remark, body)
+    return await _act(call, Redrive(wanted, By(call.actor, demand.reason)), body)
 
 
 async def drop_letter(call: Call) -> Response:
     """Forgets it."""
-    wanted = _wanted(call)
-    by = By(call.actor, await reason_of(call))
-    with _refusals(wanted):
-        return _answer(await call.context.letters.drop(wanted, by))
+    wanted, reason = _wanted(call), await reason_of(call)
+    return await _act(call, Drop(wanted, By(call.actor, reason)), {"reason": reason})
+
+
+async def _act(call: Call, deed: Deed, body: Mapping[str, Any]) -> Response:
+    """Does it to one letter; `body` is what the client sent, for its key."""
+    key = key_of(call.request, call.actor, body, partial(_kept, call))
+    with _refusals(deed.id):
+        if key is None:
+            return _answer(await call.context.letters.act(deed))
+        done = await call.context.letters.act_once(deed, key)
+    return _answer(done) if isinstance(done, DeadLetter) else repeated(done)
 
 
 async def redrive_letters(call: Call) -> Response:
     """Sends again all that fit."""
-    demand = parsed(RedriveDemand, await read_object(call.request))
+    body = await read_object(call.request)
+    demand = parsed(RedriveDemand, body)
     asked = demand.filter
     saga = views.APP if asked.saga is None and asked.appId is not None else asked.saga
     wanted = DeadLetterFilter(queue=asked.queue, saga=saga, instance_id=asked.appId, reason=asked.reason)
     dry_run = demand.dryRun or call.query.flag(DRY_RUN.name) or False
-    done = await call.context.letters.redrive_all(wanted, By(call.actor, demand.reason), dry_run=dry_run)
+    by, letters = By(call.actor, demand.reason), call.context.letters
+    key = key_of(call.request, call.actor, body, partial(_counted, call))
+    if key is None or dry_run:  # what changes nothing is answered anew each time
+        done = await letters.redrive_all(wanted, by, dry_run=dry_run)
+        return Response(_count(done, dry_run=dry_run), media_type=JSON)
+    once = await letters.redrive_all_once(wanted, by, key)
+    return Response(_count(once, dry_run=False), media_type=JSON) if isinstance(once, Redriven) else repeated(once)
+
+
+def _kept(call: Call, letter: DeadLetter, fingerprint: str) -> StoredAnswer:
+    return stored(call.request, dump(_full(letter)), fingerprint)
+
+
+def _counted(call: Call, done: Redriven, fingerprint: str) -> StoredAnswer:
+    return stored(call.request, _count(done, dry_run=False), fingerprint)
+
+
+def _count(done: Redriven, *, dry_run: bool) -> bytes:
     refused = [{"id": id, "reason": why} for id, why in done.refused[:MOST_REFUSED]]
-    body = {"dryRun": dry_run, "matched": done.matched, "redriven": done.redriven, "refused": refused}
-    return Response(dump(body), media_type=JSON)
+    return dump({"dryRun": dry_run, "matched": done.matched, "redriven": done.redriven, "refused": refused})
 
 
 def summary(letter: DeadLetter) -> dict[str, Any]:
@@ -199,8 +235,9 @@ def _refusals(wanted: str) -> Iterator[None]:
 
 
 _ONE: Final = "/dead-letters/{letter}"
-_SHOWN: Final[Answers] = {200: json_of(DeadLetterBody, "As it is from now on.")}
+_SHOWN: Final[Answers] = {200: json_of(DeadLetterBody, "As it is from now on.", REPEATED)}
 _PROBLEMS: Final = ("not_found", "bad_parameter", "unavailable")
+_ACTED: Final = (*_PROBLEMS, *KEY_PROBLEMS, *BODY_PROBLEMS)
 
 ROUTES: Final = (
     Route(
@@ -224,9 +261,10 @@ ROUTES: Final = (
         "Each once, to the queue that it came from. With `dryRun` they are only counted.",
         tag="control",
         parameters=(DRY_RUN,),
+        headers=(KEY,),
         body=RedriveDemand,
-        answers={200: json_of(RedrivenBody, "They are on their way.")},
-        problems=("bad_parameter", "unavailable", *BODY_PROBLEMS),
+        answers={200: json_of(RedrivenBody, "They are on their way.", REPEATED)},
+        problems=("bad_parameter", "unavailable", *KEY_PROBLEMS, *BODY_PROBLEMS),
     ),
     Route(
         "GET",
@@ -246,9 +284,10 @@ ROUTES: Final = (
         "Change its body",
         "Before it is sent again.",
         tag="control",
+        headers=(KEY,),
         body=BodyDemand,
         answers=_SHOWN,
-        problems=(*_PROBLEMS, "illegal_transition", *BODY_PROBLEMS),
+        problems=(*_ACTED, "illegal_transition"),
     ),
     Route(
         "POST",
@@ -258,9 +297,10 @@ ROUTES: Final = (
         "Send it again",
         "To the queue that it came from. Asking again sends nothing more; if it dies again, it is here again.",
         tag="control",
+        headers=(KEY,),
         body=Remark,
         answers=_SHOWN,
-        problems=(*_PROBLEMS, "illegal_transition", *BODY_PROBLEMS),
+        problems=(*_ACTED, "illegal_transition"),
     ),
     Route(
         "DELETE",
@@ -270,8 +310,9 @@ ROUTES: Final = (
         "Forget it",
         "The audit keeps that it was there.",
         tag="control",
+        headers=(KEY,),
         parameters=(REASON,),
-        answers={200: json_of(DeadLetterBody, "As it was.")},
-        problems=(*_PROBLEMS, *BODY_PROBLEMS),
+        answers={200: json_of(DeadLetterBody, "As it was.", REPEATED)},
+        problems=_ACTED,
     ),
 )

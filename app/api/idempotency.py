@@ -7,17 +7,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.headers import CORRELATION, correlation_id
 from app.api.problems import Problem, bad_header
-from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Repeated, Replayed
+from app.orchestration.requests import InFlight, Keyed, KeyReused, Repeated, Replayed
 from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import dump
-from sagas.engine.state import Instance
 
+R = TypeVar("R")
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
 RETRY_SOON: Final = {"Retry-After": "1"}
@@ -35,17 +36,17 @@ class Mark:
 
 
 def key_of(
-    request: Request, actor: str, body: Mapping[str, Any], answer: Callable[[Instance, str], StoredAnswer]
-) -> IdempotencyKey | None:
-    """The request's key, whose answers are made by `answer(instance, fingerprint)`. Raises `Problem` 400."""
+    request: Request, actor: str, body: Mapping[str, Any], answer: Callable[[R, str], StoredAnswer]
+) -> Keyed[R] | None:
+    """The request's key, whose answers are made by `answer(what was done, fingerprint)`. Raises `Problem` 400."""
     mark = mark_of(request, actor, body)
     if mark is None:
         return None
-    return IdempotencyKey(
+    return Keyed(
         scope=mark.scope,
         key=mark.key,
         fingerprint=mark.fingerprint,
-        render=lambda instance: answer(instance, mark.fingerprint),
+        render=lambda done: answer(done, mark.fingerprint),
     )
 
 
@@ -64,6 +65,12 @@ def mark_of(request: Request, actor: str, body: Mapping[str, Any]) -> Mark | Non
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
     return Mark(sha256(dump([actor, *place])).hexdigest(), key, fingerprint)
+
+
+def stored(request: Request, body: bytes, fingerprint: str) -> StoredAnswer:
+    """The answer 200 with a JSON `body`, to be given again."""
+    headers = {"Content-Type": "application/json", CORRELATION: correlation_id(request)}
+    return StoredAnswer(fingerprint, 200, headers, body)
 
 
 def repeated(result: Repeated) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
@@ -9,23 +10,37 @@ from starlette.responses import Response
 from app.api.bodies import parsed, read_perhaps
 from app.api.control import BODY_PROBLEMS
 from app.api.demands import RedispatchDemand
+from app.api.idempotency import key_of, repeated, stored
 from app.api.problems import not_found
 from app.api.routes import Call, Route
 from app.api.schemas import RedispatchBody
-from app.api.shared import json_of
+from app.api.shared import KEY, KEY_PROBLEMS, REPEATED, json_of
 from app.api.start import JSON
+from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import dump
 
 
 async def redispatch(call: Call) -> Response:
     """`POST /redispatch`."""
-    wanted = parsed(RedispatchDemand, await read_perhaps(call.request))
+    body = await read_perhaps(call.request)
+    wanted = parsed(RedispatchDemand, body)
     if wanted.saga is not None and call.context.catalog.saga(wanted.saga) is None:
         raise not_found(f"saga {wanted.saga[:60]!r}")
     sagas = None if wanted.saga is None else [wanted.saga]
-    again = call.context.redispatcher.redispatch
-    count = await again(sagas, wanted.ids, actor=call.actor, reason=wanted.reason)
-    return Response(dump({"redispatched": count}), media_type=JSON)
+    key = key_of(call.request, call.actor, body, partial(_kept, call))
+    by, again = {"actor": call.actor, "reason": wanted.reason}, call.context.redispatcher
+    if key is None:
+        return Response(_told(await again.redispatch(sagas, wanted.ids, **by)), media_type=JSON)
+    done = await again.redispatch_once(sagas, wanted.ids, **by, key=key)
+    return Response(_told(done), media_type=JSON) if isinstance(done, int) else repeated(done)
+
+
+def _kept(call: Call, count: int, fingerprint: str) -> StoredAnswer:
+    return stored(call.request, _told(count), fingerprint)
+
+
+def _told(count: int) -> bytes:
+    return dump({"redispatched": count})
 
 
 ROUTES: Final = (
@@ -38,7 +53,8 @@ ROUTES: Final = (
         "Under the same ids, so who has it already loses nothing by it. What waits for its next try is not sent.",
         tag="control",
         body=RedispatchDemand,
-        answers={200: json_of(RedispatchBody, "They are on their way.")},
-        problems=("not_found", "bad_parameter", "unavailable", *BODY_PROBLEMS),
+        headers=(KEY,),
+        answers={200: json_of(RedispatchBody, "They are on their way.", REPEATED)},
+        problems=("not_found", "bad_parameter", "unavailable", *KEY_PROBLEMS, *BODY_PROBLEMS),
     ),
 )

@@ -28,6 +28,7 @@ KEY: Final = header(
     "Makes a repetition safe: the stored answer comes again. Kept for 24 hours.",
     {"type": "string", "maxLength": 255},
 )
+KEY_PROBLEMS: Final = ("idempotency_in_flight", "idempotency_key_reused", "outcome_unknown")
 START_HEADERS: Final = (
     KEY,
     header(

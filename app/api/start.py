@@ -16,7 +16,7 @@ from app.api.kinds import Kind
 from app.api.problems import Problem
 from app.api.routes import Call
 from app.api.views import etag
-from app.orchestration.requests import Started, StartRequest, StartResult, Taken
+from app.orchestration.requests import IdempotencyKey, Started, StartRequest, StartResult, Taken
 from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import dump
 from sagas.engine.state import Instance
@@ -46,7 +46,9 @@ async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> 
         tracestate=tracestate,
         actor=call.actor if call.actor != ANONYMOUS else None,
     )
-    key = key_of(call.request, call.actor, body, lambda instance, fingerprint: _stored(kind, instance, fingerprint))
+    key: IdempotencyKey | None = key_of(
+        call.request, call.actor, body, lambda instance, fingerprint: _stored(kind, instance, fingerprint)
+    )
     result = await call.context.starter.start(StartRequest(kind.saga.name, wanted, key))
     return _answer(kind, wish, result)
 

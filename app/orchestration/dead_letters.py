@@ -9,9 +9,11 @@ from typing import Any, Final, TypeVar
 
 from app import crash
 from app.errors import Conflict, NotFound
+from app.orchestration import keys
 from app.orchestration.autopsy import corrected
 from app.orchestration.mover import REDRIVE
 from app.orchestration.redrive import NotSendable, owe, row_of, taken_ids
+from app.orchestration.requests import Keyed, Repeated
 from app.persistence import audit, dead_letters
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
@@ -19,7 +21,18 @@ from app.persistence.engine import Database, Transaction
 from app.persistence.outbox import OutboxRow
 from sagas.engine.catalog import Catalog
 
-__all__ = ["By", "DeadLetter", "DeadLetterFilter", "DeadLetters", "NotSendable", "Redriven"]
+__all__ = [
+    "By",
+    "DeadLetter",
+    "DeadLetterFilter",
+    "DeadLetters",
+    "Deed",
+    "Drop",
+    "Edit",
+    "NotSendable",
+    "Redrive",
+    "Redriven",
+]
 
 T = TypeVar("T")
 CHUNK: Final = 100
@@ -52,6 +65,34 @@ class By:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """Send a letter again."""
+
+    id: str
+    by: By
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Put `body` in the place of a letter's."""
+
+    id: str
+    by: By
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget a letter."""
+
+    id: str
+    by: By
+
+
+Deed = Redrive | Edit | Drop
+
+
 class DeadLetters:
     """Each change is one transaction with its audit row. What is sent again goes by the outbox, like all messages.
 
@@ -62,18 +103,22 @@ class DeadLetters:
         self._database = database
         self._catalog = catalog
         self._poke = poke
+        self._keys = keys.Keys(database)
+
+    async def act(self, deed: Deed) -> DeadLetter:
+        """The letter as it is from then on; a dropped one as it was. Raises as `redrive`, `edit` and `drop`."""
+        return await _to_the_end(self._act(deed))
+
+    async def act_once(self, deed: Deed, key: Keyed[DeadLetter]) -> DeadLetter | Repeated:
+        """`act`, whose answer is stored for `key` in the same transaction. What is refused stores nothing."""
+        return await _to_the_end(self._keys.once(key, lambda: self._act(deed, key)))
 
     async def redrive(self, id: str, by: By) -> DeadLetter:
         """Sends one letter again, to where it came from. One that was sent again already stays as it is.
 
         Raises `NotFound`, `NotSendable`, `Unavailable` (nothing was written) and `OutcomeUnknown`.
         """
-        done = await _to_the_end(self._commit([id], by))
-        if not done.letters:
-            raise _absent(id)
-        for _, why in done.refused:
-            raise NotSendable(why)
-        return done.letters[0]
+        return await self.act(Redrive(id, by))
 
     async def redrive_all(self, wanted: DeadLetterFilter, by: By, *, dry_run: bool = False) -> Redriven:
         """Sends again all open letters that fit, a hundred in each transaction; a dry run only counts them."""
@@ -84,11 +129,57 @@ class DeadLetters:
 
         Raises `NotFound`, `Invalid` if it is too long, and `Conflict` if the letter was sent again already.
         """
-        return await _to_the_end(self._database.run(lambda tx: self._edit(tx, id, body, by)))
+        return await self.act(Edit(id, by, body))
 
     async def drop(self, id: str, by: By) -> DeadLetter:
         """Forgets a letter; as it was. Raises `NotFound`."""
-        return await _to_the_end(self._database.run(lambda tx: self._drop(tx, id, by)))
+        return await self.act(Drop(id, by))
+
+    async def redrive_all_once(self, wanted: DeadLetterFilter, by: By, key: Keyed[Redriven]) -> Redriven | Repeated:
+        """`redrive_all`, whose answer is stored for `key` when all is done.
+
+        What was sent again before a process died is not sent twice: it is open no more.
+        """
+
+        async def work() -> Redriven:
+            done = await self._redrive_all(wanted, by, dry_run=False)
+            await self._database.run(lambda tx: self._note(tx, key, done))
+            return done
+
+        return await _to_the_end(self._keys.once(key, work))
+
+    @staticmethod
+    async def _note(tx: Transaction, key: Keyed[Redriven], done: Redriven) -> None:
+        await keys.claim(tx, key)
+        await keys.answer(tx, key, done)
+
+    async def _act(self, deed: Deed, key: Keyed[DeadLetter] | None = None) -> DeadLetter:
+        letter, sent = await self._database.run(lambda tx: self._write(tx, deed, key))
+        if sent:
+            self._send()
+        return letter
+
+    async def _write(self, tx: Transaction, deed: Deed, key: Keyed[DeadLetter] | None) -> tuple[DeadLetter, int]:
+        """The letter, and how many are sent now."""
+        if key is not None:
+            await keys.claim(tx, key)
+        sent = 0
+        match deed:
+            case Redrive(id, by):
+                letter, sent = await self._redrive_one(tx, id, by)
+            case Edit(id, by, body):
+                letter = await self._edit(tx, id, body, by)
+            case Drop(id, by):
+                letter = await self._drop(tx, id, by)
+        return await keys.answer(tx, key, letter), sent
+
+    async def _redrive_one(self, tx: Transaction, id: str, by: By) -> tuple[DeadLetter, int]:
+        done = await self._redrive(tx, [id], by)
+        if not done.letters:
+            raise _absent(id)
+        for _, why in done.refused:
+            raise NotSendable(why)
+        return done.letters[0], done.sent
 
     async def _redrive_all(self, wanted: DeadLetterFilter, by: By, dry_run: bool) -> Redriven:
         result, after = Redriven(), None
@@ -108,9 +199,12 @@ class DeadLetters:
     async def _commit(self, ids: Sequence[str], by: By) -> _Done:
         done = await self._database.run(lambda tx: self._redrive(tx, ids, by))
         if done.sent:
-            crash.point("redrive.after_commit")
-            self._poke()
+            self._send()
         return done
+
+    def _send(self) -> None:
+        crash.point("redrive.after_commit")
+        self._poke()
 
     async def _redrive(self, tx: Transaction, ids: Sequence[str], by: By) -> _Done:
         letters = await dead_letters.lock(tx, ids)

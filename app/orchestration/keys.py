@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from app.errors import Conflict, Contention
-from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Repeated, Replayed
+from app.orchestration.requests import AnyKey, InFlight, Keyed, KeyReused, Repeated, Replayed
 from app.persistence import idempotency
 from app.persistence.engine import Database, Transaction
 
@@ -35,7 +35,7 @@ class Keys:
         self._database = database
         self._locks: dict[tuple[str, str], _KeyLock] = {}
 
-    async def once(self, key: IdempotencyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+    async def once(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
         """What `work` returns, or without it what was answered to `key` before.
 
         `work` stores its answer in its own transaction and raises `KeyTaken` where another one's is there.
@@ -59,7 +59,7 @@ class Keys:
             if not held.users:
                 self._locks.pop(name, None)
 
-    async def answered(self, key: IdempotencyKey) -> Replayed | KeyReused | None:
+    async def answered(self, key: AnyKey) -> Replayed | KeyReused | None:
         """What follows from the answer that is stored for `key`; None if none is."""
         async with self._database.read() as connection:
             stored = await idempotency.find(connection, key.scope, key.key)
@@ -67,14 +67,14 @@ class Keys:
             return None
         return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
 
-    async def _first(self, key: IdempotencyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+    async def _first(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
         try:
             return await work()
         except KeyTaken:
             return await self.answered(key) or InFlight()
 
 
-async def claim(tx: Transaction, key: IdempotencyKey) -> None:
+async def claim(tx: Transaction, key: AnyKey) -> None:
     """Takes `key` for a transaction that is to store its answer. Raises `KeyTaken`.
 
     It stands first in the transaction: who comes second has to hear what the first one was told, and not how the first
@@ -86,3 +86,10 @@ async def claim(tx: Transaction, key: IdempotencyKey) -> None:
         raise KeyTaken("another request with this key is not done yet") from busy
     if not mine:
         raise KeyTaken("another request with this key came first")
+
+
+async def answer(tx: Transaction, key: Keyed[T] | None, done: T) -> T:
+    """`done`, whose answer is stored for `key`, which the transaction has claimed."""
+    if key is not None:
+        await idempotency.complete(tx, key.scope, key.key, key.render(done))
+    return done

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.errors import NotFound
+from app.orchestration import keys
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
+from app.orchestration.requests import Keyed, Repeated
 from app.persistence import audit, instances, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
@@ -16,6 +19,14 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.state import Instance
 
 CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who asks, and why."""
+
+    actor: str
+    reason: str
 
 
 class Redispatch:
@@ -29,6 +40,7 @@ class Redispatch:
         self._database = database
         self._relay = relay
         self._catalog = catalog
+        self._keys = keys.Keys(database)
 
     async def redispatch(
         self,
@@ -42,6 +54,17 @@ class Redispatch:
 
         Raises `NotFound` for a saga that this process does not know.
         """
+        return await self._redispatch(sagas, ids, By(actor, reason), None)
+
+    async def redispatch_once(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
+    ) -> int | Repeated:
+        """`redispatch`, whose answer is stored for `key` when all is on its way."""
+        return await self._keys.once(key, lambda: self._redispatch(sagas, ids, By(actor, reason), key))
+
+    async def _redispatch(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, by: By, key: Keyed[int] | None
+    ) -> int:
         names = [saga.name for saga in self._catalog] if sagas is None else list(sagas)
         unknown = [name for name in names if self._catalog.saga(name) is None]
         if unknown:
@@ -51,8 +74,13 @@ class Redispatch:
             here = [name for name in names if pair_of(name) is pair]
             if here:
                 sent += await self._send(pair, here, ids)
-        await self._database.run(lambda tx: audit.insert(tx, [self._audited(names, sent, actor, reason)]))
-        return sent
+        return await self._database.run(lambda tx: self._note(tx, names, sent, by, key))
+
+    async def _note(self, tx: Transaction, names: Sequence[str], sent: int, by: By, key: Keyed[int] | None) -> int:
+        if key is not None:
+            await keys.claim(tx, key)
+        await audit.insert(tx, [self._audited(names, sent, by)])
+        return await keys.answer(tx, key, sent)
 
     async def _send(self, pair: Pair, names: Sequence[str], ids: Sequence[int] | None) -> int:
         after, sent = 0, 0
@@ -72,6 +100,6 @@ class Redispatch:
         await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
         return len(rows) + await self._jobs.again(tx, wanted)
 
-    def _audited(self, names: Sequence[str], sent: int, actor: str, reason: str) -> AuditRow:
+    def _audited(self, names: Sequence[str], sent: int, by: By) -> AuditRow:
         detail = {"sagas": list(names), "sent": sent}
-        return AuditRow(at=self._database.now(), actor=actor, verb="redispatch", reason=reason, detail=detail)
+        return AuditRow(at=self._database.now(), actor=by.actor, verb="redispatch", reason=by.reason, detail=detail)

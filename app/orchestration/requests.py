@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from app.persistence.idempotency import StoredAnswer
 from sagas.engine.state import Instance
@@ -13,6 +14,7 @@ __all__ = [
     "IdempotencyKey",
     "InFlight",
     "KeyReused",
+    "Keyed",
     "Repeated",
     "Replayed",
     "StartRequest",
@@ -22,14 +24,21 @@ __all__ = [
 ]
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, slots=True)
-class IdempotencyKey:
+class Keyed(Generic[R]):
     """A client's key. `render` makes the answer that is stored in the transaction which does what was asked."""
 
     scope: str
     key: str
     fingerprint: str
-    render: Callable[[Instance], StoredAnswer]
+    render: Callable[[R], StoredAnswer]
+
+
+IdempotencyKey = Keyed[Instance]
+AnyKey = Keyed[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,19 @@ VERBS: list[tuple[list[str], str, str, dict[str, Any] | None]] = [
 ]
 
 
+ONE = "/dead-letters/{id}"
+DEEDS: list[tuple[str, str, dict[str, Any] | None, str]] = [
+    ("POST", f"{ONE}/redrive", REASON, "redrive-dead-letter"),
+    ("POST", f"{ONE}/redrive", None, "redrive-dead-letter"),
+    ("PATCH", ONE, {**REASON, "body": {"appId": 1}}, "edit-dead-letter"),
+    ("DELETE", ONE, REASON, "drop-dead-letter"),
+    ("DELETE", f"{ONE}?reason=old", None, "drop-dead-letter"),
+    ("POST", "/dead-letters/redrive", {**REASON, "filter": {"queue": "evt.gitRepoCreated"}}, "redrive-dead-letter"),
+    ("POST", "/redispatch", REASON, "redispatch"),
+]
+"""What is done to dead letters, or to many sagas, and the verb under which the audit has it."""
+
+
 async def done(world: World, saga: str, id: int) -> list[str]:
     """The verbs that were done to an instance, and that the audit tells."""
     async with world.database.read() as connection:
@@ -240,7 +253,8 @@ async def test_the_document_shows_the_header_on_each_of_these_calls(world: World
     suffixes = {(method, suffix.partition("?")[0]) for _, method, suffix, _ in VERBS}
     ones = ("/apps/{id}", "/sagas/{name}/{id}")
     starts = {("POST", "/apps"), ("POST", "/sagas/{name}"), ("POST", "/jobs")}
-    assert keyed == starts | {(method, one + suffix) for one in ones for method, suffix in suffixes}
+    letters = {(method, path.partition("?")[0].format(id="{letter}")) for method, path, *_ in DEEDS}
+    assert keyed == starts | letters | {(method, one + suffix) for one in ones for method, suffix in suffixes}
     for method, path in keyed:
         answers = api["paths"][path][method.lower()]["responses"]
         (done,) = set(answers) & {"200", "201"}

@@ -28,6 +28,7 @@ from app.orchestration.actions import Acted, Action
 from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.requests import (
     IdempotencyKey,
+    Keyed,
     KeyReused,
     Repeated,
     Replayed,
@@ -184,6 +185,7 @@ class FakeRedispatcher:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Sequence[str] | None, Sequence[int] | None, str, str]] = []
+        self.keys: list[Keyed[int]] = []
 
     async def redispatch(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str
@@ -191,6 +193,13 @@ class FakeRedispatcher:
         """One command for each id, else 7."""
         self.asked.append((sagas, ids, actor, reason))
         return 7 if ids is None else len(ids)
+
+    async def redispatch_once(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
+    ) -> int | Repeated:
+        """The same, for a key that never came before."""
+        self.keys.append(key)
+        return await self.redispatch(sagas, ids, actor=actor, reason=reason)
 
 
 @dataclass
