@@ -10,11 +10,14 @@ from app.bootstrap.node import Alarm, Node
 from app.bootstrap.parts import DatabaseWatch
 from app.broker.topology import saga_topology
 from app.config import Settings
+from app.jobs.steps import StepJobs
 from app.lifecycle import Health
+from app.orchestration.job_steps import JobSteps
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
 from app.orchestration.watch import Watch
 from app.persistence.engine import Database
+from app.testing.hands import Do, Hands
 from app.testing.inline_sqlite import SqliteClient, SqliteFile
 from app.testing.memory_broker import MemoryServer
 from app.testing.memory_client import MemoryBroker
@@ -29,12 +32,13 @@ PING: Final = 60.0
 
 
 class Scene:
-    """What the processes share."""
+    """What the processes share. `do` does the jobs of steps, where there are any."""
 
     def __init__(self, loop: VirtualLoop, file: SqliteFile, server: MemoryServer, catalog: Catalog) -> None:
         self.loop, self.file, self.server, self.catalog = loop, file, server, catalog
         self.told: Callable[[str, str], None] = lambda who, what: None
         self.failed: Callable[[BaseException], None] = lambda error: None
+        self.do: Do | None = None
 
 
 class Member:
@@ -93,6 +97,7 @@ class NodeMember(Member):
 
     async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
         catalog, tuned, alarm, watch = self.scene.catalog, SETTINGS.orchestrator, Alarm(), Watch(database)
+        steps, batch = JobSteps(catalog), tuned.batch
         topology = saga_topology(catalog)
         relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
         self.node = Node(
@@ -104,11 +109,16 @@ class NodeMember(Member):
             health=Health(),
             relay=relay,
             watch=watch,
-            starter=Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring),
+            starter=Starter(database, catalog, relay, watch, node=name, batch=batch, alarm=alarm.ring, jobs=steps),
+            job_steps=steps,
             alarm=alarm,
             database_watch=DatabaseWatch(database, every=PING),
             roles=frozenset(("api", "orchestrator")),
         )
+        if self.scene.do is not None:
+            hands = Hands(database, self.scene.do, relay.poke)
+            steps.desk = StepJobs(hands.poke, stop=lambda stops: None, sent=relay.poke, news=hands.changed)
+            await hands.start()
         await self.node.start()
         await self.node.begin()
         await self.node.settled()

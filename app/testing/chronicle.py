@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A command, the first time that the broker had it."""
+    """A command, the first time that the broker had it, or a job, the first time that it was begun."""
 
     at: float
     command: str
@@ -68,6 +68,12 @@ class Chronicle(logging.Handler):
 
     def acknowledging(self, delivery: Delivery) -> None:
         """Says nothing: what is done is done."""
+
+    def job(self, id: str, name: str, attempt: int) -> None:
+        """A job is begun, perhaps once more."""
+        if all(sent.id != id for sent in self.commands):
+            self.note("node", f"{name} attempt {attempt}, a job")
+            self.commands.append(Sent(self._now(), name, id, attempt))
 
     def _command(self, message: Outgoing, body: Mapping[str, Any]) -> None:
         copy = any(sent.id == body["id"] for sent in self.commands)

@@ -78,7 +78,8 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
     ((moment, subject),) = named
     catalog = Catalog([saga])
     if moment == BEFORE and (owner := catalog.event(subject)) is not None:
-        return Place(AFTER, owner.order.command, nth)
+        job = owner.step.job if not owner.undoes else None
+        return Place(AFTER, owner.order.command if job is None else job.name, nth)
     if subject not in _subjects(saga, catalog, moment):
         raise ConfigError(f"no crash is {moment} {subject!r}: write {', '.join(_subjects(saga, catalog, moment))}")
     return Place(moment, subject, nth)
@@ -86,9 +87,9 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
 
 def _subjects(saga: Saga, catalog: Catalog, moment: Moment) -> list[str]:
     if moment == DURING:
-        return list(catalog.commands)
+        return [*catalog.commands, *catalog.jobs]
     commits = [*saga.path, FAILED, *([COMPENSATING, COMPENSATION_FAILED] if saga.undoes else [])]
     if moment == BEFORE:
-        return [*catalog.commands, *commits]
+        return [*catalog.commands, *catalog.jobs, *commits]
     sent = [command + SENT for command in catalog.commands]
-    return [*catalog.commands, *sent, *catalog.events, *commits, OTHER]
+    return [*catalog.commands, *catalog.jobs, *sent, *catalog.events, *commits, OTHER]

@@ -20,7 +20,8 @@ def repertoire(parts: Part | Iterable[Part], saga: Saga) -> HandlerTable:
 
     Raises `ConfigError` for what is no handler, or one of another saga, and where a command has two.
     """
-    known, table = Catalog([saga]).commands, HandlerTable()
+    catalog, table = Catalog([saga]), HandlerTable()
+    known = (*catalog.commands, *catalog.jobs)
     for part in _each(parts):
         for command, handler in _read(part):
             if command in known:

@@ -35,9 +35,11 @@ from app.testing.work import Work
 from sagas.engine.asks import Ask
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import TERMINAL, Saga
+from sagas.engine.messages import Command
 from sagas.engine.state import Change, Instance
 from sagas.engine.transition import Start
-from workers.sdk.handlers import HandlerTable
+from workers.sdk.context import Context
+from workers.sdk.handlers import HandlerTable, Output
 
 T = TypeVar("T")
 
@@ -112,6 +114,7 @@ class Stage:
         self._chance = SeededDice(f"{plot.seed}:chance")
         self.chronicle.on_message = self._on_message
         self._work = Work(plot.handlers, plot.whens, self._through, self.chronicle.note)
+        self._jobs = Work(plot.handlers, plot.whens, self._through, self.chronicle.note)
         self._cast()
 
     def _cast(self) -> None:
@@ -120,6 +123,7 @@ class Stage:
         self._server.taps.append(self.chronicle)
         scene = Scene(self.loop, self._file, self._server, catalog)
         scene.told, scene.failed = self.chronicle.note, self._broken
+        scene.do = self._do_job if catalog.jobs else None
         handlers = HandlerTable([(command, self._work.handle) for command in catalog.commands])
         self._node, self._worker = NodeMember("node", scene), WorkerMember("worker", scene, handlers)
         self._members: tuple[Member, ...] = (self._node, self._worker)
@@ -249,6 +253,10 @@ class Stage:
             self.row = coming
         self._through(AFTER, coming.state if coming is not None else OTHER)
 
+    async def _do_job(self, context: Context, command: Command) -> Output:
+        self.chronicle.job(command.id, command.type, command.attempt)
+        return await self._jobs.handle(context, command)
+
     def _on_message(self, exchange: str, routing_key: str) -> None:
         if exchange == COMMANDS:
             self._through(AFTER, routing_key + SENT, self._node)
@@ -265,18 +273,17 @@ class Stage:
         self._stirred.set()
         if crash is None or member is None or member.process is None:
             return False
-        if member is self._worker:
-            self._work.going.clear()
+        (self._work if member is self._worker else self._jobs).going.clear()
         self.chronicle.note(member.name, f"CRASH {place}")
         member.kill(crash.back_after)
         return True
 
     @property
     def _trouble(self) -> BaseException | None:
-        return self._failed or self._work.trouble
+        return self._failed or self._work.trouble or self._jobs.trouble
 
     def _is_calm(self) -> bool:
-        if self._work.going and self._worker.ready.is_set():
+        if self._jobs.going or (self._work.going and self._worker.ready.is_set()):
             return False
         ready = (self._server.count(queue) for queue in self._queues)
         unsent = self._file.look("SELECT 1 FROM outbox LIMIT 1")

@@ -65,8 +65,12 @@ class Story:
         self._stage: Stage | None = None
 
     def when(self, command: str) -> When:
-        """What the command gets for an answer instead of its handler's. Raises `ConfigError` if there is none such."""
-        known = Catalog([self._plot.saga]).commands
+        """What the command gets for an answer instead of its handler's; of a job, what it comes to after all its tries.
+
+        Raises `ConfigError` if there is none such.
+        """
+        catalog = Catalog([self._plot.saga])
+        known = (*catalog.commands, *catalog.jobs)
         if command not in known:
             raise ConfigError(f"saga {self._plot.saga.name!r} has no command {command}: it has {', '.join(known)}")
         return self._plot.whens.setdefault(command, When(command))
@@ -191,7 +195,8 @@ class Story:
         act(self._stage)
 
     def _made(self, crashes: list[Crash]) -> Stage:
-        for command in Catalog([self._plot.saga]).commands:
+        catalog = Catalog([self._plot.saga])
+        for command in (*catalog.commands, *catalog.jobs):
             if command not in self._plot.handlers and command not in self._plot.whens:
                 raise ConfigError(f'{command} has no handler: give it one, or say story.when("{command}").succeeds()')
         return Stage(self._plot, crashes)
@@ -253,8 +258,9 @@ async def _to_rest(stage: Stage, limit: float) -> bool:
 
 def _reached(stage: Stage, what: str) -> Callable[[], bool]:
     catalog = Catalog([stage.plot.saga])
-    if what in catalog.commands or what in catalog.events:
-        moment = BEFORE if what in catalog.commands else AFTER
+    work = (*catalog.commands, *catalog.jobs)
+    if what in work or what in catalog.events:
+        moment = BEFORE if what in work else AFTER
         before = stage.passed(moment, what)
         return lambda: stage.passed(moment, what) > before
     states = {state for move in stage.plot.saga.moves for state in move}

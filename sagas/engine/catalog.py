@@ -71,6 +71,11 @@ class Catalog:
         return tuple(self._commands)
 
     @property
+    def jobs(self) -> tuple[str, ...]:
+        """The name of every job that is a step, each of them once."""
+        return tuple(dict.fromkeys(step.job.name for saga in self for step in saga.steps if step.job is not None))
+
+    @property
     def events(self) -> tuple[str, ...]:
         """Every event, that of failure last; its queue has the same name."""
         return (*self._events, STEP_FAILED)

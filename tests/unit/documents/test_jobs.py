@@ -24,6 +24,14 @@ class Documents(unittest.TestCase):
         test_a_cancel_between_two_pages()
         test_no_pages()
 """
+RUN_RELEASE = """
+
+import unittest
+
+class Documents(unittest.TestCase):
+    def test_the_documents(self):
+        test_a_build_that_fails_is_untagged()
+"""
 
 
 @pytest.fixture
@@ -31,14 +39,16 @@ def folder(tmp_path: Path) -> Path:
     """Where a user's jobs and their tests lie."""
     (tmp_path / "search.py").write_text(block(JOBS, "python", '@job("reindex"'))
     (tmp_path / "test_search.py").write_text(block(JOBS, "python", "given_job(") + RUN)
+    (tmp_path / "release.py").write_text(block(JOBS, "python", "RELEASE = Saga("))
+    (tmp_path / "test_release.py").write_text(block(JOBS, "python", "given(release.RELEASE") + RUN_RELEASE)
     return tmp_path
 
 
 def test_the_tests_of_the_page_run_elsewhere(folder: Path) -> None:
-    run = [sys.executable, "-W", "error", "-m", "unittest", "-v", "test_search"]
+    run = [sys.executable, "-W", "error", "-m", "unittest", "-v", "test_search", "test_release"]
     ended = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
-    assert "Ran 1 test" in ended.stderr
+    assert "Ran 2 tests" in ended.stderr
     assert "orchestrix" not in ended.stderr, "what the worker logs belongs to the story, not to the terminal"
 
 

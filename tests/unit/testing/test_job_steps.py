@@ -1,0 +1,99 @@
+"""Can an author say how the job of a step ends, and is that all that it takes?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from app.errors import ConfigError
+from app.testing import given
+from sagas import COMPLETED, Command, Compensation, Job, Saga, Step
+from sagas.engine.errors import OrchestrixError
+from workers import Context
+
+TAG = Step("tag", "TAGGING", "cmd.tag", "evt.tagged", "BUILDING", Compensation("cmd.untag", "evt.untagged"))
+BUILD = Step(
+    "build",
+    "BUILDING",
+    job=Job("build-image", timeout=timedelta(minutes=10), retries=3),
+    event="evt.built",
+    then=COMPLETED,
+    undo=Compensation("cmd.drop", "evt.dropped"),
+)
+RELEASE = Saga("release", (TAG, BUILD))
+
+
+async def _nothing(context: Context, command: Command) -> None:
+    return
+
+
+HANDLERS = {"cmd.tag": _nothing, "cmd.untag": _nothing, "cmd.drop": _nothing}
+
+
+def test_a_job_succeeds() -> None:
+    story = given(RELEASE, handlers=HANDLERS)
+    story.when("build-image").succeeds({"image": "sha256:1"})
+    story.run()
+    story.expect(
+        state="COMPLETED",
+        path=["TAGGING", "BUILDING", "COMPLETED"],
+        commands=["cmd.tag", "build-image"],
+        data={"image": "sha256:1"},
+    )
+
+
+def test_a_job_fails_for_good_and_is_not_undone_itself() -> None:
+    story = given(RELEASE, handlers=HANDLERS)
+    story.when("build-image").fails("NoSpace", "disk full")
+    story.run()
+    story.expect(state="FAILED", undone=["tag"], attempts={"build-image": 1}, error="NoSpace: disk full")
+
+
+def test_a_job_takes_as_long_as_its_double_takes() -> None:
+    async def build(context: Context, command: Command) -> dict[str, str]:
+        return {"of": command.idempotency_key}
+
+    story = given(RELEASE, handlers={**HANDLERS, "build-image": build})
+    story.when("build-image").takes("9m")
+    story.run()
+    story.expect(state="COMPLETED", elapsed="9m", data={"of": "release:1:build:do"})
+
+
+def test_a_job_that_never_ends_ends_with_its_time() -> None:
+    story = given(RELEASE, handlers=HANDLERS)
+    story.when("build-image").never_answers()
+    story.run()
+    story.expect(state="FAILED", undone=["build", "tag"], error="Timeout: its time was over")
+
+
+def test_a_person_cancels_meanwhile() -> None:
+    story = given(RELEASE, handlers=HANDLERS)
+    story.when("build-image").takes("9m")
+    story.run(until="5m")
+    story.cancel("wrong version").run()
+    story.expect(state="FAILED", undone=["tag"], error="cancel: wrong version", elapsed="5m")
+
+
+def test_every_crash_leaves_one_job_and_one_end() -> None:
+    built: list[str] = []
+
+    async def build(context: Context, command: Command) -> dict[str, str]:
+        built.append(command.id)
+        return {"image": "sha256:1"}
+
+    def one_job() -> None:
+        assert len(set(built)) == 1, built
+
+    story = given(RELEASE, handlers={**HANDLERS, "build-image": build})
+    places = story.crash_everywhere(fresh=built.clear, check=one_job, state="COMPLETED")
+    assert {"before build-image", "after build-image"} <= {str(place) for place in places}
+
+
+def test_a_job_without_an_end_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r'build-image has no handler: give it one, or say story.when\("build-image"\)'
+    ):
+        given(RELEASE, handlers=HANDLERS).run()
+    with pytest.raises(OrchestrixError, match=r"has no command paint: it has cmd.tag, .*, build-image"):
+        given(RELEASE, handlers=HANDLERS).when("paint")
