@@ -41,6 +41,7 @@ _LONGEST_WAIT_MS: Final = 2**40
 _AT_ONCE: Final = 3
 """So many attempts that do not count are followed at once by others; a worker that loses more is not to be trusted."""
 _BACKOFF: Final = RetryPolicy(attempts=MOST_RETRIES)
+_HEARING: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,14 +275,18 @@ def cancelled(job: Job, reason: str, now: datetime) -> Moved:
 
 
 def taken(job: Job, node: str, now: datetime) -> Job:
-    """The job under a new owner."""
+    """The job under a new owner, who has a moment to hear what was said to the last one before its time is over."""
     heard = now if job.state == RUNNING else job.worker_beat_at
+    wake_at = job.wake_at
+    if job.live and job.owner is not None and wake_at is not None:
+        wake_at = max(wake_at, now + _HEARING)
     return replace(
         _changed(job, now),
         ownership=OWNED,
         owner=node,
         owner_epoch=job.owner_epoch + 1,
         worker_beat_at=heard,
+        wake_at=wake_at,
         handoff_reason=None,
         handoff_at=None,
         handoff_tries=0,

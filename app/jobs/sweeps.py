@@ -138,7 +138,7 @@ class Watchman:
         return since is None or tx.now() - since < timedelta(seconds=self._silent)
 
     async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
-        found = await jobs.overdue(tx, limit)
+        found = await jobs.overdue(tx, limit, self._silent / 2)
         return [job for job in found if not (self._spares(tx) and self._is_older(job))]
 
     def _is_older(self, job: Job) -> bool:

@@ -212,23 +212,34 @@ async def occupied(connection: Connection) -> int:
     return int((await connection.execute(query)).scalar_one())
 
 
-async def overdue(tx: Transaction, limit: int) -> list[Job]:
-    """Locks and reads up to `limit` jobs whose time is over, and that no node is just handing to another."""
+async def overdue(tx: Transaction, limit: int, heard: float = 15.0) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose time is over, and that no node is just handing to another.
+
+    Not those of an owner that has not beaten for `heard` seconds: their workers may have said what nobody has read.
+    """
     table = jobs.c
     query = _select(whole=False).where(
         table.state.in_(LIVE),
         table.channels == 1,
         table.wake_at <= tx.dialect.clock(tx.now()),
         or_(table.ownership.is_(None), table.ownership == OWNED),
+        or_(table.owner.is_(None), table.owner.in_(_listening(tx, heard))),
     )
     return await _jobs(tx, _oldest(query, limit))
 
 
 async def silent(tx: Transaction, seconds: float, limit: int) -> list[Job]:
-    """Locks and reads up to `limit` jobs whose worker has not beaten for so many seconds."""
+    """Locks and reads up to `limit` jobs whose worker has not beaten for so many seconds.
+
+    Only where its last word would have been read: who owns the job was there for half of that time.
+    """
     table = jobs.c
     query = _select(whole=False).where(
-        table.state == RUNNING, table.channels == 1, table.worker_beat_at <= _ago(tx, seconds), table.ownership == OWNED
+        table.state == RUNNING,
+        table.channels == 1,
+        table.worker_beat_at <= _ago(tx, seconds),
+        table.ownership == OWNED,
+        table.owner.in_(_listening(tx, seconds / 2)),
     )
     return await _jobs(tx, _first(query, table.worker_beat_at, limit))
 
@@ -357,6 +368,11 @@ def _oldest(query: Select[Any], limit: int) -> Select[Any]:
 def _first(query: Select[Any], by: ColumnElement[Any], limit: int) -> Select[Any]:
     """The first ones by that column that nobody else has locked. By the key alone, SQLite would walk all of it."""
     return query.order_by(by, jobs.c.id).limit(limit).with_for_update(skip_locked=True)
+
+
+def _listening(tx: Transaction, seconds: float) -> Select[tuple[str]]:
+    """The nodes that have beaten within so many seconds."""
+    return select(nodes.c.id).where(nodes.c.state.in_(_UP), nodes.c.beat_at > _ago(tx, seconds))
 
 
 def _ago(connection: Connection, seconds: float) -> datetime:

@@ -28,6 +28,7 @@ from tests.taps import ready
 JOBS: Final = 4
 MOST: Final = 40
 RETRIES: Final = 2
+SILENT: Final = 4.0
 QUICK: Final = {
     "ORCHESTRIX_CLUSTER__HEARTBEAT": "0.25",
     "ORCHESTRIX_CLUSTER__DEAD": "1",
@@ -77,7 +78,7 @@ class JobRig(System):
     ground: Ground
     spawn: Callable[[Path], Processes]
     home: Path
-    silent: float = 4.0
+    silent: float = SILENT
     """After so many seconds a worker counts as gone."""
     rounds: int = 0
     wishes: list[Wish] = field(default_factory=list)
@@ -92,7 +93,7 @@ class JobRig(System):
         self.folder.mkdir()
         shutil.copy(Path(numbered.__file__), self.folder)
         self.processes = self.spawn(self.folder)
-        self.wishes = []
+        self.wishes, self.silent = [], SILENT
         await self.sql(*(f"DELETE FROM {table}" for table in OF_JOBS))
 
     def env(self, **more: str) -> dict[str, str]:

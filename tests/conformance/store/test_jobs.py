@@ -226,6 +226,7 @@ async def found(database: Database, find: Any, *arguments: Any) -> list[str]:
 
 
 async def test_whose_time_is_over(database: Database) -> None:
+    await owned(database, "gone", await running(database, timeout_ms=1))  # what was said of it nobody has read
     late = await running(database, timeout_ms=1)
     unclaimed = await dispatched(database, timeout_ms=1)
     moving = await owned(database, "a", await running(database, timeout_ms=1))
@@ -258,6 +259,8 @@ async def test_whose_worker_is_silent(database: Database) -> None:
         await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old))
     async with database.begin() as tx:
         await jobs.beaten(tx, [str(beating.history_id), "unknown"])
+    assert await found(database, jobs.silent, 30.0, 10) == [], "nobody has read what it may have said"
+    await joined(database, "a")
     assert await found(database, jobs.silent, 30.0, 10) == [silent.id]
     assert (await now(database, beating)).version == beating.version + 1, "a beat is no change"
 

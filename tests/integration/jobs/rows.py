@@ -13,11 +13,11 @@ from app.persistence.tables import leases, nodes
 
 
 async def joined(database: Database, node: str) -> None:
-    """A node that lives."""
+    """A node that lives for an hour."""
     async with database.begin() as tx:
         now = tx.now()
         row = {"id": node, "name": "node", "state": "ALIVE", "roles": "coordinator", "job_count": 0}
-        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now))
+        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now + timedelta(hours=1)))
 
 
 async def stopped(database: Database, node: str, state: str) -> None:

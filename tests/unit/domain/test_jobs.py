@@ -310,6 +310,14 @@ def test_a_new_owner_is_a_new_epoch() -> None:
     assert (kept.owner, kept.owner_epoch, kept.ownership, kept.handoff_tries) == ("a", 1, OWNED, 0)
 
 
+def test_a_new_owner_has_time_to_hear_what_was_said_to_the_last_one() -> None:
+    first = rules.taken(running(timeout_ms=1000), "a", NOW)
+    assert first.wake_at == running(timeout_ms=1000).wake_at, "nobody was there before"
+    late = rules.taken(first, "b", NOW + 60 * SECOND)
+    assert late.wake_at == NOW + 65 * SECOND
+    assert rules.taken(replace(late, wake_at=NOW + 900 * SECOND), "c", NOW).wake_at == NOW + 900 * SECOND
+
+
 def test_an_attempt_follows_another_under_the_same_owner() -> None:
     owned = rules.taken(running(retries=1), "a", NOW)
     again = rules.dispatched(moved(owned, said("FAILED", 2)).job, "h2", NOW).job
