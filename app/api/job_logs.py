@@ -112,7 +112,7 @@ async def _followed(context: ApiContext, job_id: str, after: After | None) -> As
             after, silent_since = (one.history_id, one.seq), clock.monotonic()
         if found:
             continue
-        if job is None or _is_over(job, after):
+        if job is None or await _is_over(context, job, after):
             state = job.state if job is not None else None
             yield format_sse_event(event="end", data_str=dump({"state": state}).decode())
             return
@@ -127,12 +127,15 @@ async def _lines(context: ApiContext, job_id: str, after: After | None) -> list[
         return await job_logs.page(connection, job_id, CHUNK, after)
 
 
-def _is_over(job: Job, after: After | None) -> bool:
+async def _is_over(context: ApiContext, job: Job, after: After | None) -> bool:
     """Whether no line can follow: the last one was seen, or nobody listens to the job any more."""
-    if not job.ended:
+    if not job.ended or job.channels == 0:
+        return job.ended
+    if job.last_log_seq is None:
         return False
-    last = (job.history_id or "", job.last_log_seq or 0)
-    return job.channels == 0 or job.last_log_seq == 0 or (after is not None and last[1] > 0 and after >= last)
+    async with context.database.read() as connection:
+        last = (await job_logs.last_told(connection, [job.id])).get(job.id)
+    return last is None or (after is not None and after >= last)
 
 
 def _name(one: Log) -> str:

@@ -256,14 +256,15 @@ class JobEvents:
 
     @staticmethod
     async def _complete(tx: Transaction, found: Sequence[Job]) -> set[str]:
-        """Those that have ended, and whose last line is there.
+        """Those that have ended, and whose last line is there, which may be an earlier attempt's.
 
         Where nobody has said which one that is, it is waited for.
         """
-        ended = {job.id: (str(job.history_id), job.last_log_seq or 0) for job in found if job.ended}
-        there = await job_logs.present(tx, [line for line in ended.values() if line[1]])
-        known = {job.id for job in found if job.last_log_seq is not None}
-        return {id for id, line in ended.items() if id in known and (not line[1] or line in there)}
+        ended = [job for job in found if job.ended and job.last_log_seq is not None]
+        last = {job.id: (str(job.history_id), job.last_log_seq) for job in ended if job.last_log_seq}
+        last |= await job_logs.last_told(tx, [job.id for job in ended if not job.last_log_seq and job.attempt > 1])
+        there = await job_logs.present(tx, list(last.values()))
+        return {job.id for job in ended if job.id not in last or last[job.id] in there}
 
     def _announce(self, written: Written) -> None:
         self.counts.update(written.ignored)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from app import crash
-from app.broker.port import Broker, Consumer
+from app.broker.port import Broker, Consumer, LinkState
 from app.broker.topology import job_channels, logs_queue, status_queue
 from app.domain import jobs as rules
 from app.errors import RetryLater, Unavailable
@@ -28,6 +28,10 @@ PER_LINK: Final = 900
 """Jobs whose channels one connection carries: brokers allow some two thousand channels, or fewer."""
 AT_ONCE: Final = 50
 """Jobs whose queues are deleted together."""
+
+
+Reading = tuple[int, int]
+"""The epoch under which a job is read, and which connection of its link that is."""
 
 
 @dataclass(slots=True)
@@ -78,6 +82,12 @@ class Holdings:
     def epochs(self) -> dict[str, int]:
         """What it reads, or is just clearing away, and under which epochs."""
         return {**self._ending, **{held.job_id: held.epoch for held in self._held.values()}, **self._beginning}
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """How each job is read whose connection is there: another connection is another reading."""
+        up = [one for one in self._held.values() if one.link.broker.state is LinkState.UP]
+        return {one.job_id: (one.epoch, one.link.broker.generation) for one in up}
 
     async def start(self) -> None:
         """Begins to clear away what is complete."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import Final
 
 from app import clock
-from app.jobs.holdings import Holdings
+from app.jobs.holdings import Holdings, Reading
 from app.lifecycle import Loop, Wake
 from app.persistence import jobs
 from app.persistence.engine import Database
@@ -15,14 +14,15 @@ from app.persistence.jobs import Holding
 
 log = logging.getLogger("orchestrix.jobs")
 
-LAST_LINES: Final = timedelta(seconds=30)
-"""For so long after its end the last lines of a job's log are waited for."""
+LAST_LINES: Final = 30.0
+"""Seconds for which the last lines of a job's log are waited for, after its end and while its queues are read."""
 
 
 class Reconcile:
     """Compares now and then what this node owns, as the database has it, with what it reads, and mends the rest.
 
-    A job whose last lines do not come is cleared away after a while.
+    A job whose last lines do not come is cleared away after a while. That counts from when this node could read its
+    queues at the earliest: what was said while nobody did, or while the broker was away, is still there.
     """
 
     def __init__(self, database: Database, holdings: Holdings, node: str, *, every: float) -> None:
@@ -30,6 +30,7 @@ class Reconcile:
         self._holdings = holdings
         self._node = node
         self._every = every
+        self._read_since: dict[str, tuple[Reading, float]] = {}
         self._wake = Wake()
         self._loop = Loop("job reconciliation", self._round)
 
@@ -51,12 +52,28 @@ class Reconcile:
         if lost:
             log.info("%d jobs that this node reads are not its own any more", len(lost))
             await self._holdings.leave(lost)
+        self._note()
         for one in owned.values():
-            if one.ended and one.finished_at is not None and self._database.now() - one.finished_at > LAST_LINES:
+            if reading.get(one.id) != one.owner_epoch:
                 await self._holdings.hold(one.id, one.owner_epoch)
+            elif self._waited_enough(one):
+                log.debug("nothing more is waited for of job %s", one.id)
                 await self._holdings.clear_away(one.id)
-            elif reading.get(one.id) != one.owner_epoch:
-                await self._holdings.hold(one.id, one.owner_epoch)
+
+    def _note(self) -> None:
+        """Since when each job's queues have been read without a break."""
+        now, before = clock.monotonic(), self._read_since
+        self._read_since = {
+            job_id: before[job_id] if job_id in before and before[job_id][0] == how else (how, now)
+            for job_id, how in self._holdings.readings.items()
+        }
+
+    def _waited_enough(self, one: Holding) -> bool:
+        if one.finished_at is None or one.id not in self._read_since:
+            return False
+        read = clock.monotonic() - self._read_since[one.id][1]
+        ended = (self._database.now() - one.finished_at).total_seconds()
+        return one.ended and min(read, ended) > LAST_LINES
 
     async def _round(self) -> None:
         await self._wake.wait(clock.uniform(0.5, 1.0) * self._every)

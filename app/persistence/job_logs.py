@@ -12,7 +12,7 @@ from sqlalchemy import and_, or_, select
 
 from .dialects import BulkInsert
 from .engine import Connection, Transaction
-from .tables import job_logs
+from .tables import job_attempts, job_logs
 from .words import cleaned
 
 LONGEST: Final = 16_000
@@ -57,6 +57,17 @@ async def page(connection: Connection, job_id: str, limit: int, after: After | N
         query = query.where(table.history_id >= history_id, behind)
     found = await connection.execute(query.order_by(table.history_id, table.seq).limit(limit))
     return [Log(*row) for row in found]
+
+
+async def last_told(connection: Connection, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """By job the last line of all that its workers have said to be there, by history id and number."""
+    wanted = sorted(set(job_ids))
+    if not wanted:
+        return {}
+    table = job_attempts.c
+    query = select(table.job_id, table.history_id, table.last_log_seq)
+    query = query.where(connection.dialect.among(table.job_id, wanted), table.last_log_seq > 0).order_by(table.attempt)
+    return {row[0]: (row[1], row[2]) for row in await connection.execute(query)}
 
 
 async def present(connection: Connection, lines: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:

@@ -281,6 +281,19 @@ async def test_logs_are_followed_until_the_last_line(world: World) -> None:
         assert [event["event"] for event in resumed.events] == ["log", "log", "end"]
 
 
+async def test_lines_of_an_earlier_attempt_are_followed_too_after_one_that_logs_nothing(world: World) -> None:
+    first = await running(world, retries=1)
+    failed = await said(world, first, "FAILED", 3, error={"type": "Broken", "message": ""}, last_log_seq=2)
+    now = world.database.now()
+    second = await changed(world, failed.id, lambda job: rules.dispatched(job, clock.uuid7(), now))
+    await said(world, second, "SUCCEEDED", 1, last_log_seq=0)
+    async with Exchange(world.app, f"/jobs/{first.id}/logs?follow=true") as exchange:
+        exchange.give()
+        await logged(world, first, 2)
+        await exchange.done()
+        assert [event["event"] for event in exchange.events] == ["log", "end"]
+
+
 async def test_where_nothing_can_follow_the_answer_is_204(world: World) -> None:
     job = await running(world)
     await logged(world, job, 2)

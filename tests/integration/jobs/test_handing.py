@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -203,6 +204,32 @@ async def test_what_a_node_owns_and_does_not_read_is_mended(plant: Plant) -> Non
     await plant.reached(job, SUCCEEDED)
     await plant.cleared(job)
     assert [one.message for one in await plant.logs(job)] == ["late"]
+
+
+async def test_lines_that_waited_for_a_reader_are_read_however_long_ago_the_job_ended(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.jobs.reconcile.LAST_LINES", 1.0)
+    node = await plant.node("node", leads=True, tuned=CALM)
+    hand = await plant.worker()
+    [(job, task)] = await started(plant, hand, 1)
+    await task.say("SUCCEEDED", seq=60, lastLogSeq=59)
+    await plant.reached(job, SUCCEEDED)
+    await node.jobs.reconcile.stop()
+    await node.jobs.holdings.leave([job.id])
+    task.seq = 1
+    await task.log(*(f"line {number}" for number in range(50)))
+    await ended_long_ago(plant, job)
+    await node.jobs.reconcile.start()
+    await plant.cleared(job)
+    assert len(await plant.logs(job)) == 50, "and the last one never came"
+
+
+async def ended_long_ago(plant: Plant, job: Job) -> None:
+    async with plant.database.begin() as tx:
+        found = (await jobs.lock(tx, [job.id]))[job.id]
+        then = tx.now() - timedelta(hours=1)
+        await jobs.store(tx, [(found.version, replace(found, finished_at=then, version=found.version + 1))])
 
 
 async def test_a_job_without_an_owner_gets_one(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,3 +94,20 @@ async def test_every_attempt_joins_the_trace_of_whoever_wanted_the_job(plant: Pl
     await first.fail()
     second = await hand.take()
     assert [{name: task.headers.get(name) for name in trace} for task in (first, second)] == [trace, trace]
+
+
+async def test_lines_of_an_earlier_attempt_are_waited_for_where_the_last_one_had_none(plant: Plant) -> None:
+    await plant.node(leads=True)
+    hand = await plant.worker()
+    job = await plant.submit(retries=1)
+    first = await hand.take()
+    await first.running()
+    await first.say("FAILED", seq=4, error={"type": "Broken", "message": "no paper"}, lastLogSeq=3)
+    second = await hand.take()
+    await second.running()
+    await second.succeed()
+    await plant.reached(job, SUCCEEDED)
+    first.seq = 1
+    await first.log("one", "two")
+    await plant.cleared(job)
+    assert [one.message for one in await plant.logs(job)] == ["one", "two"]
