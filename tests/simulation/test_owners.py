@@ -61,7 +61,7 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kin
 }
 
 
-RARE = {"a node found that it had lost a job"}
+RARE = {"an attempt was lost"}
 ENOUGH = 1000
 """Seeds from which on the rare days must have come too."""
 
