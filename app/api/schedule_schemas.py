@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 from pydantic import (
@@ -20,10 +20,12 @@ from pydantic import (
 )
 
 from app.api.demands import Moment, Reason, Span
-from app.api.job_schemas import NewJob
+from app.api.job_schemas import NewJob, QueueName
 from app.api.names import Name
+from app.domain.jobs import MOST_RETRIES
 from app.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, Misfire, Outcome, Overlap, State, is_id
 
+M = TypeVar("M", bound=BaseModel)
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 SHORTEST_INTERVAL: Final = timedelta(seconds=1)
@@ -145,6 +147,30 @@ class ScheduledJob(NewJob):
         }
 
 
+class JobChange(BaseModel):
+    """What is to be different about the job that is begun each time; the rest stays."""
+
+    model_config = _shown({"payload": {"month": 4}, "timeout": "20m"})
+
+    queue: QueueName | None = None
+    handler: Name | None = None
+    payload: Any = Field(None, description="The whole of the new one.")
+    timeout: Span | None = Field(None, description="null takes it away.")
+    retries: int | None = Field(None, ge=0, le=MOST_RETRIES)
+
+    @model_validator(mode="after")
+    def _needed(self) -> JobChange:
+        return _valued(self, ("queue", "handler", "retries"))
+
+    def over(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a job after the change."""
+        new = {name: getattr(self, name) for name in self.model_fields_set}
+        if "timeout" in new:
+            time = new.pop("timeout")
+            new["timeout_ms"] = milliseconds(time) if time is not None else None
+        return {**job, **new}
+
+
 class _Policy(BaseModel):
     cron: str | None = Field(None, description=_CRON)
     interval: Interval | None = Field(None, description="Seconds, or a text such as `30s`, `5m`, `1d`: at least 1s.")
@@ -163,7 +189,7 @@ class _Policy(BaseModel):
                 nothing = 0 if key == "jitter" else None
                 return [(_FIELDS[key], nothing if value is None else milliseconds(value))]
             case "job":
-                return [("job", value.columns())]
+                return [("job", value.columns())] if isinstance(value, ScheduledJob) else []
             case _:
                 return [(_FIELDS.get(key, key), value)]
 
@@ -178,6 +204,13 @@ _FIELDS: Final = {
     "catchUp": "catch_up",
     "createdBy": "created_by",
 }
+
+
+def _valued(wish: M, needed: Sequence[str]) -> M:
+    nothing = [name for name in needed if name in wish.model_fields_set and getattr(wish, name) is None]
+    if nothing:
+        raise ValueError(f"must have a value for {', '.join(nothing)}: leave out what is to stay")
+    return wish
 
 
 _ALWAYS: Final = ("timeZone", "overlap", "misfire", "catchUp", "missedAfter", "job")
@@ -224,7 +257,7 @@ class SchedulePatch(_Policy):
     misfire: Misfiring | None = None
     catchUp: int | None = Field(None, ge=1, le=MOST_CAUGHT_UP)
     missedAfter: Span | None = None
-    job: ScheduledJob | None = Field(None, description="The whole of the new one.")
+    job: JobChange | None = None
     reason: Reason | None = None
 
     @model_validator(mode="after")
@@ -232,10 +265,7 @@ class SchedulePatch(_Policy):
         given = [name for name in ("cron", "interval") if name in self.model_fields_set]
         if given and [getattr(self, name) is not None for name in given].count(True) != 1:
             raise ValueError("must have one of cron and interval if it names any: the one takes the other's place")
-        nothing = [name for name in _ALWAYS if name in self.model_fields_set and getattr(self, name) is None]
-        if nothing:
-            raise ValueError(f"must have a value for {', '.join(nothing)}: leave out what is to stay")
-        return self
+        return _valued(self, _ALWAYS)
 
     def fields(self) -> dict[str, Any]:
         """What the client has set, as fields of a schedule."""

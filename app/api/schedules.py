@@ -80,7 +80,21 @@ async def change(call: Call) -> Response:
     key, version = _key(call), if_match(call.request)
     wish = parsed(SchedulePatch, await read_object(call.request))
     with _refusals(key):
-        return _answer(await _timetable(call).change(key, wish.fields(), _by(call, wish.reason), version))
+        return _answer(await _changed(_timetable(call), key, wish, _by(call, wish.reason), version))
+
+
+async def _changed(timetable: Timetable, key: str, wish: SchedulePatch, by: By, version: int | None) -> Schedule:
+    """A change of the job is one of what it is now; where somebody else changes it meanwhile, it is looked at again."""
+    if wish.job is None:
+        return await timetable.change(key, wish.fields(), by, version)
+    while True:
+        now = await timetable.get(key)
+        fields = {**wish.fields(), "job": wish.job.over(now.job)}
+        try:
+            return await timetable.change(key, fields, by, now.version if version is None else version)
+        except Changed:
+            if version is not None:
+                raise
 
 
 async def pause(call: Call) -> Response:
@@ -312,7 +326,8 @@ ROUTES: Final = (
         "changeSchedule",
         change,
         "Change it",
-        "What is not named stays. A new timing counts from now; null takes startsAt, endsAt or jitter away.",
+        "What is not named stays, also of the job. A new timing counts from now; null takes startsAt, endsAt, jitter or"
+        " the job's timeout away. Runs that are there keep the job that they were made with.",
         tag="schedules",
         headers=(IF_MATCH,),
         body=SchedulePatch,

@@ -25,6 +25,9 @@ def add(commands: Any) -> None:
     listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
     edit = leaf(actions, "edit", "schedules:edit", "change what is named, and leave the rest")
+    edit.add_argument("--queue", metavar="QUEUE", help="whose workers do its jobs")
+    edit.add_argument("--handler", metavar="HANDLER", help="which of their functions")
+    _add_job(edit, also_none=True)
     for command in (create, edit):
         _add_policy(command, needed=command is create)
     preview = leaf(actions, "preview", "schedules:preview", "when it will be due")
@@ -54,9 +57,12 @@ def _verbs(actions: Any) -> list[argparse.ArgumentParser]:
     return found
 
 
-def _add_job(command: argparse.ArgumentParser) -> None:
+def _add_job(command: argparse.ArgumentParser, *, also_none: bool = False) -> None:
     command.add_argument("--payload", metavar="JSON", help="what the function gets: an object")
-    command.add_argument("--timeout", metavar="TIME", help="how long an attempt may take, as 30s, 5m or 2h")
+    time = command.add_mutually_exclusive_group()
+    time.add_argument("--timeout", metavar="TIME", help="how long an attempt may take, as 30s, 5m or 2h")
+    if also_none:
+        time.add_argument("--no-timeout", action="store_true", help="an attempt may take as long as it takes")
     command.add_argument(
         "--retries", type=whole(*RETRIES), metavar="N", help="how many attempts may follow a failed one"
     )

@@ -29,11 +29,7 @@ _HEADS = ("NAME", "STATE", "WHEN", "ZONE", "OVERLAP", "NEXT", "LAST", "OUTCOME")
 
 def create(arguments: argparse.Namespace) -> int:
     """`schedules create`: makes one."""
-    job: dict[str, Any] = {"queue": arguments.queue, "handler": arguments.handler}
-    if arguments.payload is not None:
-        job["payload"] = json_object(arguments.payload, "--payload")
-    job |= {name: value for name in ("timeout", "retries") if (value := getattr(arguments, name)) is not None}
-    body: dict[str, Any] = {"name": arguments.name, "job": job, **_policy(arguments)}
+    body: dict[str, Any] = {"name": arguments.name, "job": _job(arguments), **_policy(arguments)}
     body |= {"createdBy": arguments.by} if arguments.by is not None else {}
     return _shown(arguments, api_of(arguments).send("POST", _PATH, body))
 
@@ -58,9 +54,10 @@ def show(arguments: argparse.Namespace) -> int:
 
 def edit(arguments: argparse.Namespace) -> int:
     """`schedules edit`: changes what is named."""
-    changes = _policy(arguments)
+    job = _job(arguments) | ({"timeout": None} if arguments.no_timeout else {})
+    changes = {**_policy(arguments), **({"job": job} if job else {})}
     if not changes:
-        raise Invalid("nothing is to be changed: name what, as --cron or --overlap")
+        raise Invalid("nothing is to be changed: name what, as --cron, --overlap or --payload")
     body = {**changes, "reason": reason_of(arguments)}
     return _shown(arguments, api_of(arguments).send("PATCH", _path(arguments), body))
 
@@ -111,6 +108,12 @@ def preview(arguments: argparse.Namespace) -> int:
             ("LOCAL", "DUE", "BEGINS"), [[item.get(name) for name in columns] for item in found["items"]]
         )
     return exits.OK
+
+
+def _job(arguments: argparse.Namespace) -> dict[str, Any]:
+    named = ("queue", "handler", "timeout", "retries")
+    job = {name: value for name in named if (value := getattr(arguments, name)) is not None}
+    return job | ({} if arguments.payload is None else {"payload": json_object(arguments.payload, "--payload")})
 
 
 def _policy(arguments: argparse.Namespace) -> dict[str, Any]:

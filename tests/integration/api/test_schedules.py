@@ -14,7 +14,8 @@ from app import clock
 from app.api.job_schemas import JobBody
 from app.api.schedule_schemas import BackfilledBody, PreviewBody, ScheduleBody
 from app.domain.jobs import RUNNING, Job
-from app.domain.schedules import HELD, MOST_BACKFILLED
+from app.domain.schedules import HELD, MOST_BACKFILLED, Schedule
+from app.jobs.timetable import By, Timetable
 from app.persistence import jobs, schedules
 from app.persistence.tables import audit
 
@@ -166,6 +167,44 @@ async def test_a_change_takes_the_place_of_what_was_there(world: World) -> None:
     assert datetime.fromisoformat(other["dueAt"]).astimezone(UTC).hour == 18
 
 
+async def test_a_change_of_the_job_leaves_the_rest_of_it(world: World) -> None:
+    one = await made(world)
+    path = "/schedules/hourly"
+    changed = shown(await world.client.patch(path, json={"job": {"payload": {"month": 4}, "retries": 5}}))
+    assert changed["job"] == {**one["job"], "payload": {"month": 4}, "retries": 5}
+    assert (changed["version"], changed["dueAt"]) == (2, one["dueAt"])
+    rest = {"queue": "letters", "handler": "weekly", "timeout": None}
+    other = shown(await world.client.patch(path, json={"job": rest, "overlap": "queue"}))
+    new = {"queue": "letters", "handler": "weekly", "timeoutMs": None}
+    assert (other["job"], other["overlap"]) == ({**changed["job"], **new}, "queue")
+    run = (await world.client.post(f"{path}/run")).json()
+    assert (run["queue"], run["payload"], run["timeoutMs"], run["retries"]) == ("letters", {"month": 4}, None, 5)
+    timed = shown(await world.client.patch(path, json={"job": {"timeout": "90s"}}))
+    assert timed["job"]["timeoutMs"] == 90_000
+
+
+async def test_a_change_of_the_job_takes_nothing_of_another_change_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody changes it between the look at it and the change."""
+    await made(world)
+    real, looks = Timetable.get, 0
+
+    async def get(timetable: Timetable, key: str) -> Schedule:
+        nonlocal looks
+        looks += 1
+        found = await real(timetable, key)
+        if looks == 1:
+            await timetable.change(key, {"job": {**found.job, "retries": 9}}, By("bob", "more"))
+        return found
+
+    monkeypatch.setattr(Timetable, "get", get)
+    changed = shown(await world.client.patch("/schedules/hourly", json={"job": {"payload": {"month": 4}}}))
+    assert (changed["job"]["retries"], changed["job"]["payload"], changed["version"]) == (9, {"month": 4}, 3)
+    stale = await world.client.patch("/schedules/hourly", json={"job": {"payload": 1}}, headers={"If-Match": '"1"'})
+    assert problem(stale, 412, "version_mismatch")["current"] == 3
+
+
 async def test_a_change_can_ask_for_a_version(world: World) -> None:
     await made(world)
     stale = await world.client.patch("/schedules/hourly", json={"overlap": "queue"}, headers={"If-Match": '"7"'})
@@ -183,6 +222,10 @@ async def test_a_change_can_ask_for_a_version(world: World) -> None:
         ({"cron": "0 0 * * *", "interval": "1h"}, ""),
         ({"overlap": None}, ""),
         ({"job": None}, ""),
+        ({"job": {"queue": None}}, "/job"),
+        ({"job": {"queue": "a/b"}}, "/job/queue"),
+        ({"job": {"retries": -1}}, "/job/retries"),
+        ({"job": {"createdBy": "x"}}, "/job/createdBy"),
         ({"name": "other"}, "/name"),
         ({"jitter": "1h"}, "/jitter"),
         ({"timeZone": "Nowhere"}, "/timeZone"),

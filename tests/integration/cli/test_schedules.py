@@ -87,6 +87,29 @@ def test_one_is_changed(api: FakeApi, shell: Shell) -> None:
     assert (answer.code, "nothing is to be changed" in answer.err) == (2, True)
 
 
+def test_the_job_of_one_is_changed(api: FakeApi, shell: Shell) -> None:
+    api.on("PATCH", PATH, Reply(body=SCHEDULE))
+    job = (
+        "--queue",
+        "letters",
+        "--handler",
+        "weekly",
+        "--payload",
+        '{"month": 4}',
+        "--timeout",
+        "5m",
+        "--retries",
+        "0",
+    )
+    assert shell("schedules", "edit", NAME, *job, "--reason", "r").code == 0
+    new = {"queue": "letters", "handler": "weekly", "timeout": "5m", "retries": 0, "payload": {"month": 4}}
+    assert api.requests[0].body == {"job": new, "reason": "r"}
+    assert shell("schedules", "edit", NAME, "--no-timeout", "--reason", "r").code == 0
+    assert api.requests[1].body == {"job": {"timeout": None}, "reason": "r"}
+    assert "not allowed with" in shell("schedules", "edit", NAME, "--no-timeout", "--timeout", "5m").err
+    assert "--payload must be a JSON object" in shell("schedules", "edit", NAME, "--payload", "3").err
+
+
 def test_one_is_run_now(api: FakeApi, shell: Shell) -> None:
     api.on("POST", f"{PATH}/run", Reply(201, JOB))
     answer = shell("schedules", "run", NAME, "--reason", "r")
