@@ -99,6 +99,6 @@ def _first(saga: Saga, order: Sequence[Step], began: Change) -> Step | None:
 
 def _command(whose: Step | _Undo) -> str | None:
     if isinstance(whose, Step):
-        return whose.command
+        return whose.command if whose.job is None else whose.job.name
     undo = whose.step.undo if whose.step else None
     return undo.command if isinstance(undo, Compensation) else None

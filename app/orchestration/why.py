@@ -9,6 +9,7 @@ from typing import Final
 
 from app.broker.port import Broker
 from app.errors import NotFound
+from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.surroundings import Counts, Surroundings, expected, needed
 from app.persistence import audit, dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
@@ -21,7 +22,7 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed
 from sagas.engine.definition import COMPLETED, STEP_FAILED, Saga
 from sagas.engine.orders import NEVER, Out, out
-from sagas.engine.state import PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
+from sagas.engine.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 from sagas.engine.undo import with_undo
 
 OVERDUE: Final = 15.0
@@ -58,6 +59,7 @@ class Facts:
     queues: Counts
     deed: AuditRow | None = None
     letter: DeadLetter | None = None
+    job: Work | None = None
 
     @property
     def here(self) -> Out | None:
@@ -119,9 +121,11 @@ class Explainer:
             rows = await outbox.of_instance(connection, saga, id)
             deed = await _deed(connection, found)
             letter = await _letter(connection, known, found)
+            job = await work_of(connection, known, found)
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
-        return explain(Facts(known, found, self._database.now(), unsent, self._around.trouble, queues, deed, letter))
+        trouble, now = self._around.trouble, self._database.now()
+        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job))
 
 
 async def _deed(connection: Connection, instance: Instance) -> AuditRow | None:
@@ -243,6 +247,18 @@ def _dead_letter(facts: Facts) -> Found | None:
     return "dead_letter", f"{answer}. It is dead letter {letter.id}.", action
 
 
+def _job(facts: Facts) -> Found | None:
+    if facts.job is None:
+        return None
+    sentence, action = told(facts.job, facts.now)
+    at, step = facts.instance.wake_at, facts.instance.progress.awaited
+    if step is not None:
+        sentence = f"It was cancelled and waits for its job to stop: then {_coming(facts, step)}. {sentence}"
+    if at is not None and facts.instance.wake_reason == DEADLINE:
+        sentence = f"{sentence} A person has given it time until {_moment(at)}."
+    return JOB, sentence, action
+
+
 def _awaited(facts: Facts) -> Found | None:
     at, step = facts.instance.wake_at, facts.instance.progress.awaited
     if at is None or step is None:
@@ -359,6 +375,7 @@ CATALOGUE: Final[tuple[Callable[[Facts], Found | None], ...]] = (
     _retry,
     _broker_down,
     _dead_letter,
+    _job,
     _awaited,
     _unsent,
     _no_consumer,

@@ -12,7 +12,7 @@ from sqlalchemy.sql import ColumnElement
 
 from app.errors import Invalid
 from sagas.engine.definition import COMPENSATING, TERMINAL
-from sagas.engine.state import DEADLINE, RETRY, Instance
+from sagas.engine.state import DEADLINE, JOB, RETRY, Instance
 
 from .engine import Connection
 from .pairs import Pair
@@ -230,7 +230,7 @@ def _in_hindered_states(connection: Connection, table: Any, wanted: Filter) -> I
 
 
 def _moving(connection: Connection, table: Any, hindered: Hindered) -> list[ColumnElement[bool]]:
-    reasons = or_(table.wake_reason.is_(None), table.wake_reason.in_((DEADLINE, RETRY)))
+    reasons = or_(table.wake_reason.is_(None), table.wake_reason.in_((DEADLINE, RETRY, JOB)))
     found = [table.blocker.is_(None), reasons]
     for which in (
         [table.state.in_(sorted(hindered.states))] if hindered.states else [],

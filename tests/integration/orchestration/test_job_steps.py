@@ -129,6 +129,12 @@ class Yard(Rig):
         assert isinstance(fields, dict)
         return fields
 
+    async def why(self, saga: Instance) -> tuple[str, str]:
+        """Why it waits, which must be for its job, and what to do."""
+        found = await self.explainer.why(saga.saga, saga.id)
+        assert found.blocker == "job"
+        return found.sentence, found.next_action
+
     async def asks(self, saga: Instance, verb: Verb) -> None:
         """Ada asks for it."""
         await self.control.act(Action(saga.saga, saga.id, Ask(verb, "ada", "because")))
@@ -357,3 +363,45 @@ async def _due(yard: Yard, saga: Instance) -> None:
     change = text("UPDATE saga_instances SET wake_at = created_at WHERE id = :id")
     async with yard.database.begin() as tx:
         await tx.execute(change, {"id": saga.id})
+
+
+async def test_why_tells_how_it_stands_with_the_job(yard: Yard) -> None:
+    saga = await yard.building()
+    name = f"Job {saga.command_id} (build-image)"
+    assert await yard.why(saga) == (f"{name} is PENDING (attempt 1).", _follow(saga))
+    await yard.says(saga, RUNNING, progress={"percent": 40})
+    assert await yard.why(saga) == (f"{name} is RUNNING at worker w-1, 40 % (attempt 1).", _follow(saga))
+    await yard.asks(saga, Verb.CANCEL)
+    sentence, _ = await yard.why(saga)
+    assert sentence == (
+        "It was cancelled and waits for its job to stop: then it undoes build (unless that has failed), tag."
+        f" {name} is RUNNING at worker w-1, 40 % (attempt 1); it is told to stop (release {saga.id}: cancel: because)."
+    )
+
+
+async def test_why_tells_what_a_job_waits_for_that_nobody_takes(yard: Yard) -> None:
+    saga = await yard.building()
+    async with yard.database.begin() as tx:
+        change = text("UPDATE jobs SET state = 'DISPATCHED', dispatched_at = :at WHERE id = :id")
+        await tx.execute(change, {"id": saga.command_id, "at": "2026-01-31 12:00:00"})
+    sentence, action = await yard.why(saga)
+    assert sentence.endswith("start one with `orchestrix worker --job-queue builders`.")
+    assert f"orchestrix jobs cancel {saga.command_id}" in action
+
+
+async def test_why_tells_that_a_job_has_ended_or_is_gone(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.says(saga, SUCCEEDED)
+    assert "it is SUCCEEDED, and the word of it is on its way" in (await yard.why(saga))[0]
+    async with yard.database.begin() as tx:
+        await tx.execute(text("DELETE FROM jobs"))
+    assert await yard.why(saga) == (
+        f"Job {saga.command_id} is not there.",
+        "Wait: it is put down anew; or `redispatch` to have that done now.",
+    )
+    assert await Redispatch(yard.database, yard.relay, CATALOG, yard.jobs).redispatch(["release"], None) == 1
+    assert [job.id for job in await yard.all_jobs()] == [saga.command_id]
+
+
+def _follow(saga: Instance) -> str:
+    return f"Wait, or follow it with `orchestrix jobs logs {saga.command_id} -f`."
