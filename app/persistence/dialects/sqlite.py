@@ -16,6 +16,7 @@ from sqlalchemy.sql import ColumnElement
 from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.columns import UtcTime
 
+from .ending import connection
 from .file import DatabaseFile
 from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import document, kind
@@ -47,7 +48,7 @@ class Sqlite:
         self._file = DatabaseFile.of(url)
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
-        return {"connect_args": {"timeout": 10}}
+        return {"connect_args": {"timeout": 10, "async_creator_fn": connection}}
 
     def make(self) -> None:
         if self._file is not None:
