@@ -15,6 +15,7 @@ from app.cli import devfile, exits, output, places
 from app.cli.banner import database as shown
 from app.cli.client import Api
 from app.cli.finding import FAIL, OK, WARN, Finding
+from app.cli.job_checks import examined, facts
 from app.cli.places import hidden
 from app.cli.queues import letters, queues
 from app.cli.settings import chosen, flags, quieten
@@ -59,7 +60,10 @@ async def _servers(settings: Settings, folder: Path) -> list[Finding]:
     both = await asyncio.gather(
         _guarded("database", lambda: _database(settings, folder)), _guarded("broker", lambda: _broker(settings, folder))
     )
-    return [finding for part in both for finding in part]
+    found = [finding for part in both for finding in part]
+    if any(one.status == FAIL for one in found):
+        return found
+    return [*found, *await _guarded("jobs", lambda: _jobs(settings, folder))]
 
 
 async def _guarded(what: str, check: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
@@ -127,6 +131,23 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
         return [*found, _sagas(catalog), *await queues(broker, catalog)]
     finally:
         await broker.stop()
+
+
+async def _jobs(settings: Settings, folder: Path) -> list[Finding]:
+    """Of those that the database knows, at a broker that is there."""
+    from app.bootstrap import open_broker, open_database
+
+    database = open_database(settings.model_copy(update={"database_url": places.database(settings, folder)}))
+    url = places.broker(settings, folder)()
+    broker = open_broker(url, "orchestrix doctor")
+    try:
+        known = await facts(database)
+        await broker.start()
+        await broker.wait_up(BROKER_PATIENCE)
+        return await examined(known, broker, url, folder, settings.jobs.max_live)
+    finally:
+        await broker.stop()
+        await database.close()
 
 
 def _sagas(catalog: Catalog) -> Finding:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from app.broker.topology import saga_topology
-from app.cli import doctor, queues
+from app.cli import doctor, management, queues
 from app.cli.client import Api
+from app.cli.job_checks import Facts
+from app.cli.management import Descriptors
 from app.errors import SchemaMismatch, Unavailable
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from sagas.app_provisioning import APP_PROVISIONING
@@ -78,6 +80,8 @@ class Parts:
     database: FakeDatabase = field(default_factory=FakeDatabase)
     schema_error: Exception | None = None
     drift: list[str] = field(default_factory=list)
+    facts: Facts = field(default_factory=Facts)
+    descriptors: Descriptors | None = None
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
 
 
@@ -107,6 +111,11 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         assert wanted.open_only
         return connection.letters[:limit]
 
+    async def facts(_: FakeDatabase) -> Facts:
+        return found.facts
+
+    monkeypatch.setattr(doctor, "facts", facts)
+    monkeypatch.setattr(management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("app.persistence.schema.check", drift)
     monkeypatch.setattr("app.persistence.dead_letters.page", page)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
@@ -131,7 +140,7 @@ def test_all_is_well(shell: Shell, parts: Parts) -> None:
     assert answer.code == 0
     lines = [line.split()[:2] for line in answer.out.splitlines()]
     assert lines == [
-        ["ok", what] for what in ("settings", "database", "schema", "broker", "sagas", "queues", "git", "API")
+        ["ok", what] for what in ("settings", "database", "schema", "broker", "sagas", "queues", "jobs", "git", "API")
     ]
     assert "looked at: app (as ORCHESTRIX_SAGAS says here)" in answer.out
     assert "geheim" not in answer.out
@@ -197,6 +206,52 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
     assert checks(shell, 0)["dead letters"][0].detail == "evt.gitRepoCreated: 200 or more not-json"
     parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
     assert list(checks(shell, 1)) == ["schema"], "there may be no such table"
+
+
+def room(shell: Shell) -> SimpleNamespace:
+    """What is said of the broker's room for jobs."""
+    items = shell("doctor", "-o", "json").json["checks"]
+    return SimpleNamespace(**next(one for one in items if one["what"] == "jobs" and "max_live is" in one["detail"]))
+
+
+def test_where_the_broker_does_not_tell_its_limits_it_is_said_where_to_look(shell: Shell, parts: Parts) -> None:
+    found = room(shell)
+    assert found.status == "ok"
+    assert "jobs.max_live is 1,000: up to 2,000 queues, 6,000 file descriptors and 230 MB" in found.detail
+    assert "rabbitmq-diagnostics status" in found.detail
+
+
+def test_a_broker_with_too_few_descriptors_for_so_many_jobs(shell: Shell, parts: Parts) -> None:
+    parts.descriptors = Descriptors("rabbit@mq", 1024, 424)
+    parts.facts = Facts(open=50)
+    found = room(shell)
+    assert (found.status, "rabbit@mq uses 424 of 1,024 descriptors" in found.detail) == ("warn", True)
+    assert found.fix.endswith("or set ORCHESTRIX_JOBS__MAX_LIVE to 150 or less"), "those of the 50 are among the used"
+    shell.set(ORCHESTRIX_JOBS__MAX_LIVE="150")
+    assert room(shell).status == "ok"
+
+
+def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = SimpleNamespace(broker_url="amqp://u:geheim@mq/")
+    monkeypatch.setattr("app.cli.devfile.read", lambda folder: here)
+    assert "that of dev has no such limit" in room(shell).detail
+
+
+def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: Shell, parts: Parts) -> None:
+    parts.facts = Facts(open=1000, unbegun={"letters": 2, "reports": 3, "served": 1}, ended=("j-1", "j-2"))
+    parts.broker.counts |= {
+        "orchestrix.job.dispatch.reports": (3, 0),
+        "orchestrix.job.dispatch.served": (1, 1),
+        "orchestrix.job.j-2.logs": (4, 0),
+    }
+    found = {one.detail: one.fix for one in checks(shell, 0)["jobs"]}
+    assert list(found) == [
+        "queue letters: 2 sent and not begun, and no worker reads it",
+        "queue reports: 3 sent and not begun, and no worker reads it",
+        "1,000 are open, and no more than 1,000 may be: others wait",
+        "1 queues of jobs that have ended are still there (of 4 looked at), as orchestrix.job.j-2.logs",
+    ]
+    assert list(found.values())[1] == "orchestrix worker --job-queue reports"
 
 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:

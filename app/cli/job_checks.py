@@ -1,0 +1,108 @@
+"""Has the broker room for the jobs that may be open, does anybody take them, and do their queues go away?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.broker.port import Broker
+from app.broker.topology import dispatch_queue, logs_queue, status_queue
+from app.cli import devfile, management
+from app.cli.finding import OK, WARN, Finding
+
+if TYPE_CHECKING:
+    from app.persistence.engine import Database
+
+QUEUES = 2
+"""Of each job that is open: one for its status, one for its log."""
+DESCRIPTORS = 3
+"""File descriptors that a quorum queue takes on each node that has a copy of it."""
+KILOBYTES = 115
+_SETTLED = 300.0
+"""Seconds after its end at which nothing should be left of a job at the broker, swept twice."""
+_LATELY = timedelta(hours=1)
+_LOOKED_AT = 50
+_LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the database says: how many jobs are open, how many of each queue nobody has begun, which ended lately."""
+
+    open: int = 0
+    unbegun: dict[str, int] = field(default_factory=dict)
+    ended: Sequence[str] = ()
+
+
+async def facts(database: Database) -> Facts:
+    """As they are now. Raises `Unavailable`."""
+    from app.persistence import job_queues, jobs
+
+    after = (database.now() - _LATELY, "")
+    async with database.read() as connection:
+        ended = await jobs.cleared(connection, after, _SETTLED, _LOOKED_AT)
+        return Facts(
+            await jobs.occupied(connection), await job_queues.unbegun(connection), tuple(job_id for _, job_id in ended)
+        )
+
+
+async def examined(known: Facts, broker: Broker, url: str, folder: Path, most: int) -> list[Finding]:
+    """What is to be said of jobs; `most` may be open at a time. Raises `Unavailable`."""
+    found = [*await _unread(known.unbegun, broker), *_crowded(known, most), *await _left_behind(known.ended, broker)]
+    return [await _room(known, url, folder, most), *found]
+
+
+async def _room(known: Facts, url: str, folder: Path, most: int) -> Finding:
+    queues = QUEUES * most
+    need = f"jobs.max_live is {most:,}: up to {queues:,} queues, {DESCRIPTORS * queues:,} file descriptors"
+    need += f" and {KILOBYTES * queues / 1000:,.0f} MB at each node of the broker"
+    dev = devfile.read(folder)
+    if dev is not None and dev.broker_url == url:
+        return Finding(OK, "jobs", f"{need}, if it were a RabbitMQ; that of dev has no such limit")
+    told = await asyncio.to_thread(management.descriptors, url)
+    if told is None:
+        look = "what it has is not told here: look for File Descriptors in `rabbitmq-diagnostics status`"
+        return Finding(OK, "jobs", f"{need}; {look}")
+    return _compared(told, known, most, need)
+
+
+def _compared(told: management.Descriptors, known: Facts, most: int, need: str) -> Finding:
+    """Those that jobs have now are among the used ones."""
+    free = told.total - told.used + DESCRIPTORS * QUEUES * known.open
+    detail = f"{need}; {told.node} uses {told.used:,} of {told.total:,} descriptors"
+    if free >= DESCRIPTORS * QUEUES * most:
+        return Finding(OK, "jobs", detail)
+    fits = max(1, free // (DESCRIPTORS * QUEUES))
+    more = "it will refuse connections, without a word in its log, before as many jobs are open"
+    fix = f"raise the broker's limit (ulimit -n 65536, or LimitNOFILE), or set {_LIVE} to {fits:,} or less"
+    return Finding(WARN, "jobs", f"{detail}: {more}", fix)
+
+
+async def _unread(unbegun: dict[str, int], broker: Broker) -> list[Finding]:
+    found: list[Finding] = []
+    for queue, count in sorted(unbegun.items()):
+        there = await broker.message_count(dispatch_queue(queue))
+        if there is None or there[1] == 0:
+            detail = f"queue {queue}: {count} sent and not begun, and no worker reads it"
+            found.append(Finding(WARN, "jobs", detail, f"orchestrix worker --job-queue {queue}"))
+    return found
+
+
+def _crowded(known: Facts, most: int) -> Iterable[Finding]:
+    if known.open >= most:
+        detail = f"{known.open:,} are open, and no more than {most:,} may be: others wait"
+        yield Finding(WARN, "jobs", detail, f"orchestrix jobs list --state RUNNING, or raise {_LIVE}")
+
+
+async def _left_behind(ended: Sequence[str], broker: Broker) -> list[Finding]:
+    names = [name for job_id in ended for name in (status_queue(job_id), logs_queue(job_id))]
+    left = [name for name in names if await broker.message_count(name) is not None]
+    if not left:
+        return []
+    detail = f"{len(left)} queues of jobs that have ended are still there (of {len(names)} looked at), as {left[0]}"
+    fix = "the leader deletes them within minutes; one that stays: rabbitmqctl delete_queue NAME"
+    return [Finding(WARN, "jobs", detail, fix)]
