@@ -122,7 +122,8 @@ ROUTES: Final = (
         "drainNode",
         drain,
         "Let a node give away its jobs",
-        "It takes no more until it is started anew. Asking again changes nothing.",
+        "It takes no more until it is started anew. Asking again changes nothing. By its id, or by a name that no other"
+        " living node has.",
         tag="cluster",
         answers={200: json_of(NodeBody, "As it is from now on.")},
         problems=("not_found", "bad_parameter", "illegal_transition", "unavailable"),

@@ -19,6 +19,7 @@ from app.cli.parsing import (
     add_urls,
     group,
     leaf,
+    longer,
     seconds,
     uuid,
     whole,
@@ -137,7 +138,7 @@ def _add_deadlines(commands: Any) -> None:
     add_client(listing)
     extend = leaf(actions, "extend", "control:act", "set or extend the deadline of what one waits for")
     until = extend.add_mutually_exclusive_group(required=True)
-    until.add_argument("--by", metavar="TIME", help="so much longer, as 30s, 5m or 2h")
+    until.add_argument("--by", type=longer, metavar="TIME", help="so much longer, as 30s, 5m or 2h")
     until.add_argument("--at", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
     cancel = leaf(actions, "cancel", "control:act", "take the deadline away")
     for command, verb in ((extend, "extend"), (cancel, "withdraw")):
@@ -191,7 +192,7 @@ def _add_cluster(commands: Any) -> None:
     actions = group(commands, "cluster", "the nodes, and who leads")
     add_client(leaf(actions, "status", "cluster:status", "the leader, the nodes, the last hand-overs"))
     drain = leaf(actions, "drain", "cluster:drain", "let a node give away its jobs, and take no more")
-    drain.add_argument("node", metavar="NODE", help="its id, as `cluster status` shows it")
+    drain.add_argument("node", metavar="NODE", help="its id, as `cluster status` shows it, or its name")
     add_client(drain)
 
 

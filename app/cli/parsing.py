@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 Command = Callable[[argparse.Namespace], int]
 
 LIMIT = 1, 200
+_BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
+"""Numbers and times below nothing are no options: whoever gives one is to hear what is wrong with it."""
 EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
 
 
@@ -20,6 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+        self._negative_number_matcher = _BELOW_NOTHING
 
     def error(self, message: str) -> NoReturn:
         from app.errors import Invalid
@@ -91,6 +94,15 @@ def uuid(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text.lower(), re.ASCII):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no such id: the command `list` shows them")
     return text.lower()
+
+
+def longer(text: str) -> str:
+    """`text`, if it may say how much longer; the API reads it."""
+    if text.startswith("-"):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} would make it shorter: write how much longer, as 30s, 5m or 2h, or when it ends with --at"
+        )
+    return text
 
 
 def seconds(text: str) -> float:

@@ -24,17 +24,30 @@ class Drainer:
         self._database, self._broker = database, broker
 
     async def drain(self, node_id: str) -> Node:
-        """The node from now on. Raises `NotFound`, `Conflict` for one that has ended, and `Unavailable`."""
+        """The node from now on; instead of its id its name will do, where one that lives has it.
+
+        Raises `NotFound`, `Conflict` for one that has ended and for the name of several, and `Unavailable`.
+        """
         node = await self._database.run(lambda tx: self._write(tx, node_id))
-        poke = Outgoing("", node_queue(node_id), dump({"kind": KIND}), clock.uuid7(), type="node.poke")
+        poke = Outgoing("", node_queue(node.id), dump({"kind": KIND}), clock.uuid7(), type="node.poke")
         await self._broker.publish([poke], timeout=POKE)
         return node
 
     @staticmethod
     async def _write(tx: Transaction, node_id: str) -> Node:
-        node = await nodes.drain(tx, node_id)
-        if node is None:
-            raise NotFound(f"there is no node {node_id[:100]!r}")
+        node = await nodes.drain(tx, node_id) or await nodes.drain(tx, await _called(tx, node_id))
+        assert node is not None, "it was read in this transaction"
         if node.state not in LIVE:
             raise Conflict(f"node {node_id} has ended: {node.state.value}")
         return node
+
+
+async def _called(tx: Transaction, name: str) -> str:
+    """The id of the one node of that name."""
+    found = await nodes.living_called(tx, name)
+    if not found:
+        raise NotFound(f"there is no node {name[:100]!r}: `orchestrix cluster status` shows the ids")
+    if len(found) > 1:
+        ids = ", ".join(node.id for node in found[:10])
+        raise Conflict(f"{len(found)} nodes are called {name}, so name one by its id: {ids}")
+    return found[0].id

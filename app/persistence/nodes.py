@@ -80,6 +80,12 @@ async def drain(tx: Transaction, node_id: str) -> Node | None:
     return await get(tx, node_id)
 
 
+async def living_called(connection: Connection, name: str) -> list[Node]:
+    """Those that live and have that name, by id."""
+    query = select(nodes).where(nodes.c.name == name, nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)
+    return [_node(row) for row in await connection.execute(query)]
+
+
 async def get(connection: Connection, node_id: str) -> Node | None:
     """One node."""
     found = (await connection.execute(select(nodes).where(nodes.c.id == node_id))).first()
@@ -96,7 +102,7 @@ async def leave(tx: Transaction, node_id: str) -> bool:
 async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: datetime) -> bool:
     """The node is dead, unless it has beaten since `beat_at`; False then. Raises `Deposed` and `Contention`."""
     silent = update(nodes).where(nodes.c.id == node_id, nodes.c.beat_at == beat_at, nodes.c.state.in_(_LIVE))
-    values = {"state": NodeState.DEAD.value, "ended_at": tx.dialect.clock(tx.now())}
+    values = {"state": NodeState.DEAD.value, "job_count": 0, "ended_at": tx.dialect.clock(tx.now())}
     declared = (await tx.execute(silent.values(values))).rowcount == 1
     await leases.check(tx, fence)
     return declared

@@ -69,7 +69,10 @@ def _handlers(settings: Settings, database: Database, catalog: Catalog, queues: 
     known = list(dict.fromkeys([*built_in, *users]))
     for queue in queues:
         if queue not in known:
-            raise ConfigError(f"this worker has no handler for {queue}; it has {', '.join(known)}")
+            raise ConfigError(
+                f"this worker has no handler for {queue}; it has {', '.join(known)}: "
+                "name the module that has it in ORCHESTRIX_WORKERS"
+            )
     table = HandlerTable()
     for command in dict.fromkeys(queues or known):
         if command in users and command in built_in:

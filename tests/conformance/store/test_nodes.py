@@ -87,13 +87,14 @@ async def test_it_is_known_how_long_a_node_has_been_silent(database: Database) -
 async def test_who_was_declared_dead_beats_in_vain(database: Database) -> None:
     fence = await leader(database)
     await join(database, "a-1")
+    await beat(database, "a-1", jobs=3)
     assert await declare(database, fence, (await living(database))["a-1"])
     assert await living(database) == {}
     assert not await beat(database, "a-1")
     assert not await join(database, "a-1")
     assert not await database.run(lambda tx: nodes.leave(tx, "a-1"))
     (node,) = await listed(database)
-    assert node.state is NodeState.DEAD
+    assert (node.state, node.job_count) == (NodeState.DEAD, 0), "others have its jobs"
     assert node.ended_at is not None
 
 

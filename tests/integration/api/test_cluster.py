@@ -91,6 +91,19 @@ async def test_nodes_with_their_states_and_loads(world: World) -> None:
     assert (second["state"], second["isLeader"], second["jobCount"]) == ("DRAINING", False, 12)
 
 
+async def test_a_node_is_drained_by_its_name_too_where_only_one_has_it(world: World) -> None:
+    for node, name in (("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("b-2", "b")):
+        await world.database.run(lambda tx, node=node, name=name: nodes.join(tx, node, name, []))  # type: ignore[misc]
+    await world.database.run(lambda tx: nodes.leave(tx, "b-1"))
+    answer = await world.client.post("/cluster/nodes/b/drain")
+    assert (answer.status_code, answer.json()["id"], answer.json()["state"]) == (200, "b-2", "DRAINING")
+    twice = problem(await world.client.post("/cluster/nodes/a/drain"), 409, "illegal_transition")
+    assert twice["detail"] == "2 nodes are called a, so name one by its id: a-1, a-2."
+    unknown = problem(await world.client.post("/cluster/nodes/c/drain"), 404, "not_found")
+    assert "`orchestrix cluster status` shows the ids" in unknown["detail"]
+    assert [one["state"] for one in (await asked(world))["nodes"]] == ["ALIVE", "ALIVE", "DRAINING", "LEFT"]
+
+
 async def test_workers_as_they_said_themselves(world: World) -> None:
     await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
     (worker,) = (await asked(world))["workers"]

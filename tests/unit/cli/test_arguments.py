@@ -158,3 +158,15 @@ def test_version(shell: Shell) -> None:
     answer = shell("--version")
     assert answer.code == 0
     assert answer.out.startswith("orchestrix ")
+
+
+@pytest.mark.parametrize("words", [("--by", "-5m"), ("--by=-5m",), ("--by", "-0.5h")])
+def test_no_deadline_is_made_shorter_by_what_makes_it_longer(shell: Shell, words: tuple[str, ...]) -> None:
+    answer = shell("deadlines", "extend", "1", *words)
+    assert answer.code == 2
+    assert "would make it shorter: write how much longer, as 30s, 5m or 2h, or when it ends with --at" in answer.err
+
+
+def test_a_number_below_nothing_is_no_option(shell: Shell) -> None:
+    assert "'-3' is no whole number from 1 to 200" in shell("apps", "list", "--limit", "-3").err
+    assert "unrecognized arguments: -z" in shell("apps", "list", "-z").err

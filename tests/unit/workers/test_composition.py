@@ -63,8 +63,9 @@ def test_a_worker_serves_the_chosen_queues() -> None:
 
 
 def test_an_unknown_queue_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.createGitRepo, cmd\.del"):
+    with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.createGitRepo, cmd\.del") as refused:
         made(["cmd.x"])
+    assert str(refused.value).endswith(": name the module that has it in ORCHESTRIX_WORKERS")
 
 
 def test_git_is_needed_only_where_repositories_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
