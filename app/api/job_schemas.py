@@ -91,7 +91,7 @@ class NewJob(BaseModel):
     handler: Name = Field(description="Which of their functions.")
     payload: Any = Field(default_factory=dict, description="What the function gets.")
     timeout: Span | None = Field(
-        None, description="The time that each attempt has to be begun, and then to be done; without it, any time."
+        None, description="The time that each attempt has to be begun, and then again to be done; without it, any time."
     )
     retries: int = Field(0, ge=0, le=MOST_RETRIES, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")

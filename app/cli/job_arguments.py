@@ -37,7 +37,9 @@ def _add_submit(actions: Any) -> None:
     command.add_argument("queue", metavar="QUEUE", help="whose workers do it")
     command.add_argument("handler", metavar="HANDLER", help="which of their functions")
     command.add_argument("--payload", metavar="JSON", help="what the function gets: an object")
-    command.add_argument("--timeout", metavar="TIME", help="how long an attempt may take, as 30s, 5m or 2h")
+    command.add_argument(
+        "--timeout", metavar="TIME", help="how long an attempt may wait for a worker, and then take, as 30s, 5m or 2h"
+    )
     command.add_argument(
         "--retries", type=whole(*_RETRIES), metavar="N", help="how many attempts may follow a failed one"
     )

@@ -62,7 +62,7 @@ async def _room(known: Facts, url: str, folder: Path, most: int) -> Finding:
     need += f" and {KILOBYTES * queues / 1000:,.0f} MB at each node of the broker"
     dev = devfile.read(folder)
     if dev is not None and dev.broker_url == url:
-        return Finding(OK, "jobs", f"{need}, if it were a RabbitMQ; that of dev has no such limit")
+        return Finding(OK, "jobs", f"jobs.max_live is {most:,}, which the embedded broker has room for")
     told = await asyncio.to_thread(management.descriptors, url)
     if told is None:
         look = "what it has is not told here: look for File Descriptors in `rabbitmq-diagnostics status`"

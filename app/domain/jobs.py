@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from app.domain.job_pauses import pause, wished
 from app.errors import Conflict
-from sagas.engine.definition import RetryPolicy
 
 PENDING: Final = "PENDING"
 DISPATCHED: Final = "DISPATCHED"
@@ -37,10 +37,6 @@ WORKER_STOPPED: Final = "WorkerStopped"
 """The type of an error that says that the worker ended before the attempt, which is nobody's failure."""
 
 MOST_RETRIES: Final = 1000
-_LONGEST_WAIT_MS: Final = 2**40
-_AT_ONCE: Final = 3
-"""So many attempts that do not count are followed at once by others; a worker that loses more is not to be trusted."""
-_BACKOFF: Final = RetryPolicy(attempts=MOST_RETRIES)
 _HEARING: Final = timedelta(seconds=5)
 
 
@@ -343,15 +339,8 @@ def _failure(status: Status) -> Ending:
         counts=not (retryable and error.get("type") == WORKER_STOPPED),
         last_log_seq=status.last_log_seq,
         answered=True,
-        after=_wish(error.get("retryAfterMs")),
+        after=wished(error.get("retryAfterMs")),
     )
-
-
-def _wish(milliseconds: object) -> timedelta | None:
-    """How long the next attempt is to wait; None for what is no such wish."""
-    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or milliseconds < 0:
-        return None
-    return timedelta(milliseconds=min(milliseconds, _LONGEST_WAIT_MS))
 
 
 def _verdict(ending: Ending) -> str:
@@ -359,15 +348,10 @@ def _verdict(ending: Ending) -> str:
 
 
 def _waiting(job: Job, ending: Ending, now: datetime, chance: float) -> Job:
-    wait = _wait(job, ending, chance) if ending.after is None else ending.after
+    wait = ending.after
+    if wait is None:
+        wait = pause(job.attempt, job.tries, counts=ending.counts, chance=chance)
     return replace(_changed(job, now), state=PENDING, wake_at=now + wait, worker_id=None, worker_beat_at=None)
-
-
-def _wait(job: Job, ending: Ending, chance: float) -> timedelta:
-    if ending.counts:
-        return _BACKOFF.wait(max(job.tries, 1), chance)
-    lost = job.attempt - job.tries - _AT_ONCE
-    return _BACKOFF.wait(lost, chance) if lost > 0 else timedelta(0)
 
 
 def _finished(job: Job, state: str, now: datetime, of_attempt: str | None = None) -> Moved:

@@ -23,6 +23,8 @@ from app.persistence.outbox import OutboxRow
 
 JOBS: Final = "(jobs)"
 """What stands for the saga of rows that jobs owe. Each is alone: none waits for another."""
+_DRAWN: Final = 2**62 - 1
+"""The bits of an id that chance has drawn: the others can be those of its neighbour."""
 
 
 def dispatch(job: Job, now: datetime) -> OutboxRow:
@@ -68,7 +70,7 @@ def _row(id: str, type: str, queue: str, body: bytes, job: Job, brings: Topology
     return OutboxRow(
         id=id,
         saga=JOBS,
-        instance_id=int(id.replace("-", ""), 16) >> 65,
+        instance_id=int(id.replace("-", ""), 16) & _DRAWN,
         version=0,
         n=0,
         exchange="",

@@ -234,7 +234,7 @@ def test_a_broker_with_too_few_descriptors_for_so_many_jobs(shell: Shell, parts:
 def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     here = SimpleNamespace(broker_url="amqp://u:geheim@mq/")
     monkeypatch.setattr("app.cli.devfile.read", lambda folder: here)
-    assert "that of dev has no such limit" in room(shell).detail
+    assert "which the embedded broker has room for" in room(shell).detail
 
 
 def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: Shell, parts: Parts) -> None:
