@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from app.api.names import Name
 from app.api.problems import Problem, invalid_body, pointer
+from sagas.engine.defaults import begun
 from sagas.engine.definition import BadData, Saga
 from sagas.engine.messages import MAX_NESTING, Unreadable, load, storable
 
@@ -92,9 +93,9 @@ def parsed(model: type[M], fields: dict[str, Any]) -> M:
 
 
 def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
-    """`data` if the saga's model accepts it; raises `Problem` 422 otherwise."""
+    """What the saga begins with, if its model accepts `data`; raises `Problem` 422 otherwise."""
     try:
-        return saga.check(data)
+        return begun(saga, data)
     except BadData as refused:
         raise bad_data(refused, "data") from None
 

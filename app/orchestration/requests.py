@@ -27,7 +27,7 @@ __all__ = [
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: with them Python 3.11 cannot call it by an alias that says which R
 class Keyed(Generic[R]):
     """A client's key. `render` makes the answer that is stored in the transaction which does what was asked."""
 

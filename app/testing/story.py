@@ -25,6 +25,7 @@ from app.testing.spans import Span, is_span, seconds_of
 from app.testing.stage import Plot, Stage, StoryError
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog
+from sagas.engine.defaults import begun
 from sagas.engine.definition import Saga
 
 Act: TypeAlias = Callable[[Stage], object]
@@ -49,7 +50,7 @@ def given(
     chance decides, such as the jitter of retries: the same seed, the same story. Raises `ConfigError` for handlers that
     do not fit the saga, and `BadData` for data that it refuses.
     """
-    return Story(Plot(saga, repertoire(handlers, saga), saga.check(data or {}), key, seed, {}))
+    return Story(Plot(saga, repertoire(handlers, saga), begun(saga, data or {}), key, seed, {}))
 
 
 class Story:
