@@ -14,6 +14,7 @@ from app.cli.parsing import (
     Parser,
     add_client,
     add_database_url,
+    add_key,
     add_output,
     add_reason,
     add_urls,
@@ -152,6 +153,7 @@ def _add_redispatch(commands: Any) -> None:
     command.add_argument("ids", nargs="*", type=whole(*_ID), metavar="ID", help="only these of --saga")
     command.add_argument("--saga", metavar="SAGA", help="only of this saga (all)")
     add_reason(command)
+    add_key(command)
     add_client(command)
 
 
@@ -177,6 +179,7 @@ def _add_dead_letters(commands: Any) -> None:
         command.add_argument("id", type=uuid, metavar="ID", help="as `dlq list` shows it")
     for command in (edit, redrive, drop):
         add_reason(command)
+        add_key(command)
     for command in (listing, show, edit, redrive, drop):
         add_client(command)
 
@@ -251,11 +254,7 @@ def _add_verb(command: argparse.ArgumentParser) -> None:
     add_reason(command)
     command.add_argument("--dry-run", action="store_true", help="only tell what would happen")
     command.add_argument("--if-version", type=whole(*_VERSION), metavar="N", help="only if it is still at this version")
-    command.add_argument(
-        "--idempotency-key",
-        metavar="KEY",
-        help="asking again with the same key does nothing more, but gives the same answer (a fresh one)",
-    )
+    add_key(command)
     add_client(command)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from app import clock
 from app.cli import exits, output
 from app.cli.sagas import show_instance
-from app.cli.target import api_of, json_object, key_header, path_of, reason_of
-from app.errors import Invalid, OutcomeUnknown
+from app.cli.target import api_of, json_object, keyed, path_of, reason_of
+from app.errors import Invalid
 
 _CALLS = {"edit": ("PATCH", ""), "extend": ("PATCH", "/deadline"), "withdraw": ("DELETE", "/deadline")}
 """Method and end of the path, where they are not `POST` and the verb."""
@@ -34,15 +31,12 @@ def act(arguments: argparse.Namespace) -> int:
     method, suffix = _CALLS.get(arguments.verb, ("POST", f"/{arguments.verb}"))
     body = _body(arguments)
     headers = {} if arguments.if_version is None else {"If-Match": f'"{arguments.if_version}"'}
-    path = path_of(arguments, arguments.id) + suffix
-    key = clock.uuid7() if arguments.idempotency_key is None else arguments.idempotency_key
-    headers |= key_header(key)
-    api = api_of(arguments)
-    if arguments.dry_run:
-        _show_preview(arguments, api.send(method, path, body, headers, {"dryRun": "true"}))
-        return exits.OK
-    with _repeatable(key):
-        done = api.instance_of(api.send(method, path, body, headers))
+    path, api = path_of(arguments, arguments.id) + suffix, api_of(arguments)
+    with keyed(arguments) as key:
+        if arguments.dry_run:
+            _show_preview(arguments, api.send(method, path, body, headers | key, {"dryRun": "true"}))
+            return exits.OK
+        done = api.instance_of(api.send(method, path, body, headers | key))
     show_instance(arguments, done)
     return exits.OK
 
@@ -67,22 +61,13 @@ def redispatch(arguments: argparse.Namespace) -> int:
     body: dict[str, Any] = {"reason": reason_of(arguments)}
     body |= {"saga": arguments.saga} if arguments.saga is not None else {}
     body |= {"ids": arguments.ids} if arguments.ids else {}
-    found = api_of(arguments).send("POST", "/redispatch", body)
+    with keyed(arguments) as key:
+        found = api_of(arguments).send("POST", "/redispatch", body, key)
     if arguments.output == "json":
         output.print_json(found)
     else:
         print(f"commands that are sent again: {output.cell(found.get('redispatched'))}")
     return exits.OK
-
-
-@contextmanager
-def _repeatable(key: str) -> Iterator[None]:
-    """Tells with which key the command can be given again, where nobody knows what became of it."""
-    try:
-        yield
-    except OutcomeUnknown as lost:
-        told = f"{lost}; the same command with --idempotency-key {key} does it at most once"
-        raise OutcomeUnknown(told) from lost
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import exits, output
-from app.cli.target import api_of, json_object, reason_of
+from app.cli.target import api_of, json_object, keyed, reason_of
 from app.errors import Invalid
 
 _PATH = "/dead-letters"
@@ -40,7 +40,7 @@ def edit(arguments: argparse.Namespace) -> int:
     """`dlq edit`: puts another body in the place of its own."""
     text, flag = (arguments.body, "--body") if arguments.body is not None else (_read(arguments.file), "--file")
     body = {"body": json_object(text, flag), "reason": reason_of(arguments)}
-    return _shown(arguments, api_of(arguments).send("PATCH", f"{_PATH}/{arguments.id}", body))
+    return _shown(arguments, _sent(arguments, "PATCH", f"/{arguments.id}", body))
 
 
 def redrive(arguments: argparse.Namespace) -> int:
@@ -49,18 +49,21 @@ def redrive(arguments: argparse.Namespace) -> int:
     if arguments.id is not None:
         if chosen or arguments.all or arguments.dry_run:
             raise Invalid("an id names one dead letter: leave out the filters, --all and --dry-run")
-        path = f"{_PATH}/{arguments.id}/redrive"
-        return _shown(arguments, api_of(arguments).send("POST", path, {"reason": reason_of(arguments)}))
+        return _shown(arguments, _sent(arguments, "POST", f"/{arguments.id}/redrive", {"reason": reason_of(arguments)}))
     if not chosen and not arguments.all:
         raise Invalid("which ones? give an id, or --queue, --saga, --app or --died-of, or --all")
     body = {"filter": chosen, "reason": reason_of(arguments), "dryRun": arguments.dry_run}
-    return _told(arguments, api_of(arguments).send("POST", f"{_PATH}/redrive", body))
+    return _told(arguments, _sent(arguments, "POST", "/redrive", body))
 
 
 def drop(arguments: argparse.Namespace) -> int:
     """`dlq drop`: forgets one."""
-    path = f"{_PATH}/{arguments.id}"
-    return _shown(arguments, api_of(arguments).send("DELETE", path, {"reason": reason_of(arguments)}))
+    return _shown(arguments, _sent(arguments, "DELETE", f"/{arguments.id}", {"reason": reason_of(arguments)}))
+
+
+def _sent(arguments: argparse.Namespace, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    with keyed(arguments) as key:
+        return api_of(arguments).send(method, f"{_PATH}{path}", body, key)
 
 
 def _shown(arguments: argparse.Namespace, letter: dict[str, Any]) -> int:

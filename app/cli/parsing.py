@@ -34,6 +34,14 @@ def add_reason(command: argparse.ArgumentParser) -> None:
     command.add_argument("--reason", metavar="TEXT", help="why (by hand, and who you are here)")
 
 
+def add_key(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="asking again with the same key does nothing more, but gives the same answer (a fresh one)",
+    )
+
+
 def add_client(command: argparse.ArgumentParser) -> None:
     command.add_argument("--api", metavar="URL", help="the API (ORCHESTRIX_API_URL, else the dev of this folder)")
     command.add_argument(

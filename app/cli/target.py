@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
+from app import clock
 from app.cli import places
 from app.cli.client import Api
 from app.cli.settings import load
-from app.errors import Invalid
+from app.errors import Invalid, OutcomeUnknown
 
 APP = "app"
 
@@ -51,6 +54,21 @@ def key_header(key: str) -> dict[str, str]:
     if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):
         raise Invalid("--idempotency-key takes 1 to 255 visible ASCII characters")
     return {"Idempotency-Key": key}
+
+
+@contextmanager
+def keyed(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """The header with the command's key: the one that the user gives, else one of its own.
+
+    Where nobody knows what became of the request, the error tells with which key it can be given again.
+    """
+    key = clock.uuid7() if arguments.idempotency_key is None else arguments.idempotency_key
+    headers = key_header(key)
+    try:
+        yield headers
+    except OutcomeUnknown as lost:
+        told = f"{lost}; the same command with --idempotency-key {key} does it at most once"
+        raise OutcomeUnknown(told) from lost
 
 
 def reason_of(arguments: argparse.Namespace) -> str:

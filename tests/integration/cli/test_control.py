@@ -247,6 +247,7 @@ def test_a_server_that_is_none_of_ours_is_recognised(api: FakeApi, shell: Shell,
     assert "not like an Orchestrix API" in answer.err
 
 
+LETTER = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
 UNCLEAR = [
     Reply(cut=True),
     Reply(502, b"<html>"),
@@ -276,6 +277,11 @@ def test_a_lost_answer_is_not_called_a_failure_and_can_be_asked_for_again(
         ("apps skip 42", "POST", "/apps/42/skip"),
         ("apps edit 42 --data {}", "PATCH", "/apps/42"),
         ("deadlines cancel 42", "DELETE", "/apps/42/deadline"),
+        ("redispatch", "POST", "/redispatch"),
+        (f"dlq drop {LETTER}", "DELETE", f"/dead-letters/{LETTER}"),
+        (f"dlq edit {LETTER} --body {{}}", "PATCH", f"/dead-letters/{LETTER}"),
+        (f"dlq redrive {LETTER}", "POST", f"/dead-letters/{LETTER}/redrive"),
+        ("dlq redrive --all", "POST", "/dead-letters/redrive"),
     ],
 )
 def test_each_command_has_a_key_of_its_own(api: FakeApi, shell: Shell, words: str, method: str, path: str) -> None:
@@ -283,6 +289,18 @@ def test_each_command_has_a_key_of_its_own(api: FakeApi, shell: Shell, words: st
     assert [shell(*words.split()).code for _ in range(2)] == [0, 0]
     one, two = (request.headers["Idempotency-Key"] for request in api.requests)
     assert one != two
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "path"),
+    [("redispatch", "POST", "/redispatch"), (f"dlq drop {LETTER}", "DELETE", f"/dead-letters/{LETTER}")],
+)
+def test_others_can_be_asked_for_again_too(api: FakeApi, shell: Shell, words: str, method: str, path: str) -> None:
+    api.on(method, path, Reply(cut=True), Reply(body={"redispatched": 1}))
+    answer = shell(*words.split())
+    [key] = re.findall(r"the same command with --idempotency-key (\S+) does it at most once", answer.err)
+    assert shell(*words.split(), "--idempotency-key", key).code == 0
+    assert [request.headers["Idempotency-Key"] for request in api.requests] == [key, key]
 
 
 def test_what_is_clear_has_no_key_to_repeat(api: FakeApi, shell: Shell) -> None:
