@@ -20,6 +20,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
+from tests.tally import Tally
 
 _SOAKING = os.environ.get("ORCHESTRIX_SOAK") == "1"
 
@@ -30,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ledger(config), "ledger")
+    config.pluginmanager.register(Tally(), "tally")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
 from sagas.engine.definition import COMPENSATING, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
+from tests import tally
 from tests.taps import COMMANDS, EVENTS, Seen
 
 GOOD_PATH = [
@@ -133,6 +134,7 @@ class Ledger:
 
     def check(self, answered: Iterable[str], *, saga: Saga = APP_PROVISIONING, ended: bool = True) -> None:
         """I1 to I4. `answered` are the names whose start was answered with success."""
+        tally.saw("sagas", len(self.apps), part=saga.name)
         count = Counter(app.name for app in self.apps)
         for name in answered:
             assert count[name] == 1, f"I1: {name} has {count[name]} rows"

@@ -24,6 +24,7 @@ from app import clock
 from app.persistence import schema
 from app.testing.virtual_time import Stalled, VirtualLoop, VirtualSource, elapse
 from sagas.engine.definition import Saga
+from tests import tally
 from tests.simulation.nemesis import DURATION, Nemesis
 from tests.simulation.system import Client, Ears, NodeMember, Operator, WorkerMember, World
 from tests.simulation.witness import TRIGGER
@@ -85,6 +86,7 @@ class Simulation:
                 for file in self._folder.glob(f"{seed}.db*"):
                     file.unlink()
         witness = world.witness
+        tally.saw("sagas", witness.judged, part=seed)
         return Outcome(seed, witness.wrong, witness.trace, plan, loop.time() - 1000.0)
 
     async def _world(self, seed: int, loop: VirtualLoop) -> World:

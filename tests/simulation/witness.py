@@ -42,6 +42,8 @@ class Witness:
         self.effects: dict[str, tuple[Mapping[str, Any], int]] = {}
         self.tombstones: defaultdict[str, int] = defaultdict(int)
         self.runs: defaultdict[str, int] = defaultdict(int)
+        self.judged = 0
+        """How many sagas `judge` has looked at."""
         self.last_thaw = 0.0
         self.is_over = False
         self._catalog = catalog
@@ -192,6 +194,7 @@ class Witness:
         for saga in sagas:
             for row in self._rows(saga.name):
                 self._judge_row(saga, row)
+                self.judged += 1
         for (saga_name, key), number in sorted(self.answered.items()):
             found = self._named(saga_name, key)
             if found != [number]:
