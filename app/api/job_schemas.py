@@ -44,6 +44,9 @@ JOB: Final[dict[str, Any]] = {
     "finishedAt": None,
     "scheduleId": None,
     "dueAt": None,
+    "saga": None,
+    "sagaId": None,
+    "step": None,
     "waitsFor": None,
 }
 LOG: Final = {
@@ -140,6 +143,9 @@ class JobSummary(BaseModel):
     finishedAt: datetime | None
     scheduleId: UUID | None
     dueAt: datetime | None
+    saga: str | None = Field(description="The saga that it is a step of.")
+    sagaId: int | None
+    step: str | None
 
 
 class AttemptBody(BaseModel):

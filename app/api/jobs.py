@@ -16,7 +16,7 @@ from app.api.headers import CORRELATION, correlation_id, matches, trace_context
 from app.api.idempotency import REPLAYED, RETRY_SOON, mark_of
 from app.api.job_schemas import JobBody, JobPage, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
-from app.api.parameters import Parameter
+from app.api.parameters import Parameter, Query
 from app.api.problems import Problem, bad_parameter
 from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
@@ -39,6 +39,8 @@ FILTERS: Final = (
     Parameter("queue", "Only those for the workers of this queue."),
     Parameter("createdBy", "Only what this person asked for."),
     Parameter("scheduleId", "Only what came of this schedule."),
+    Parameter("sagaId", "Only the jobs that are, or were, steps of this instance of a saga."),
+    Parameter("saga", "The name of that saga: `app` if it is left out."),
 )
 
 
@@ -79,6 +81,7 @@ async def list_jobs(call: Call) -> Response:
         queue=query.text("queue"),
         created_by=query.text("createdBy"),
         schedule_id=query.text("scheduleId"),
+        step_of=_step_of(query),
     )
     limit, after = query.limit(DEFAULT_LIMIT), _after(query.text("cursor"))
     async with call.context.database.read() as connection:
@@ -86,6 +89,13 @@ async def list_jobs(call: Call) -> Response:
     last = found[limit - 1] if len(found) > limit else None
     cursor = cursors.encode(ORDER, f"{last.created_at.isoformat()} {last.id}", 0) if last else None
     return page_response(call, [summary(job) for job in found[:limit]], cursor)
+
+
+def _step_of(query: Query) -> tuple[str, int] | None:
+    saga, id = query.text("saga"), query.number("sagaId", 1)
+    if saga is not None and id is None:
+        raise bad_parameter("saga", "needs a sagaId beside it.")
+    return None if id is None else (saga or "app", id)
 
 
 async def show(call: Call) -> Response:
@@ -141,6 +151,9 @@ def summary(job: Job) -> dict[str, Any]:
         "finishedAt": perhaps(job.finished_at),
         "scheduleId": job.schedule_id,
         "dueAt": perhaps(job.due_at),
+        "saga": job.saga,
+        "sagaId": job.instance_id,
+        "step": job.step,
     }
 
 

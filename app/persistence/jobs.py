@@ -28,6 +28,7 @@ from app.errors import Conflict
 from .columns import UtcTime
 from .dialects import BulkInsert, BulkUpdate
 from .engine import Connection, Transaction
+from .job_filter import Filter, conditions
 from .tables import broker_incarnation, job_attempts, jobs, nodes
 
 __all__ = [
@@ -74,16 +75,6 @@ _NEW_ATTEMPT: Final = BulkInsert(job_attempts, _ATTEMPT, key=("history_id",))
 _values: Final = attrgetter(*_FIELDS)
 _moved: Final = attrgetter(*_MOVING)
 _attempt_values: Final = attrgetter(*_ATTEMPT)
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """What the jobs of a list have in common; no field set means all."""
-
-    states: Sequence[str] = ()
-    queue: str | None = None
-    created_by: str | None = None
-    schedule_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +146,7 @@ async def histories(connection: Connection, history_ids: Iterable[str]) -> dict[
 async def page(connection: Connection, wanted: Filter, limit: int, after: After | None = None) -> list[Job]:
     """Up to `limit` jobs that fit, the newest first; `after` is `created_at` and `id` of the last one seen."""
     table = jobs.c
-    query = _select(whole=False).where(*_conditions(wanted))
+    query = _select(whole=False).where(*conditions(wanted))
     if after is not None:
         at, id = after
         query = query.where(table.created_at <= at, or_(table.created_at < at, table.id < id))
@@ -350,15 +341,6 @@ def _attempt_update() -> Any:
     change = update(job_attempts).where(job_attempts.c.history_id == bindparam("new_history_id"))
     changing = [name for name in _ATTEMPT if name not in ("history_id", "job_id", "attempt", "dispatched_at")]
     return change.values({name: bindparam(f"new_{name}") for name in changing})
-
-
-def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
-    table = jobs.c
-    same = {table.queue: wanted.queue, table.created_by: wanted.created_by, table.schedule_id: wanted.schedule_id}
-    found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
-    if wanted.states:
-        found.append(table.state.in_(sorted(set(wanted.states))))
-    return found
 
 
 def _oldest(query: Select[Any], limit: int) -> Select[Any]:

@@ -44,8 +44,9 @@ async def ended(api: httpx.AsyncClient, version: str) -> tuple[dict[str, Any], l
 
 async def job_of(api: httpx.AsyncClient, saga: dict[str, Any]) -> dict[str, Any]:
     """The job of a release."""
-    found = (await api.get("/jobs")).json()["items"]
-    [mine] = [one for one in found if one["correlationId"] == saga["correlationId"]]
+    [mine] = (await api.get("/jobs", params={"saga": "release", "sagaId": saga["id"]})).json()["items"]
+    assert (mine["saga"], mine["sagaId"], mine["step"]) == ("release", saga["id"], "build")
+    assert mine["correlationId"] == saga["correlationId"]
     return dict(mine)
 
 

@@ -213,7 +213,7 @@ async def test_the_list_is_paged_and_filtered(world: World) -> None:
     assert [item["id"] for item in ended] == [ids[0]]
 
 
-@pytest.mark.parametrize("query", ["state=BORED", "limit=201", "cursor=x", "sort=id", "queue="])
+@pytest.mark.parametrize("query", ["saga=release", "state=BORED", "limit=201", "cursor=x", "sort=id", "queue="])
 async def test_a_wrong_parameter_is_400(world: World, query: str) -> None:
     problem(await world.client.get(f"/jobs?{query}"), 400, "bad_parameter")
 

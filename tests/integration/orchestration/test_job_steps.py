@@ -179,6 +179,21 @@ async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
     assert len(yard.broker.published) == 1, "no message leaves for a job"
 
 
+async def test_the_jobs_of_one_saga_are_found(yard: Yard) -> None:
+    first, other = await yard.building("one"), await yard.building("other")
+    await yard.asks(first, Verb.PAUSE)
+    await yard.control.act(Action("release", first.id, Ask(Verb.EDIT, "ada", "because", patch={"of": 2})))
+    await yard.asks(first, Verb.RESUME)
+    again = await yard.now(first)
+    async with yard.database.read() as connection:
+        found = await jobs.page(connection, Filter(step_of=("release", first.id)), 10)
+        others = await jobs.page(connection, Filter(step_of=("release", other.id)), 10)
+        none = await jobs.page(connection, Filter(step_of=("app", first.id)), 10)
+    states = [(job.id, job.state) for job in found]
+    assert states == [(again.command_id, PENDING), (first.command_id, CANCELLED)], "other data, another job"
+    assert ([job.id for job in others], none) == ([other.command_id], [])
+
+
 async def test_a_saga_can_begin_with_a_job(yard: Yard) -> None:
     saga = await yard.begin("one", saga="batch")
     [job] = await yard.all_jobs()
