@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# What to hand on: make test ARGS="tests/unit -k saga", make bench ARGS=--quick
+# What to hand on: make test ARGS="tests/unit -k saga", make bench ARGS=--quick, make bench ARGS="--only cluster"
 ARGS ?=
 
 .PHONY: help install dev services test check fmt bench soak requirements
@@ -14,7 +14,7 @@ help:
 	@echo 'make check         lint, format, types, import rules, size budget'
 	@echo 'make fmt           format the code'
 	@echo 'make services      find or install the servers that the tests need'
-	@echo 'make bench         how fast it is, beside DBOS and Celery; ten minutes on a machine that does nothing else'
+	@echo 'make bench         how fast it is, beside DBOS and Celery; 15 minutes on a machine that does nothing else'
 	@echo 'make soak          the long variants of the tests that have one'
 	@echo 'make requirements  rows of the specification that no passing test names'
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Final
 
-from tests.bench import bars, report, rivals
-from tests.bench.cases import FULL, QUICK, measure
+from tests.bench import bars, cases, cluster, report, rivals
+from tests.bench.cases import Findings
 from tests.bench.control import ChildDied
 from tests.bench.measure import load
 from tests.bench.product import ROOT, WrongResult
@@ -16,16 +17,33 @@ from tests.bench.servers import Servers, servers
 RESULTS: Final = ROOT / "build" / "bench.json"
 
 
+def _sagas(started: Servers, quick: bool, found: Findings) -> None:
+    cases.measure(started, cases.QUICK if quick else cases.FULL, found)
+
+
+def _cluster(started: Servers, quick: bool, found: Findings) -> None:
+    cluster.measure(started, cluster.QUICK if quick else cluster.FULL, found)
+
+
+PARTS: Final[dict[str, Callable[[Servers, bool, Findings], None]]] = {"sagas": _sagas, "cluster": _cluster}
+"""What can be measured alone, in the order of a run."""
+
+
 def main() -> int:
     """The exit code: 0 if every bar is reached, 1 if not (or a saga was lost), 2 if this machine was not fit."""
     asked = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     asked.add_argument("--quick", action="store_true", help="small numbers: shows that it works, proves nothing")
-    quick = asked.parse_args().quick
-    rivals.install()
+    asked.add_argument("--only", choices=PARTS, help="one part alone")
+    options = asked.parse_args()
+    parts = [options.only] if options.only else list(PARTS)
+    if "sagas" in parts:
+        rivals.install()
     print(f"load {load():.1f} before the start; quiet machines are below 0.5", flush=True)
+    found = Findings()
     with servers() as started:
         try:
-            found = measure(started, QUICK if quick else FULL)
+            for part in parts:
+                PARTS[part](started, options.quick, found)
         except (WrongResult, ChildDied) as wrong:
             return _wrong(started, wrong)
     print(*report.lines(found), sep="\n")

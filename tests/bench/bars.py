@@ -15,6 +15,11 @@ AT_100: Final = 100.0
 LIST: Final = 50.0
 MILLION: Final = 0.10
 FLAT: Final = 0.05
+LED: Final = {"killed": 1000.0, "stopped": 500.0}
+HANDED: Final = 100.0
+MISSED, SILENT = 5.0, 65.0
+DRAINED: Final = 10.0
+DISPATCHED: Final = 50.0
 
 OK, BELOW, INVALID = 0, 1, 2
 """Exit codes: every bar is reached; one is not; the peers say that this machine was not fit to measure on."""
@@ -63,6 +68,33 @@ def stored(apps: int, empty: float, full: float) -> Bar:
 def listing(name: str, p99_ms: float) -> Bar:
     """A list of apps."""
     return Bar(f"GET /apps p99 < {LIST:g} ms, {name}", f"{p99_ms:.1f} ms", p99_ms < LIST)
+
+
+def led(end: str, p99_ms: float) -> Bar:
+    """From the end of a leader to the next one's first write."""
+    return Bar(f"leader {end}: the next one writes, p99 < {LED[end]:g} ms", f"{p99_ms:.0f} ms", p99_ms < LED[end])
+
+
+def handed(p99_ms: float) -> Bar:
+    """From the change of a job's owner to the first of its events that the new one writes."""
+    return Bar(f"job handed over: its next event, p99 < {HANDED:g} ms", f"{p99_ms:.0f} ms", p99_ms < HANDED)
+
+
+def owned(how: str, limit: float, worst_ms: float) -> Bar:
+    """From the end of a node to the last of its jobs that another one owns; `limit` is in seconds."""
+    measured, kept = f"{worst_ms / 1000:.2f} s", worst_ms / 1000 < limit
+    return Bar(f"node killed: all its jobs owned{how} < {limit:g} s", measured, kept)
+
+
+def drained(jobs: int, took_ms: float) -> Bar:
+    """From the word to stop to the last job that another node owns."""
+    took = took_ms / 1000
+    return Bar(f"node with {jobs} jobs stopped: others own all < {DRAINED:g} s", f"{took:.2f} s", took < DRAINED)
+
+
+def dispatched(rate: float) -> Bar:
+    """Jobs a second that reach workers."""
+    return Bar(f"at least {DISPATCHED:g} jobs a second reach workers", f"{rate:.1f}/s", rate >= DISPATCHED)
 
 
 def fit(dbos: float, celery: float) -> str | None:

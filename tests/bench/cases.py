@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.bench import bars, million, rivals
 from tests.bench.bars import Bar
-from tests.bench.measure import load
+from tests.bench.measure import Spread, load, spread
 from tests.bench.million import Listed
 from tests.bench.product import Product, Result, middle, product
 from tests.bench.rivals import Rival
@@ -53,11 +53,23 @@ class Row:
     load: float
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What the cluster did `times` times, how long that took or how many a second it did, and the machine's load."""
+
+    name: str
+    times: int
+    spread: Spread
+    unit: str
+    load: float
+
+
 @dataclass(slots=True)
 class Findings:
     """All that a run found out."""
 
     rows: list[Row] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     memory: list[dict[str, float]] = field(default_factory=list)
     lists: list[Listed] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
@@ -76,14 +88,21 @@ class Findings:
             self._add(name, result)
         return results
 
+    def figure(self, name: str, numbers: Sequence[float], unit: str = "ms") -> Spread:
+        """Keeps a figure of the cluster."""
+        one = Figure(name, len(numbers), spread(numbers), unit, load())
+        self.figures.append(one)
+        how_often = f"{one.times} times, p50 {one.spread.p50:.0f}, p99" if one.times > 1 else "once,"
+        print(f"  {name}: {how_often} {one.spread.p99:.0f} {unit} (load {one.load:.1f})", flush=True)
+        return one.spread
+
     def _add(self, name: str, result: Result) -> None:
         self.rows.append(Row(name, result, load()))
         print(f"  {name}: {result.rate:.0f}/s, {result.cpu_total:.2f} ms CPU each (load {load():.1f})", flush=True)
 
 
-def measure(servers: Servers, sizes: Sizes) -> Findings:
+def measure(servers: Servers, sizes: Sizes, found: Findings) -> None:
     """All cases."""
-    found = Findings()
     with product(servers, "ours") as one:
         ours = _under_load(one, found, sizes)
         _memory(one, found, sizes)
@@ -92,7 +111,6 @@ def measure(servers: Servers, sizes: Sizes) -> Findings:
         with product(servers, "million") as full:
             _hot_path(one, full, found, sizes)
             _lists(full, found, sizes)
-    return found
 
 
 def _under_load(one: Product, found: Findings, sizes: Sizes) -> float:

@@ -12,31 +12,49 @@ from typing import Any, Final
 
 from tests.bench import bars
 from tests.bench.cases import Findings, Row
+from tests.bench.measure import Spread
 
 _PROCESSES: Final = ("node", "worker", "submitter", "postgresql", "rabbitmq")
 _HEAD: Final = ("case", "sagas/s", "CPU ms each", *_PROCESSES, "p50 ms", "p99 ms", "load")
 
 
 def lines(found: Findings) -> Iterator[str]:
-    """Every figure, then every bar, then the verdict."""
-    yield from table(_HEAD, [_cells(row) for row in found.rows])
-    yield ""
-    yield from table(
-        ("GET /apps", "items", "p50 ms", "p99 ms", "worst ms"),
-        [
-            (one.name, str(one.items), *(f"{ms:.1f}" for ms in (one.latency.p50, one.latency.p99, one.latency.worst)))
-            for one in found.lists
-        ],
-    )
-    yield ""
+    """Every figure, then every bar, then the verdict. What was not measured is left out."""
+    if found.rows:
+        yield from table(_HEAD, [_cells(row) for row in found.rows])
+        yield ""
+    if found.lists:
+        yield from _lists(found)
+        yield ""
     for number, memory in enumerate(found.memory, 1):
         sizes = ", ".join(f"{name} {mb:.1f} MB" for name, mb in memory.items())
         yield f"memory after quarter {number}: {sizes}"
+    if found.figures:
+        yield ""
+        yield from _figures(found)
     yield ""
     yield from table(
         ("bar", "measured", ""), [(bar.promise, bar.measured, "ok" if bar.kept else "BELOW") for bar in found.bars]
     )
     yield from [f"INVALID: {found.unfit}"] if found.unfit else []
+
+
+def _lists(found: Findings) -> Iterator[str]:
+    return table(
+        ("GET /apps", "items", "p50 ms", "p99 ms", "worst ms"),
+        [(one.name, str(one.items), *_three(one.latency, 1)) for one in found.lists],
+    )
+
+
+def _figures(found: Findings) -> Iterator[str]:
+    return table(
+        ("cluster", "times", "p50", "p99", "worst", "", "load"),
+        [(one.name, str(one.times), *_three(one.spread, 0), one.unit, f"{one.load:.1f}") for one in found.figures],
+    )
+
+
+def _three(spread: Spread, digits: int) -> tuple[str, str, str]:
+    return f"{spread.p50:.{digits}f}", f"{spread.p99:.{digits}f}", f"{spread.worst:.{digits}f}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -65,6 +83,7 @@ def _document(found: Findings) -> dict[str, Any]:
         ],
         "lists": [asdict(one) for one in found.lists],
         "memory": found.memory,
+        "cluster": [asdict(one) for one in found.figures],
         "bars": [asdict(bar) for bar in found.bars],
         "invalid": found.unfit,
         "exit": bars.exit_code(found.bars, found.unfit),

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.bench import bars
+from tests.bench import bars, report
+from tests.bench.cases import Findings
 from tests.bench.measure import Meter, Spread, cpu_ms, median, rss_mb, spread
 
 KEPT, MISSED = bars.Bar("a", "1", True), bars.Bar("b", "2", False)
@@ -54,6 +55,39 @@ def test_memory_and_the_hot_path_have_a_margin() -> None:
     assert not bars.flat("node", 100.0, 105.2).kept
     assert bars.stored(1_000_000, 1.0, 1.09).kept
     assert not bars.stored(1_000_000, 1.0, 1.11).kept
+
+
+def test_a_leader_is_followed_in_time() -> None:
+    assert bars.led("killed", 999.9).kept
+    assert not bars.led("killed", 1000.0).kept
+    assert bars.led("stopped", 499.9).kept
+    assert not bars.led("stopped", 500.0).kept
+
+
+def test_jobs_are_handed_over_and_owned_in_time() -> None:
+    assert bars.handed(99.9).kept
+    assert not bars.handed(100.0).kept
+    assert bars.owned("", bars.MISSED, 4999.0).kept
+    assert not bars.owned("", bars.MISSED, 5000.0).kept
+    assert bars.owned(" by timers alone", bars.SILENT, 64_999.0).kept
+    assert not bars.owned(" by timers alone", bars.SILENT, 65_000.0).kept
+    assert bars.drained(500, 9999.0).kept
+    assert not bars.drained(500, 10_000.0).kept
+
+
+def test_jobs_reach_workers_fast_enough() -> None:
+    assert bars.dispatched(50.0).kept
+    assert not bars.dispatched(49.9).kept
+
+
+def test_a_part_that_was_not_measured_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Findings(bars=[KEPT])
+    assert found.figure("a leader killed", [3.0, 1.0, 2.0]) == Spread(2.0, 3.0, 3.0)
+    text = "\n".join(report.lines(found))
+    assert "a leader killed      3    2    3      3  ms" in text
+    assert "GET /apps" not in text
+    assert "sagas/s" not in text
+    assert "a leader killed: 3 times, p50 2, p99 3 ms" in capsys.readouterr().out
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:
