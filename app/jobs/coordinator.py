@@ -17,6 +17,7 @@ from app.jobs.beats import Beats
 from app.jobs.cancel import Stops
 from app.jobs.dispatch import Dispatcher, Relay
 from app.jobs.events import JobEvents
+from app.jobs.footing import Footing
 from app.jobs.handing import Acks, Giver
 from app.jobs.holdings import Holdings
 from app.jobs.rebalance import Rebalance
@@ -90,6 +91,7 @@ class Coordinator:
         self.rebalance = Rebalance(database, self.taker, self.giver, node, every=tuned.orphan_check)
         self.reconcile = Reconcile(database, self.holdings, node, every=tuned.reconcile)
         self.beats = Beats(control, node)
+        footing = Footing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
         self._services = Services(
             [
                 control,
@@ -99,6 +101,7 @@ class Coordinator:
                 self.beats,
                 self.taker,
                 self.reconcile,
+                footing,
                 self.rebalance,
                 Sweep("orders to drain", self._obey, self.ordered),
             ]

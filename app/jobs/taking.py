@@ -63,6 +63,11 @@ class Queue:
         await self._loop.stop()
         if self._working is not None:
             await asyncio.gather(self._working, return_exceptions=True)
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Takes no more, and gives back all, also what may be written yet."""
+        await self._loop.stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.close()
@@ -112,6 +117,11 @@ class Taker:
         self._leaving = True
         await self._new.leave()
         await self._offered.leave()
+
+    async def let_go(self) -> None:
+        """Takes no more until `start`, and gives back at once what it has in hand."""
+        await self._new.let_go()
+        await self._offered.let_go()
 
     async def decline(self) -> None:
         """Takes no jobs that others give away, until `accept`."""

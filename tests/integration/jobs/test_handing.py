@@ -15,7 +15,8 @@ from app.config import ClusterSettings, JobsSettings
 from app.domain import jobs as rules
 from app.domain.handoff import REBALANCE, SHUTDOWN
 from app.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, Unavailable
+from app.jobs.footing import Footing
 from app.persistence import jobs
 from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task, queues_gone
 from tests.support import eventually
@@ -359,3 +360,32 @@ async def test_queues_that_come_back_after_the_end_are_swept(plant: Plant, monke
     await plant.cleared(job)
     await node.control.declare(job_channels(job.id))
     await queues_gone(plant, job)
+
+
+async def test_a_node_without_database_keeps_nothing_from_others_and_goes_on_when_it_is_back(plant: Plant) -> None:
+    node = await plant.node("cut off", leads=True, tuned=CALM, cluster=LAZY)
+    hand = await plant.worker()
+    [(job, task)] = await started(plant, hand, 1)
+    away = True
+
+    async def ping() -> None:
+        if away:
+            raise Unavailable("the database is away")
+
+    parts = node.jobs
+    footing = Footing(ping, parts.taker, parts.holdings, parts.reconcile, limit=0.3)
+    await footing.start()
+    await eventually(lambda: parts.count == 0, deadline=5, message="it lets go of the job")
+    await task.log("while nobody listens")
+    other = await plant.node("other", tuned=CALM, cluster=LAZY)
+    new = await plant.submit()
+    await plant.owned(new, other)
+    assert await plant.logs(job) == []
+    away = False
+    await eventually(lambda: parts.count == 1, deadline=5, message="it reads the job again")
+
+    async def heard() -> bool:
+        return [line.message for line in await plant.logs(job)] == ["while nobody listens"]
+
+    await eventually(heard, deadline=5, message="the line is there")
+    await footing.stop()
