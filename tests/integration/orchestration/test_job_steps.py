@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from app import clock
 from app.domain import jobs as rules
@@ -19,7 +19,7 @@ from app.jobs.events import Stop
 from app.jobs.steps import StepJobs
 from app.orchestration.actions import Action
 from app.orchestration.redispatch import Redispatch
-from app.persistence import jobs, schema
+from app.persistence import jobs, schema, tables
 from app.persistence.engine import Database, Transaction
 from app.persistence.jobs import Filter
 from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
@@ -396,9 +396,10 @@ async def test_why_tells_how_it_stands_with_the_job(yard: Yard) -> None:
 
 async def test_why_tells_what_a_job_waits_for_that_nobody_takes(yard: Yard) -> None:
     saga = await yard.building()
+    long_ago = yard.database.now() - timedelta(minutes=1)
+    change = update(tables.jobs).where(tables.jobs.c.id == saga.command_id)
     async with yard.database.begin() as tx:
-        change = text("UPDATE jobs SET state = 'DISPATCHED', dispatched_at = :at WHERE id = :id")
-        await tx.execute(change, {"id": saga.command_id, "at": "2026-01-31 12:00:00"})
+        await tx.execute(change.values(state="DISPATCHED", dispatched_at=long_ago))
     sentence, action = await yard.why(saga)
     assert sentence.endswith("start one with `orchestrix worker --job-queue builders`.")
     assert f"orchestrix jobs cancel {saga.command_id}" in action
