@@ -77,6 +77,8 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
                                         session, or the server does                      limit
     ... wakes up                        its writes are refused, it steps down            its next write
     leader's database link dead         it cannot renew and closes the channel           lease
+    a node's database link dead         silent, so DEAD; by itself it lets go of what    30 s
+                                        it reads and has in hand, for its successors
     token lost (queue deleted)          the broker cancels the subscription; the node    5 s, or the lease
                                         itself, or anybody by the lease, begins anew
     token held by a hung node           the lease, after a seed that nobody answers      30 s + jitter + 2 s
