@@ -101,6 +101,11 @@ def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetim
     )
 
 
+def cause_of(letter: DeadLetter) -> str | None:
+    """The id of the command that a dead answer names, as far as that can be read."""
+    return _text(_fields(letter.body or b""), "causationId")
+
+
 def renewed(delivery: Delivery) -> Outgoing:
     """The same message as if it had just died, for a dead-letter queue that has handed it out too often.
 

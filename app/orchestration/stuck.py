@@ -8,7 +8,7 @@ from typing import Final
 
 from app.broker.port import Broker
 from app.orchestration.surroundings import FRESH, Counts, Surroundings, expected, needed
-from app.orchestration.why import is_about
+from app.orchestration.why import answers
 from app.persistence import dead_letters, instances
 from app.persistence.engine import Connection, Database
 from app.persistence.instances import After, Filter
@@ -78,16 +78,15 @@ class Stuck:
 
 
 async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
-    """The ids of those to whose present step an answer came that could not be used."""
-    answers = await dead_letters.answers(connection, saga.name, [*_events(saga), STEP_FAILED], MOST_ANSWERS)
-    rows = await instances.guard(connection, pair_of(saga.name), [answer.instance_id for answer in answers])
-    found = set()
-    for answer in answers:
-        one = rows.get(answer.instance_id)
-        order = expected(saga, one) if one is not None and one.saga == saga.name and one.live else None
-        if one is not None and order is not None and answer.queue in (order.event, STEP_FAILED):
-            found |= {one.id} if is_about(one, answer.died_at) else set()
-    return found
+    """The ids of those to whose present command an answer came that could not be used."""
+    found = await dead_letters.about(connection, saga.name, [*_events(saga), STEP_FAILED], MOST_ANSWERS)
+    rows = await instances.guard(connection, pair_of(saga.name), [id for id, _, _ in found])
+    waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason == DEADLINE}
+    events = {id: (order.event, STEP_FAILED) for id, row in waiting.items() if (order := expected(saga, row))}
+    letters = await dead_letters.several(
+        connection, [letter for id, queue, letter in found if queue in events.get(id, ())]
+    )
+    return {id for one in letters if (id := one.instance_id) in waiting and answers(waiting[id], one)}
 
 
 def _commands(step: Step) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.broker.port import Broker
 from app.errors import NotFound
+from app.orchestration.autopsy import cause_of
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.surroundings import Counts, Surroundings, expected, needed
 from app.persistence import audit, dead_letters, instances, outbox
@@ -150,12 +151,18 @@ async def _letter(connection: Connection, saga: Saga, instance: Instance) -> Dea
         wanted = DeadLetterFilter(queue=queue, saga=saga.name, instance_id=instance.id)
         found += await dead_letters.page(connection, wanted, 1)
     latest = max(found, key=lambda letter: letter.died_at, default=None)
-    return latest if latest is not None and is_about(instance, latest.died_at) else None
+    return latest if latest is not None and answers(instance, latest) else None
 
 
-def is_about(instance: Instance, died_at: datetime) -> bool:
-    """Whether an answer that died then can be one to what is out now. Brokers tell the time in whole seconds."""
-    return died_at >= instance.updated_at.replace(microsecond=0)
+def answers(instance: Instance, letter: DeadLetter) -> bool:
+    """Whether an answer that died is one to the command that is out now.
+
+    One that does not say what it answers can be, if it died since the last change. Brokers tell that in whole seconds.
+    """
+    cause = cause_of(letter)
+    if cause is not None:
+        return cause == instance.command_id
+    return letter.died_at >= instance.updated_at.replace(microsecond=0)
 
 
 def explain(facts: Facts) -> Explanation:

@@ -82,15 +82,6 @@ class DeadLetterFilter:
     open_only: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A message about an instance that died in a queue of events and is still open."""
-
-    instance_id: int
-    queue: str
-    died_at: datetime
-
-
 After = tuple[datetime, str]
 
 _FIELDS: Final = tuple(field.name for field in fields(DeadLetter))
@@ -145,14 +136,21 @@ async def of_instance(connection: Connection, saga: str, id: int, limit: int = 2
     return found[::-1]
 
 
-async def answers(connection: Connection, saga: str, queues: Sequence[str], limit: int) -> list[Answer]:
-    """The last `limit` open letters from these queues that name an instance of the saga, the last to die first."""
+async def about(connection: Connection, saga: str, queues: Sequence[str], limit: int) -> list[tuple[int, str, str]]:
+    """(instance, queue, id) of the last `limit` open letters from these queues that name an instance of the saga."""
     table = dead_letters.c
-    query = select(table.instance_id, table.queue, table.died_at).where(
+    query = select(table.instance_id, table.queue, table.id).where(
         table.saga == saga, table.queue.in_(sorted(queues)), table.instance_id.is_not(None), table.redriven_at.is_(None)
     )
     found = await connection.execute(query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
-    return [Answer(*row) for row in found]
+    return [(row.instance_id, row.queue, row.id) for row in found]
+
+
+async def several(connection: Connection, ids: Sequence[str]) -> list[DeadLetter]:
+    """The letters with these ids that are there."""
+    if not ids:
+        return []
+    return await _letters(connection, _LETTER.where(connection.dialect.among(dead_letters.c.id, sorted(set(ids)))))
 
 
 async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:

@@ -277,6 +277,26 @@ async def test_filters_narrow_together(database: Database) -> None:
         assert await dead_letters.of_instance(connection, "order", 2) == []
 
 
+async def test_open_letters_are_found_that_are_about_instances_of_a_saga(database: Database) -> None:
+    app = {"saga": "app", "instance_id": 1}
+    first, again = letter("a", **app), letter("b", **app, died_at=DIED + SECOND)
+    sent, other_queue = letter("c", **app), letter("d", **app, queue="evt.other")
+    others = letter("e", saga="order", instance_id=1), letter("f", saga="app"), letter("g")
+    await recorded(database, first, again, sent, other_queue, *others)
+    await redriven(database, sent)
+    async with database.read() as connection:
+        found = await dead_letters.about(connection, "app", [QUEUE], 10)
+        assert found == [(1, QUEUE, again.id), (1, QUEUE, first.id)]
+        assert await dead_letters.about(connection, "app", [QUEUE], 1) == found[:1]
+        assert await dead_letters.about(connection, "app", ["evt.other", QUEUE], 1) == found[:1]
+        assert await dead_letters.about(connection, "app", [], 10) == []
+        assert {one.id for one in await dead_letters.several(connection, [first.id, sent.id, "x"])} == {
+            first.id,
+            sent.id,
+        }
+        assert await dead_letters.several(connection, []) == []
+
+
 async def test_an_edited_letter_has_another_body(database: Database) -> None:
     before, other = letter("x", saga="app", instance_id=1, correlation_id="c-1", message_id="m-1"), letter("y")
     await recorded(database, before, other)

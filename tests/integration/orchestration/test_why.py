@@ -266,14 +266,12 @@ async def in_flight_and_answered_in_vain(rig: Rig) -> Instance:
     await rig.outbox_empty()
     await buried(rig, app)
     await ask(rig, app, Verb.CANCEL)
-    async with rig.database.begin() as tx:  # the letter came only now
-        await tx.execute(text("UPDATE dead_letters SET died_at = (SELECT updated_at FROM apps)"))
     return app
 
 
-async def buried(rig: Rig, app: Instance) -> DeadLetter:
+async def buried(rig: Rig, app: Instance, *, proven: bool = True) -> DeadLetter:
     """An answer comes that the saga's model refuses; it has come to the dead letters when this returns."""
-    rig.report(app, "evt.gitRepoCreated", data={"repoUrl": 5})
+    rig.report(app, "evt.gitRepoCreated", data={"repoUrl": 5}, proven=proven)
     await eventually(lambda: any(one.exchange == DEAD for one in rig.broker.published), deadline=5)
     (dead,) = [one for one in rig.broker.published if one.exchange == DEAD]
     mover = DeadLetterMover(rig.database, rig.broker, CATALOG, rig.relay.poke)
@@ -556,12 +554,25 @@ async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) 
     assert not await stuck(rig, app)
 
 
-async def test_a_letter_of_an_earlier_try_is_not_the_reason(rig: Rig) -> None:
+async def test_it_is_the_reason_still_when_its_saga_gets_more_time(rig: Rig) -> None:
     app = await rig.begin("shop")
     await rig.outbox_empty()
     await buried(rig, app)
-    async with rig.database.begin() as tx:
-        await tx.execute(text("UPDATE dead_letters SET died_at = '2020-01-01 00:00:00.000000'"))
+    await change(rig, app, "version = 2, updated_at = '2099-01-01 00:00:00.000000'")  # long after the letter
+    assert (await rig.explainer.why("app", app.id)).blocker == "dead_letter"
+    assert await stuck(rig, app)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+async def test_a_letter_of_an_earlier_try_is_not_the_reason(rig: Rig, proven: bool) -> None:
+    """It says so itself, or was there before the last change."""
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    await buried(rig, app, proven=proven)
+    if proven:
+        await change(rig, app, "command_id = 'of-the-next-try'")
+    else:
+        await change(rig, app, "updated_at = '2099-01-01 00:00:00.000000'")
     assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
     assert not await stuck(rig, app)
 
