@@ -278,7 +278,7 @@ async def test_filters_narrow_together(database: Database) -> None:
 
 
 async def test_open_letters_are_found_that_are_about_instances_of_a_saga(database: Database) -> None:
-    app = {"saga": "app", "instance_id": 1}
+    app: dict[str, Any] = {"saga": "app", "instance_id": 1}
     first, again = letter("a", **app), letter("b", **app, died_at=DIED + SECOND)
     sent, other_queue = letter("c", **app), letter("d", **app, queue="evt.other")
     others = letter("e", saga="order", instance_id=1), letter("f", saga="app"), letter("g")
