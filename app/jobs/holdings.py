@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from app import crash
-from app.broker.port import Broker, Consumer, LinkState
+from app.broker.port import Broker, Consumer, Delivery, LinkState
 from app.broker.topology import job_channels, logs_queue, status_queue
 from app.domain import jobs as rules
 from app.errors import RetryLater, Unavailable
@@ -165,16 +165,22 @@ class Holdings:
                 await held.reading
 
     async def _read(self, held: Held) -> None:
+        if held.epoch > 1 and not await self._goes_on(held, []):  # its last word may have come to the owner before
+            return
         while deliveries := await held.consumer.receive(PREFETCH):
-            heard = Heard(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
-            verdict = await self._events.handle(heard)
-            if verdict is Verdict.LOST:
-                log.info("job %s is another node's now", held.job_id)
-                await self._leave(held)
+            if not await self._goes_on(held, deliveries):
                 return
-            if verdict is Verdict.COMPLETE:
-                await self.clear_away(held.job_id)
-                return
+
+    async def _goes_on(self, held: Held, deliveries: Sequence[Delivery]) -> bool:
+        """Whether more is to be read once this is written."""
+        heard = Heard(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
+        verdict = await self._events.handle(heard)
+        if verdict is Verdict.LOST:
+            log.info("job %s is another node's now", held.job_id)
+            await self._leave(held)
+        elif verdict is Verdict.COMPLETE:
+            await self.clear_away(held.job_id)
+        return verdict is Verdict.GOES_ON
 
     async def _end(self) -> None:
         if not self._ending:

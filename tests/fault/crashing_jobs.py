@@ -117,6 +117,11 @@ class JobRig(System):
         await node.wait_for_line("leads: term")
         return node, client
 
+    async def up(self, at: At | None = None) -> tuple[Process, Client]:
+        """The same, beside a worker."""
+        up, _ = await asyncio.gather(self.leader(at), self.ready_worker())
+        return up
+
     async def ready_worker(self, at: At | None = None) -> Process:
         """A worker that serves jobs and nothing else."""
         worker = self.worker("--job-queue", "default", **(at.env if at else {}))
@@ -191,7 +196,7 @@ class JobRig(System):
     async def all_well(self, state: str = SUCCEEDED, most: int = 1) -> list[job_ledger.Row]:
         """Waits until every job has ended in `state`, and checks that nothing was lost, done twice or is stuck."""
         await eventually(self._ended, deadline=30, every=0.1, message="every job ends, and its log is there")
-        await self._cleared_away()
+        await eventually(self._nothing_left, deadline=20, every=0.1, message="every queue is gone, and every message")
         rows = await job_ledger.read(self.database_url)
         begun = job_ledger.begun(self.folder / numbered.EFFECTS)
         for row in rows:
@@ -207,16 +212,6 @@ class JobRig(System):
         live = [row for row in rows if row.state not in FINAL or not row.complete]
         assert not live, live
         return bool(rows)
-
-    async def _cleared_away(self) -> None:
-        """Of a job that ended before its owner died nobody tells the next owner, which waits half a minute for more."""
-        try:
-            await eventually(self._nothing_left, deadline=1.5, every=0.1)
-        except AssertionError:
-            await self.sql("UPDATE jobs SET finished_at = '2020-01-01 00:00:00' WHERE channels = 1")
-            await eventually(
-                self._nothing_left, deadline=20, every=0.1, message="every queue is gone, and every message"
-            )
 
     async def _nothing_left(self) -> bool:
         ((kept,),) = await self.sql("SELECT count(*) FROM jobs WHERE channels = 1")

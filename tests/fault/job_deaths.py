@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,8 +20,7 @@ DUES = 2
 
 async def node_dies(rig: JobRig, at: At, handler: str = "count", count: int = JOBS) -> None:
     """The only node, or the leader of two, while it takes jobs and hears of them."""
-    await rig.ready_worker()
-    node, client = await rig.leader(at)
+    node, client = await rig.up(at)
     other = (await rig.ready_node())[1] if rig.ground.many else None
     async with client:
         await rig.wish_until_death(client, node, handler, count)
@@ -37,8 +37,7 @@ async def retry_dies(rig: JobRig, at: At) -> None:
 async def worker_dies(rig: JobRig, at: At, handler: str = "count", count: int = JOBS) -> None:
     """A worker, while it does jobs."""
     rig.silent = 1.0
-    _, client = await rig.leader()
-    worker = await rig.ready_worker(at)
+    (_, client), worker = await asyncio.gather(rig.leader(), rig.ready_worker(at))
     async with client:
         await rig.wish_until_death(client, worker, handler, count)
     await died(worker, at)
@@ -52,8 +51,7 @@ async def last_word_dies(rig: JobRig, at: At) -> None:
 
 async def canceller_dies(rig: JobRig, at: At) -> None:
     """While somebody asks it to cancel a job that runs."""
-    await rig.ready_worker()
-    node, client = await rig.leader(at)
+    node, client = await rig.up(at)
     async with client:
         await rig.patient(client, 1)
         with pytest.raises(httpx.HTTPError):
@@ -73,8 +71,7 @@ async def _cancel(rig: JobRig, client: Client) -> httpx.Response:
 
 async def overdue_sweep_dies(rig: JobRig, at: At) -> None:
     """The leader, which ends a try whose time is over."""
-    await rig.ready_worker()
-    node, client = await rig.leader(at)
+    node, client = await rig.up(at)
     async with client:
         assert (await rig.wish(client, "hanging", timeout=1)).id
     await died(node, at)
@@ -84,21 +81,18 @@ async def overdue_sweep_dies(rig: JobRig, at: At) -> None:
 async def silent_sweep_dies(rig: JobRig, at: At) -> None:
     """The leader, which ends a try whose worker is gone."""
     rig.silent = 1.0
-    worker = await rig.ready_worker()
-    node, client = await rig.leader(at)
+    (node, client), worker = await asyncio.gather(rig.leader(at), rig.ready_worker())
     async with client:
         await rig.patient(client, 1)
     worker.kill9()
     rig.go()
     await died(node, at)
-    await rig.ready_node()
-    await rig.ready_worker()
+    await asyncio.gather(rig.ready_node(), rig.ready_worker())
 
 
 async def heir_dies(rig: JobRig, at: At) -> None:
     """The node that is to lead and own after the first one has died, at whatever it does for that."""
-    await rig.ready_worker()
-    first, client = await rig.leader()
+    first, client = await rig.up()
     async with client:
         await rig.patient(client, 2)
     if rig.ground.many:
@@ -114,8 +108,7 @@ async def heir_dies(rig: JobRig, at: At) -> None:
 
 async def leaver_dies(rig: JobRig, at: At) -> None:
     """The leader, which is told to end, and has jobs."""
-    await rig.ready_worker()
-    leaver, client = await rig.leader(at)
+    leaver, client = await rig.up(at)
     async with client:
         await rig.patient(client, 3)
     if rig.ground.many:
@@ -129,8 +122,7 @@ async def leaver_dies(rig: JobRig, at: At) -> None:
 
 async def taker_dies(rig: JobRig, at: At) -> None:
     """The node that another one, which ends, gives its jobs to."""
-    await rig.ready_worker()
-    giver, client = await rig.leader()
+    giver, client = await rig.up()
     async with client:
         await rig.patient(client, 3)
     taker, _ = await rig.ready_node(at)
@@ -143,8 +135,7 @@ async def taker_dies(rig: JobRig, at: At) -> None:
 
 async def firing_dies(rig: JobRig, at: At, handler: str = "count") -> None:
     """The leader, when a schedule is due."""
-    await rig.ready_worker()
-    node, client = await rig.leader(at)
+    node, client = await rig.up(at)
     async with client:
         dues = await _schedule(client, handler)
     if handler == "patient":
