@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from sagas.engine.definition import COMPENSATING, COMPENSATION_FAILED, FAILED, STEP_FAILED, Compensation, Saga, Step
+from sagas.engine.definition import (
+    COMPENSATING,
+    COMPENSATION_FAILED,
+    FAILED,
+    STEP_FAILED,
+    Compensation,
+    Order,
+    Saga,
+    Step,
+)
 from sagas.engine.state import Change, Instance
 
 _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
@@ -99,6 +108,10 @@ def _first(saga: Saga, order: Sequence[Step], began: Change) -> Step | None:
 
 def _command(whose: Step | _Undo) -> str | None:
     if isinstance(whose, Step):
-        return whose.command if whose.job is None else whose.job.name
+        return _work(whose)
     undo = whose.step.undo if whose.step else None
-    return undo.command if isinstance(undo, Compensation) else None
+    return _work(undo) if isinstance(undo, Compensation) else None
+
+
+def _work(order: Order) -> str:
+    return order.command if order.job is None else order.job.name

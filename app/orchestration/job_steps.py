@@ -49,7 +49,7 @@ class JobSteps:
     def __init__(self, catalog: Catalog, desk: JobDesk | None = None) -> None:
         self.desk = desk
         self._catalog = catalog
-        self._some = {saga.name for saga in catalog if any(step.job is not None for step in saga.steps)}
+        self._some = {saga.name for saga in catalog if Catalog([saga]).jobs}
 
     async def follow(self, tx: Transaction, moves: Iterable[tuple[Instance | None, Done]]) -> None:
         """Puts down the jobs that instances owe now, and cancels those that they had before; None for a new instance.
@@ -111,7 +111,7 @@ def _job(instance: Instance, command: Command | None) -> Job | None:
         wake_at=instance.updated_at,
         saga=instance.saga,
         instance_id=instance.id,
-        step=command.step,
+        step=command.step if command.undoes_attempt is None else f"{command.step}:undo",
         traceparent=instance.traceparent,
         tracestate=instance.tracestate,
     )

@@ -135,4 +135,5 @@ def _command(job: Job) -> Command:
         timeout_ms=job.timeout_ms or 0,
         idempotency_key=given["idempotencyKey"],
         data=given["data"],
+        undoes_attempt=given.get("undoesAttempt"),
     )

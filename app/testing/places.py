@@ -78,7 +78,7 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
     ((moment, subject),) = named
     catalog = Catalog([saga])
     if moment == BEFORE and (owner := catalog.event(subject)) is not None:
-        job = owner.step.job if not owner.undoes else None
+        job = owner.order.job
         return Place(AFTER, owner.order.command if job is None else job.name, nth)
     if subject not in _subjects(saga, catalog, moment):
         raise ConfigError(f"no crash is {moment} {subject!r}: write {', '.join(_subjects(saga, catalog, moment))}")

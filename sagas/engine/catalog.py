@@ -44,11 +44,14 @@ class Catalog:
                         f"{message} belongs to saga {taken[message]!r} and to {saga.name!r}: rename one"
                     )
                 taken[message] = saga.name
-            self._events[step.event] = Owner(saga, step)
-            if step.job is None:
-                self._commands[step.command] = self._events[step.event]
+            self._own(Owner(saga, step))
             if isinstance(step.undo, Compensation):
-                self._commands[step.undo.command] = self._events[step.undo.event] = Owner(saga, step, undoes=True)
+                self._own(Owner(saga, step, undoes=True))
+
+    def _own(self, owner: Owner) -> None:
+        self._events[owner.order.event] = owner
+        if owner.order.job is None:
+            self._commands[owner.order.command] = owner
 
     def __iter__(self) -> Iterator[Saga]:
         return iter(self._sagas.values())
@@ -72,8 +75,9 @@ class Catalog:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The name of every job that is a step, each of them once."""
-        return tuple(dict.fromkeys(step.job.name for saga in self for step in saga.steps if step.job is not None))
+        """The name of every job that is a step, or an undo, each of them once."""
+        jobs = (owner.order.job for owner in self._events.values())
+        return tuple(dict.fromkeys(job.name for job in jobs if job is not None))
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -82,6 +86,5 @@ class Catalog:
 
 
 def _messages(step: Step) -> list[str]:
-    undo = step.undo if isinstance(step.undo, Compensation) else None
-    command = [step.command] if step.job is None else []
-    return [*command, step.event, *((undo.command, undo.event) if undo else ())]
+    orders: list[Order] = [step, *([step.undo] if isinstance(step.undo, Compensation) else [])]
+    return [name for order in orders for name in (order.command, order.event) if name]

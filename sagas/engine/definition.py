@@ -99,12 +99,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """What undoes a finished step: a command, and the event that says that it is undone."""
+    """What undoes a finished step: a command, or a job, and the event that says that it is undone."""
 
-    command: str
-    event: str
+    command: str = ""
+    event: str = ""
     timeout: timedelta = _MINUTE
     retry: RetryPolicy = _POLICY
+    job: Job | None = None
 
     @property
     def timeout_ms(self) -> int:
@@ -272,7 +273,8 @@ def _check(saga: Saga) -> None:
     for what in ("name", "state", "event"):
         _unique(where, what, [getattr(step, what) for step in saga.steps])
     undos = [step.undo for step in saga.steps if isinstance(step.undo, Compensation)]
-    _unique(where, "command", [s.command for s in saga.steps if not s.job] + [undo.command for undo in undos])
+    orders: list[Order] = [*saga.steps, *undos]
+    _unique(where, "command", [order.command for order in orders if not order.job])
     _unique(where, "event", [s.event for s in saga.steps] + [undo.event for undo in undos])
     for source, target in saga.immediate.items():
         _check_state(where, source)
@@ -286,11 +288,7 @@ def _check_step(where: str, step: Step) -> None:
     _demand(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
     _check_state(at, step.state)
     _check_state(at, step.then, end=True)
-    if step.job is None:
-        _demand(bool(step.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
-        _check_order(at, step)
-    else:
-        _check_job(at, step, step.job)
+    _check_order(at, step)
     if isinstance(step.undo, Compensation):
         _check_order(at + ", undo", step.undo)
     else:
@@ -298,6 +296,10 @@ def _check_step(where: str, step: Step) -> None:
 
 
 def _check_order(at: str, order: Step | Compensation) -> None:
+    if order.job is not None:
+        _check_job(at, order, order.job)
+        return
+    _demand(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
     _check_messages(at, order.command, order.event)
     _demand(_SHORTEST <= order.timeout <= _LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
     _demand(order.retry.attempts >= 1, f"{at}: attempts counts the first one too, so it is at least 1")
@@ -305,12 +307,12 @@ def _check_order(at: str, order: Step | Compensation) -> None:
     _demand(waits, f"{at}: a retry's base and cap must be in this order, from nothing to ten years")
 
 
-def _check_job(at: str, step: Step, job: Job) -> None:
-    _demand(not step.command, f"{at}: a job or the command {step.command} does it, not both: leave one out")
-    _check_event(at, step.event)
+def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
+    _demand(not order.command, f"{at}: a job or the command {order.command} does it, not both: leave one out")
+    _check_event(at, order.event)
     own = "a job tries again by itself, and its end is the step's"
-    _demand(step.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
-    same = step.timeout is _MINUTE or step.timeout == job.timeout
+    _demand(order.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
+    same = order.timeout is _MINUTE or order.timeout == job.timeout
     _demand(same, f"{at}: a job has a time of its own: give Job(timeout=…) instead of timeout=")
     for what, name in (("name", job.name), ("queue", job.queue)):
         _demand(bool(_WORK.fullmatch(name)), f"{at}: a job's {what} is letters, digits, ., - and _, at most 100")

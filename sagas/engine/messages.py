@@ -50,6 +50,7 @@ class Command:
     @property
     def payload(self) -> dict[str, Any]:
         """What the job is given; `event` is what its success brings about."""
+        undoes = {} if self.undoes_attempt is None else {"undoesAttempt": self.undoes_attempt}
         return {
             "saga": self.saga,
             "appId": self.app_id,
@@ -57,6 +58,7 @@ class Command:
             "step": self.step,
             "attempt": self.attempt,
             "idempotencyKey": self.idempotency_key,
+            **undoes,
             "event": self.event,
             "data": dict(self.data),
         }

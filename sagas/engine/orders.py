@@ -50,7 +50,7 @@ class Out(NamedTuple):
     @property
     def job(self) -> Job | None:
         """The job that does it."""
-        return None if self.undoes else self.step.job
+        return self.order.job
 
     @property
     def wait(self) -> timedelta:

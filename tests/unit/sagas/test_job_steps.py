@@ -241,3 +241,58 @@ def test_without_a_job_nothing_is_at_work() -> None:
     assert job_at_work(RELEASE, before) is None
     run.asks(Verb.TERMINATE)
     assert job_let_go(RELEASE, before, run.instance) is None
+
+
+DROP = Job("drop-image", queue="builders", retries=1)
+SWEEP = Saga(
+    "sweep",
+    (
+        Step(
+            "build",
+            "BUILDING",
+            job=BUILD,
+            event="evt.built",
+            then="SHIPPING",
+            undo=Compensation(event="evt.gone", job=DROP),
+        ),
+        step("ship", "SHIPPING"),
+    ),
+)
+
+
+def sweeping() -> Run:
+    """A saga whose undo is a job that is at work."""
+    run = Run(SWEEP, "build")
+    run.fails(BROKEN)
+    return run
+
+
+def test_an_undo_can_be_a_job_too() -> None:
+    run = sweeping()
+    command = sent(run.sent[-1])
+    assert (run.state, command.job, command.payload["undoesAttempt"]) == ("COMPENSATING", DROP, 1)
+    assert (command.payload["event"], command.payload["idempotencyKey"]) == ("evt.gone", "sweep:7:build:undo")
+    assert (run.instance.wake_reason, job_at_work(SWEEP, run.instance)) == (JOB, command.id)
+    run.undone("build")
+    assert run.state == FAILED
+    assert Catalog([SWEEP]).commands == ("cmd.ship",)
+    assert Catalog([SWEEP]).jobs == ("build-image", "drop-image")
+
+
+def test_an_undo_whose_job_has_failed_waits_for_a_person_who_can_have_it_done_again() -> None:
+    run = sweeping()
+    before = run.instance
+    run.fails(BROKEN)
+    assert (run.state, job_let_go(SWEEP, before, run.instance)) == ("COMPENSATION_FAILED", None)
+    run.asks(Verb.RETRY)
+    assert job_let_go(SWEEP, before, run.instance) == before.command_id
+    assert (sent(run.sent[-1]).job, sent(run.sent[-1]).attempt) == (DROP, 2)
+    run.undone("build")
+    assert run.state == FAILED
+
+
+def test_an_undo_that_contradicts_itself_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"step 'build', undo: a job tries again by itself"):
+        Saga("sweep", (job_step(undo=Compensation(event="evt.gone", job=DROP, retry=RetryPolicy(2))),))
+    with pytest.raises(DefinitionError, match=r"step 'build', undo: say what does it"):
+        Saga("sweep", (job_step(undo=Compensation(event="evt.gone")),))

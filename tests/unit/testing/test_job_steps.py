@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from app.errors import ConfigError
 from app.testing import given
-from sagas import COMPLETED, Command, Compensation, Job, Saga, Step
+from sagas import COMPLETED, Command, Compensation, Job, NothingToUndo, Saga, Step
 from sagas.engine.errors import OrchestrixError
 from workers import Context
 
@@ -88,6 +89,19 @@ def test_every_crash_leaves_one_job_and_one_end() -> None:
     story = given(RELEASE, handlers={**HANDLERS, "build-image": build})
     places = story.crash_everywhere(fresh=built.clear, check=one_job, state="COMPLETED")
     assert {"before build-image", "after build-image"} <= {str(place) for place in places}
+
+
+def test_an_undo_that_is_a_job() -> None:
+    drop = Compensation(event="evt.dropped", job=Job("drop-image"))
+    ship = Step("ship", "SHIPPING", "cmd.ship", "evt.shipped", COMPLETED, NothingToUndo("it is gone"))
+    saga = Saga("release", (replace(BUILD, then="SHIPPING", undo=drop), ship))
+    story = given(saga)
+    story.when("build-image").succeeds()
+    story.when("cmd.ship").fails("NoTruck", retryable=False)
+    story.when("drop-image").succeeds()
+    story.run()
+    story.expect(state="FAILED", undone=["build"], commands=["build-image", "cmd.ship", "drop-image"])
+    story.crash_everywhere()
 
 
 def test_a_job_without_an_end_is_named() -> None:
