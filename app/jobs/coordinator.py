@@ -18,6 +18,7 @@ from app.jobs.cancel import Stops
 from app.jobs.dispatch import Dispatcher, Relay
 from app.jobs.events import JobEvents
 from app.jobs.footing import Footing
+from app.jobs.gone import GoneOrders
 from app.jobs.handing import Acks, Giver
 from app.jobs.holdings import Holdings
 from app.jobs.rebalance import Rebalance
@@ -170,6 +171,7 @@ class Coordinator:
                 Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
                 Sweep("queues of ended jobs", broom.look),
+                Sweep("orders that are gone", GoneOrders(office, around.control).look),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
             ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from sqlalchemy import func, select
@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from app.domain.jobs import DISPATCHED, LIVE
 
 from .engine import Connection
-from .tables import jobs, workers
+from .tables import jobs, outbox, workers
 
 
 async def serving(connection: Connection, queues: Iterable[str], seconds: float) -> Counter[str]:
@@ -35,3 +35,12 @@ async def unbegun(connection: Connection) -> dict[str, int]:
     """How many jobs of each queue are with no worker yet, though they were sent."""
     query = select(jobs.c.queue, func.count()).where(jobs.c.state == DISPATCHED).group_by(jobs.c.queue)
     return {str(queue): int(count) for queue, count in await connection.execute(query)}
+
+
+async def unbegun_in(connection: Connection, queues: Sequence[str], seconds: float, limit: int) -> list[str]:
+    """The ids of up to `limit` of them in these queues that were sent so many seconds ago, and that the broker has."""
+    waiting = select(outbox.c.id).where(outbox.c.id == jobs.c.history_id).exists()
+    before = connection.now() - timedelta(seconds=seconds)
+    query = select(jobs.c.id).where(jobs.c.state == DISPATCHED, jobs.c.queue.in_(queues), ~waiting)
+    query = query.where(jobs.c.dispatched_at <= before).order_by(jobs.c.id).limit(limit)
+    return list((await connection.execute(query)).scalars())

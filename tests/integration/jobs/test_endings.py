@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from app.broker.topology import dispatch_queue
 from app.config import JobsSettings
 from app.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
 from app.errors import Conflict, NotFound
-from tests.integration.jobs.plant import Hand, Plant, Task
+from tests.integration.jobs.plant import Hand, Node, Plant, Task
 from tests.support import eventually, holds
 
 CALM = JobsSettings(beat=2.0, silent=20.0)
@@ -112,6 +113,26 @@ async def test_time_does_not_count_while_no_attempt_is_out(plant: Plant) -> None
     assert (await plant.now(second)).state == PENDING
     await task.succeed()
     assert (await hand.take()).order["jobId"] == second.id
+
+
+async def test_an_order_that_was_deleted_with_its_queue_is_sent_anew(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.jobs.gone.EVERY", 0.3)
+    node = await plant.node(leads=True)
+    job = await plant.submit(queue="rare")
+    await eventually(lambda: _waits(node, "rare"), deadline=10, message="the order has come")
+    await node.control.delete(dispatch_queue("rare"))
+    again = await plant.reached(job, DISPATCHED, attempt=2)
+    assert again.tries == 1
+    assert [one.state for one in await plant.attempts(job)] == [LOST, DISPATCHED]
+    hand = await plant.worker(queue="rare")
+    assert (await hand.take()).order["attempt"] == 2
+
+
+async def _waits(node: Node, queue: str) -> bool:
+    found = await node.control.message_count(dispatch_queue(queue))
+    return found is not None and found[0] == 1
 
 
 async def test_a_worker_that_stops_costs_no_try_and_its_wish_is_heard(plant: Plant) -> None:
