@@ -49,7 +49,21 @@ BATCH = Saga(
     "batch",
     (Step("crunch", "CRUNCHING", job=Work("crunch"), event="evt.crunched", then=COMPLETED, undo=NothingToUndo("-")),),
 )
-CATALOG = Catalog([RELEASE, BATCH])
+PAINT = Saga(
+    "paint",
+    (
+        Step(
+            "coat",
+            "COATING",
+            job=Work("coat"),
+            event="evt.coated",
+            then="HANGING",
+            undo=Compensation(event="evt.stripped", job=Work("strip", retries=1)),
+        ),
+        Step("hang", "HANGING", "cmd.hang", "evt.hung", COMPLETED, NothingToUndo("it is the last step")),
+    ),
+)
+CATALOG = Catalog([RELEASE, BATCH, PAINT])
 DATABASES = ["sqlite", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgres", "mariadb"))]
 
 
@@ -378,6 +392,35 @@ async def _due(yard: Yard, saga: Instance) -> None:
     change = text("UPDATE saga_instances SET wake_at = created_at WHERE id = :id")
     async with yard.database.begin() as tx:
         await tx.execute(change, {"id": saga.id})
+
+
+async def test_the_end_of_the_run_s_own_time_cancels_the_job(yard: Yard) -> None:
+    saga = await yard.building()
+    await yard.wakeups.start()
+    yard.wakeups._heard_since = yard.database.now() - timedelta(hours=1)
+    change = text("UPDATE saga_instances SET wake_at = created_at, deadline_at = created_at WHERE id = :id")
+    async with yard.database.begin() as tx:
+        await tx.execute(change, {"id": saga.id})
+    yard.wakeups.expect([await yard.now(saga)])
+    back = await yard.reached(saga, "COMPENSATING")
+    job = await yard.job(saga)
+    assert (job.state, job.cancel_reason) == (CANCELLED, f"release {saga.id}: deadline")
+    assert back.progress.todo == ("build", "tag")
+
+
+async def test_an_undo_that_is_a_job(yard: Yard) -> None:
+    saga = await yard.begin("one", saga="paint")
+    await yard.says(saga, SUCCEEDED)
+    await yard.word("evt.coated")
+    hanging = await yard.reached(saga, "HANGING")
+    yard.report(hanging, "evt.stepFailed", error={"type": "NoHook", "message": "no hook", "retryable": False})
+    back = await yard.reached(saga, "COMPENSATING")
+    job = await yard.job(back)
+    assert (job.handler, job.step, job.retries, job.payload["undoesAttempt"]) == ("strip", "coat:undo", 1, 1)
+    await yard.says(back, SUCCEEDED, result={"is": "left alone"})
+    await yard.word("evt.stripped")
+    assert (await yard.reached(saga, "FAILED")).progress.undone == ("coat",)
+    assert len(await yard.all_jobs()) == 2
 
 
 async def test_why_tells_how_it_stands_with_the_job(yard: Yard) -> None:
