@@ -31,7 +31,6 @@ RETRIES: Final = 2
 SILENT: Final = 4.0
 QUICK: Final = {
     "ORCHESTRIX_CLUSTER__HEARTBEAT": "0.25",
-    "ORCHESTRIX_CLUSTER__DEAD": "1",
     "ORCHESTRIX_CLUSTER__LEASE": "3",
     "ORCHESTRIX_CLUSTER__RENEW": "0.5",
     "ORCHESTRIX_CLUSTER__PRESENCE": "0.2",
@@ -97,7 +96,8 @@ class JobRig(System):
         await self.sql(*(f"DELETE FROM {table}" for table in OF_JOBS))
 
     def env(self, **more: str) -> dict[str, str]:
-        return super().env(**QUICK, ORCHESTRIX_JOBS__SILENT=str(self.silent), **more)
+        patience = {"ORCHESTRIX_CLUSTER__DEAD": "1" if self.ground.many else "0.6"}
+        return super().env(**QUICK, **patience, ORCHESTRIX_JOBS__SILENT=str(self.silent), **more)
 
     # Its processes.
 
