@@ -20,7 +20,7 @@ TOGETHER: Final = {
     # The fork server and three upgraded databases are theirs.
     "crash points": ("tests/fault/test_crash_points.py",),
     # They break servers of their own, which take long to start; and two of them at once would be two storms.
-    "breakable servers": ("tests/fault/",),
+    "breakable servers": ("tests/fault/", "tests/acceptance/test_jobs.py"),
 }
 """The groups, and how the ids of their tests begin; the first that fits counts. All other tests go where there is room.
 
