@@ -162,7 +162,8 @@ class Coordinator:
         """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it."""
         around = self.around
         office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
-        watchman = Watchman(office, around.control, silent=around.jobs.silent)
+        heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
+        watchman = Watchman(office, around.control, silent=around.jobs.silent, heard=heard)
         broom = Broom(office, around.control)
         orphanage = Orphanage(office, every=around.cluster.orphan_check)
         return Services(

@@ -102,13 +102,14 @@ class Watchman:
 
     Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
     opened last, by its gain of leadership or by the end of an outage or of a sleep of its own: what was sent before is
-    spared for a while.
+    spared for a while. So is what nobody may have read, for its owner has not beaten for `heard` seconds.
     """
 
-    def __init__(self, office: Office, broker: Broker, *, silent: float) -> None:
+    def __init__(self, office: Office, broker: Broker, *, silent: float, heard: float) -> None:
         self._office = office
         self._broker = broker
         self._silent = silent
+        self._heard = heard
         self._heard_since: datetime | None = None
         self._heard_by = 0
         self._looked_at = 0.0
@@ -138,7 +139,7 @@ class Watchman:
         return since is None or tx.now() - since < timedelta(seconds=self._silent)
 
     async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
-        found = await jobs.overdue(tx, limit, self._silent / 2)
+        found = await jobs.overdue(tx, limit, self._heard)
         return [job for job in found if not (self._spares(tx) and self._is_older(job))]
 
     def _is_older(self, job: Job) -> bool:
@@ -146,7 +147,7 @@ class Watchman:
         return since is None or job.dispatched_at is None or job.dispatched_at < since
 
     async def _unheard_of(self, tx: Transaction, limit: int) -> list[Job]:
-        return [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit)
+        return [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit, self._heard)
 
     async def _until_next(self) -> float:
         async with self._office.database.read() as connection:

@@ -219,18 +219,15 @@ async def overdue(tx: Transaction, limit: int, heard: float = 15.0) -> list[Job]
     return await _jobs(tx, _oldest(query, limit))
 
 
-async def silent(tx: Transaction, seconds: float, limit: int) -> list[Job]:
-    """Locks and reads up to `limit` jobs whose worker has not beaten for so many seconds.
-
-    Only where its last word would have been read: who owns the job was there for half of that time.
-    """
+async def silent(tx: Transaction, seconds: float, limit: int, heard: float = 15.0) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose worker has not beaten for so many seconds; `heard` as in `overdue`."""
     table = jobs.c
     query = _select(whole=False).where(
         table.state == RUNNING,
         table.channels == 1,
         table.worker_beat_at <= _ago(tx, seconds),
         table.ownership == OWNED,
-        table.owner.in_(_listening(tx, seconds / 2)),
+        table.owner.in_(_listening(tx, heard)),
     )
     return await _jobs(tx, _first(query, table.worker_beat_at, limit))
 
