@@ -61,7 +61,7 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kin
 }
 
 
-RARE = {"an attempt was lost"}
+RARE = {"an attempt was lost", "jobs were handed over"}
 ENOUGH = 1000
 """Seeds from which on the rare days must have come too."""
 
