@@ -14,7 +14,7 @@ from app.api.control import BODY_PROBLEMS
 from app.api.demands import Demand
 from app.api.headers import CORRELATION, correlation_id, matches, trace_context
 from app.api.idempotency import REPLAYED, RETRY_SOON, mark_of
-from app.api.job_schemas import JobBody, JobPage, LogPage, NewJob
+from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
 from app.api.problems import Problem, bad_parameter
@@ -284,7 +284,7 @@ ROUTES: Final = (
         "One that a worker is at ends when that has heard of it. Asking again changes nothing.",
         tag="jobs",
         body=Demand,
-        answers={200: json_of(JobBody, "As it is from now on.", SHOWN)},
+        answers={200: json_of(JobSummary, "As it is from now on.", SHOWN)},
         problems=(*_PROBLEMS, "illegal_transition", *BODY_PROBLEMS),
     ),
 )

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from app import clock
-from app.api.job_schemas import JobBody, JobPage, LogPage
+from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
 from app.domain import jobs as rules
 from app.domain.jobs import Job, Moved, Status
 from app.domain.nodes import NodeState
@@ -228,6 +228,7 @@ async def test_a_cursor_of_another_list_is_refused(world: World) -> None:
 async def test_cancel(world: World) -> None:
     waiting, busy = await submitted(world), await running(world)
     answer = await world.client.post(f"/jobs/{waiting['id']}/cancel", json={"reason": "not wanted"})
+    JobSummary.model_validate_json(answer.content)
     assert (answer.status_code, answer.json()["state"], answer.json()["cancelReason"]) == (
         200,
         "CANCELLED",
