@@ -10,7 +10,7 @@ from typing import TypeVar, overload
 
 from tests.servers.ports import free_port
 
-__all__ = ["eventually", "eventually_sync", "free_port", "holds"]
+__all__ = ["eventually", "eventually_sync", "free_port", "holds", "stand_still"]
 
 T = TypeVar("T")
 
@@ -83,3 +83,8 @@ def eventually_sync(condition: Callable[[], T], *, deadline: float, every: float
 def _too_late(condition: Callable[[], object], deadline: float, message: str, last: object) -> str:
     what = message or getattr(condition, "__qualname__", repr(condition))
     return f"{what}: not within {deadline:g} s; last answer: {last!r}"
+
+
+def stand_still(seconds: float) -> None:
+    """Lets the thread do nothing, its event loop with all tasks included, as a process that is stopped does nothing."""
+    time.sleep(seconds)

@@ -19,7 +19,7 @@ from app.cluster.tokens import token_message
 from app.domain.leases import SEED, Fence, Mode, Token
 from app.persistence import leases
 from app.persistence.engine import Database
-from tests.support import eventually, holds
+from tests.support import eventually, holds, stand_still
 
 
 @dataclass
@@ -166,10 +166,15 @@ async def test_copies_of_tokens_disturb_nobody(election: Election) -> None:
 async def test_who_has_slept_past_its_lease_sees_its_write_refused(
     election: Election, caplog: pytest.LogCaptureFixture
 ) -> None:
-    only = await election.add("a-1", lease=1.0, renew=0.3)
+    only = await election.add("a-1", lease=2.0, renew=0.9)
     await election.led(only)
+
+    async def written() -> bool:
+        return (await election.handovers())[0].ended_at is not None
+
+    await eventually(written, deadline=5, message="its first write is over, and the next one not due")
     losing = asyncio.create_task(only.broker.stop())  # the first that it notices is that its link is gone
-    time.sleep(1.2)
+    stand_still(2.2)
     with sqlite3.connect(str(election.database.url.database)) as file:
         file.execute("UPDATE leases SET term = 2, holder = 'b-1'")
     file.close()

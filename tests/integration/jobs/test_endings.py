@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from app.config import JobsSettings
 from app.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
 from app.errors import Conflict, NotFound
 from tests.integration.jobs.plant import Hand, Node, Plant, Task
-from tests.support import eventually, holds
+from tests.support import eventually, holds, stand_still
 
 CALM = JobsSettings(beat=2.0, silent=20.0)
 
@@ -159,7 +158,7 @@ async def test_a_leader_that_stood_still_holds_its_own_silence_against_nobody(pl
     for _ in range(11):  # for longer than a worker may be silent, so that nothing is spared any more
         await hand.beat()
         await holds(lambda: True, during=0.2)
-    time.sleep(2.0)
+    stand_still(2.0)
     await holds(lambda: True, during=1.0)
     assert [one.state for one in await plant.attempts(job)] == [RUNNING]
 
