@@ -10,10 +10,10 @@ from app import clock, crash
 from app.broker.port import Broker, LinkState, Topology
 from app.broker.topology import incarnation_queue
 from app.lifecycle import Loop, Wake
+from app.orchestration.again import send_again
 from app.orchestration.job_steps import JobSteps
-from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
-from app.persistence import incarnation, instances, outbox
+from app.persistence import incarnation, instances
 from app.persistence.engine import Database, Transaction
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
@@ -118,7 +118,7 @@ class Incarnation:
         return await self._database.run(lambda tx: self._write(tx, live, mine))
 
     async def _write(self, tx: Transaction, live: Sequence[Instance], mine: str) -> bool:
-        await outbox.insert(tx, rows_owed(self._catalog, live), claimed_by=None, lease_s=0.0)
+        await send_again(tx, self._catalog, live)
         await self._jobs.again(tx, live)
         return await incarnation.touch(tx, mine)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from app.errors import NotFound
 from app.orchestration import keys
+from app.orchestration.again import send_again
 from app.orchestration.job_steps import JobSteps
-from app.orchestration.outgoing import rows_owed
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import Keyed, Repeated
-from app.persistence import audit, instances, outbox
+from app.persistence import audit, instances
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
@@ -96,9 +96,7 @@ class Redispatch:
             return await instances.owed(connection, pair, names, after, CHUNK)
 
     async def _owe(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
-        rows = rows_owed(self._catalog, wanted)
-        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
-        return len(rows) + await self._jobs.again(tx, wanted)
+        return await send_again(tx, self._catalog, wanted) + await self._jobs.again(tx, wanted)
 
     def _audited(self, names: Sequence[str], sent: int, by: By) -> AuditRow:
         detail = {"sagas": list(names), "sent": sent}

@@ -161,6 +161,13 @@ async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
         await tx.dialect.update(tx, _rewake(pair), values)
 
 
+async def doubt(tx: Transaction, pair: Pair, changed: Sequence[Instance]) -> None:
+    """Writes another progress where the version is unchanged."""
+    rows = [(one.id, one.version, one.progress.to_json()) for one in sorted(changed, key=lambda one: one.id)]
+    if rows:
+        await tx.dialect.update(tx, _doubt(pair), rows)
+
+
 async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, str, int]]) -> None:
     """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one that is out.
 
@@ -344,6 +351,11 @@ def _rewake(pair: Pair) -> BulkUpdate:
         change=("wake_at", "wake_reason", "wait_ms"),
         guard=f"{_LIVE} AND blocker IS NULL",
     )
+
+
+@cache
+def _doubt(pair: Pair) -> BulkUpdate:
+    return BulkUpdate(pair.instances, match=("id", "version"), change=("progress",), guard=_LIVE)
 
 
 @cache

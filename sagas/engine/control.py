@@ -12,7 +12,7 @@ from .asks import Acted, Ask, RefusedVerb, Verb
 from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga, milliseconds
 from .failure import Failure, fail
 from .messages import MAX_DATA, dump
-from .orders import NEVER, Moved, Tick, armed, command_for, issued, out, progressed
+from .orders import NEVER, Moved, Tick, armed, command_for, doubted, issued, out, progressed
 from .state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, UNSENT, Change, Instance, Progress
 from .transition import change, move, sending, succeed
 
@@ -113,7 +113,9 @@ def _run_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
     row = _row(instance, ask, saga.initial, tick)
     before = instance.progress
     unfinished = (*before.left, *(name for name in before.todo if name not in before.left))
-    kept = Progress(attempts=undo.all_attempts(saga, instance), left=unfinished, undone=before.undone)
+    kept = Progress(
+        attempts=undo.all_attempts(saga, instance), left=unfinished, undone=before.undone, refused=before.refused
+    )
     deadline = tick.now + saga.timeout if saga.timeout is not None else None
     begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)
     return sending(saga, issued(saga, begun, tick), [row])
@@ -221,7 +223,7 @@ def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     if held is not None:
         judged = fail(saga, free, Failure.from_json(held), tick)
         return _acted(replace(judged, history=(row, *judged.history)))
-    moved = sending(saga, free, [row])
+    moved = sending(saga, free if reason in (RETRY, UNSENT) else doubted(free), [row])
     return _acted(moved if reason != RETRY else replace(moved, command=None))
 
 

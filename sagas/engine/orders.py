@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from .definition import Compensation, Job, Order, Saga, Step, milliseconds, order_of
+from .definition import COMPENSATING, Compensation, Job, Order, Saga, Step, milliseconds, order_of
 from .messages import Command
-from .state import DEADLINE, JOB, PAUSED, UNSENT, Change, Instance, Progress
+from .state import DEADLINE, JOB, PAUSED, RETRY, UNSENT, Change, Instance, Progress
 
 MAX_REASON: Final = 500
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -168,4 +168,16 @@ def progressed(instance: Instance, **changes: Any) -> Instance:
 def cleared(instance: Instance) -> Progress:
     """What the run still has to remember once an order has ended well: its attempts, and what earlier runs left."""
     before = instance.progress
-    return Progress(attempts=before.attempts, left=before.left, undone=before.undone, run_ms=before.run_ms)
+    return Progress(
+        attempts=before.attempts,
+        left=before.left,
+        undone=before.undone,
+        refused=before.refused,
+        run_ms=before.run_ms,
+    )
+
+
+def doubted(instance: Instance) -> Instance:
+    """`instance`, whose command is sent again: whatever is said of it then, an earlier copy may have been worked on."""
+    kept = instance.state == COMPENSATING or instance.wake_reason == RETRY
+    return instance if kept else progressed(instance, unanswered=True)

@@ -31,7 +31,8 @@ def _done(saga: Saga, instance: Instance, step: Step, event: Event, tick: Tick) 
     if instance.state in UNDOING and instance.progress.awaited == step.name:
         refused = unrelated(instance, event)
         return refused or answered(saga, instance, event.type, tick, current=True, caused_by=event.id)
-    if instance.state in UNDOING or (instance.state == FAILED and step.name in instance.progress.undone):
+    gone = {*instance.progress.undone, *instance.progress.refused}
+    if instance.state in UNDOING or (instance.state == FAILED and step.name in gone):
         return again(saga, instance, step, event.type, tick, event.id)
     refused = untimely(saga, instance, step, event)
     if refused is not None:

@@ -32,7 +32,7 @@ class Progress:
     While it is undone: `cause` is why; `todo` are the steps still to undo, the present one first; `undone` those that
     are; `awaited` is the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at
     the end of the pause, `resume` the wake-up reason to come back to, and `run_ms` what was left of the run's own time.
-    `left` are steps of an earlier run that were not undone.
+    `left` are steps of an earlier run that were not undone, `refused` those whose worker said that nothing is there.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class Progress:
     held: Mapping[str, Any] | None = None
     resume: str | None = None
     left: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     run_ms: int | None = None
 
     def to_json(self) -> dict[str, Any] | None:

@@ -63,6 +63,8 @@ def begin(
     `awaited`: its answer is still waited for, until its deadline; only then the first undo is sent.
     """
     here = saga.step_in(instance.state)
+    if here is not None and not current and not awaited:
+        instance = _refused(instance, here)
     todo = tuple(step.name for step in possible_effects(saga, instance, current=current))
     if not todo and not (awaited and here is not None and isinstance(here.undo, Compensation)):
         return end(saga, instance, reason, tick, caused_by=caused_by, actor=actor)
@@ -71,6 +73,7 @@ def begin(
         attempts=all_attempts(saga, instance),
         todo=todo,
         undone=tuple(name for name in instance.progress.undone if name not in todo),
+        refused=tuple(name for name in instance.progress.refused if name not in todo),
         error=reason,
         cause=reason,
         unanswered=instance.progress.unanswered,
@@ -81,6 +84,12 @@ def begin(
     if progress.awaited is None:
         return sending(saga, issued(saga, replace(moved, blocker=None), tick), [row])
     return Moved(_waiting(saga, moved, tick), (row,), None)
+
+
+def _refused(instance: Instance, step: Step) -> Instance:
+    """`instance`, which knows that the step left nothing. Should it be done all the same, it is undone then."""
+    others = tuple(name for name in instance.progress.refused if name != step.name)
+    return progressed(instance, refused=(*others, step.name))
 
 
 def _waiting(saga: Saga, instance: Instance, tick: Tick) -> Instance:
@@ -121,6 +130,7 @@ def end(
         attempts=all_attempts(saga, instance),
         error=instance.progress.cause or instance.progress.error or reason,
         undone=tuple(name for name in instance.progress.undone if name not in left_behind),
+        refused=tuple(name for name in instance.progress.refused if name not in left_behind),
         left=left_behind,
     )
     ended = move(saga, instance, FAILED, row, forced=forced)
@@ -138,6 +148,7 @@ def answered(
     attempts = {**progress.attempts, step.name: instance.attempt}
     todo = with_undo(saga, [*progress.todo, *([step.name] if current else [])])
     instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
+    instance = instance if current else _refused(instance, step)
     if not todo:
         return end(saga, instance, reason, tick, caused_by=caused_by)
     return _on(saga, instance, reason, tick, caused_by=caused_by)

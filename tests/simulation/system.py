@@ -337,7 +337,8 @@ class Operator:
             output=_output(saga, row, verb),
             extend_by=timedelta(seconds=self._dice.uniform(0, 9)),
         )
-        version = row["version"] if self._dice.random() < 0.5 else None
+        seen = self._dice.random() < 0.5 or bool(ask.output)  # an output is one of the step that was seen
+        version = row["version"] if seen else None
         try:
             asking = member.process.spawn(member.node.control.act(Action(saga.name, row["id"], ask, version)))
         except Killed:

@@ -29,8 +29,13 @@ def succeeded(job: Job, data: Mapping[str, Any]) -> Outgoing:
 
 
 def failed(job: Job, error: StepError) -> Outgoing:
-    """The event that says why the step failed."""
-    return _event(job, STEP_FAILED, {"error": error_fields(error)})
+    """The event that says why the step failed.
+
+    Of a command that was handed out before it cannot be said that nothing was done: an earlier reader may have died
+    between its work and its answer.
+    """
+    told = replace(error, unsure=error.unsure or job.redelivered)
+    return _event(job, STEP_FAILED, {"error": error_fields(told)})
 
 
 def error_fields(error: StepError) -> dict[str, Any]:
@@ -42,6 +47,8 @@ def error_fields(error: StepError) -> dict[str, Any]:
     }
     if error.retry_after_ms is not None:
         fields["retryAfterMs"] = error.retry_after_ms
+    if error.unsure:
+        fields["unsure"] = True
     return fields
 
 

@@ -198,6 +198,19 @@ async def test_a_wake_up_moves_only_while_nothing_else_has(database: Database, o
         assert await current(database, pair, unchanged.id) == unchanged
 
 
+async def test_a_doubt_is_written_where_nothing_has_changed(database: Database, of: Of) -> None:
+    pair, saga = of
+    same, moved, over = await some(database, 3, pair, saga)
+    doubt = Progress(unanswered=True)
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [(1, stepped(moved)), (1, ended(over))])
+        await instances.doubt(tx, pair, [replace(one, progress=doubt) for one in (over, moved, same)])
+        await instances.doubt(tx, pair, [])
+    assert await current(database, pair, same.id) == replace(same, progress=doubt)
+    assert (await current(database, pair, moved.id)).progress == Progress()
+    assert (await current(database, pair, over.id)).progress == Progress()
+
+
 async def test_a_late_confirm_starts_the_time_again(database: Database, of: Of) -> None:
     pair, saga = of
     right, other, retry = await some(database, 3, pair, saga)

@@ -125,6 +125,20 @@ async def test_a_broker_that_comes_back_empty_gets_what_live_sagas_are_owed(rig:
     assert not new & first
 
 
+async def test_what_fails_after_it_was_sent_again_is_undone(rig: Rig) -> None:
+    """The first copy may have been worked on, and its answer be lost with the broker's queues."""
+    await rig.incarnation.start()
+    live = await rig.begin("live")
+    await rig.outbox_empty()
+    await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
+    rig.broker.published.clear()
+    rig.broker.forget()
+    await eventually(lambda: len(rig.broker.published) == 1, deadline=10)
+    rig.report(live, "evt.stepFailed", error={"type": "Refused", "message": "no", "retryable": False})
+    await rig.reached(live, "COMPENSATING")
+    await eventually(lambda: [one.type for one in rig.broker.published][-1] == "cmd.deleteGitRepo", deadline=5)
+
+
 async def test_a_reconnect_to_the_same_broker_sends_nothing_again(rig: Rig) -> None:
     await rig.incarnation.start()
     await rig.begin("quiet")

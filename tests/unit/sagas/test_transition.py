@@ -195,9 +195,9 @@ NO_CAUSE, ANOTHER, BACK, LOST = (
 )
 # What the event comes to in each of these states: Moved to a state, else the reason of Ignored.
 TABLE: dict[str, tuple[str, ...]] = {
-    "created, no causation": ("REGISTERING", "repeated", "repeated", "repeated", "ended", BACK, "will-be-undone"),
-    "created, its causation": ("REGISTERING", "repeated", "repeated", "repeated", "ended", BACK, "will-be-undone"),
-    "created, other causation": ("unknown-causation", *("repeated",) * 3, "ended", BACK, "will-be-undone"),
+    "created, no causation": ("REGISTERING", "repeated", "repeated", "repeated", FAILED, BACK, "will-be-undone"),
+    "created, its causation": ("REGISTERING", "repeated", "repeated", "repeated", FAILED, BACK, "will-be-undone"),
+    "created, other causation": ("unknown-causation", *("repeated",) * 3, FAILED, BACK, "will-be-undone"),
     "registered, no causation": ("future", "future", COMPLETED, "repeated", "ended", BACK, LOST),
     "registered, its causation": ("future", "future", COMPLETED, "repeated", "ended", BACK, LOST),
     "registered, other causation": ("future", "future", "unknown-causation", "repeated", "ended", BACK, LOST),
@@ -314,7 +314,7 @@ def test_failure_for_good_ends_a_saga_that_has_done_nothing() -> None:
         wake_reason=None,
         wait_ms=0,
         updated_at=LATER,
-        progress=Progress(attempts={"createGitRepo": 1}, error=FAILURE),
+        progress=Progress(attempts={"createGitRepo": 1}, error=FAILURE, refused=("createGitRepo",)),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from sagas import FAILED, Saga
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
+from sagas.engine.definition import COMPENSATING
 from sagas.engine.messages import StepError
 from sagas.engine.state import Change
 from tests.unit.sagas.builders import CORRELATION, FIRST, FOR_GOOD, SECOND, THIRD, step
@@ -349,9 +350,43 @@ def test_what_a_person_left_behind_is_not_undone_for_an_earlier_run_s_sake() -> 
     assert run.done("flight", causation_id=FIRST) == "ended"
 
 
-def test_what_was_never_undone_stays_ended() -> None:
+def test_what_its_worker_has_refused_and_another_did_is_undone() -> None:
     run = failing()
-    assert run.done("flight") == "ended"
+    assert run.instance.progress.refused == ("flight",)
+    run.done("flight")
+    assert (run.state, run.sent[-1].type) == (FAILED, "cmd.drop-flight")
+    run.undone("flight")
+    assert run.state == FAILED
+
+
+def test_what_a_person_left_behind_is_not_undone_because_it_was_refused_before() -> None:
+    run = failing()
+    run.asks(Verb.RETRY)
+    run.done("flight")
+    run.asks(Verb.TERMINATE)
+    assert (run.instance.progress.refused, run.instance.progress.left) == ((), ("flight",))
+    assert run.done("flight", causation_id=FIRST) == "ended"
+
+
+def test_what_was_never_tried_stays_ended() -> None:
+    run = failing()
+    assert run.done("hotel") == "ended"
+
+
+def test_a_failure_of_what_was_sent_again_is_undone_too() -> None:
+    run = Run(TRIP)
+    run.asks(Verb.PAUSE)
+    run.asks(Verb.RESUME)
+    run.fails(FOR_GOOD)
+    assert (run.state, run.sent[-1].type) == (COMPENSATING, "cmd.drop-flight")
+
+
+def test_a_failure_of_what_left_late_is_not_undone() -> None:
+    run = Run(TRIP)
+    run.fails(AGAIN)
+    run.asks(Verb.RETRY)
+    run.fails(FOR_GOOD)
+    assert run.state == FAILED
 
 
 @pytest.mark.parametrize("error", [FOR_GOOD, AGAIN])

@@ -16,7 +16,7 @@ from sagas import Command
 from tests.fakes.rows import Rows
 from tests.fakes.time import Shifted
 from tests.support import eventually
-from workers import Context, HandlerTable, Worker
+from workers import Context, HandlerTable, Permanent, Worker
 
 from .rig import CATALOG, CREATED, TRACE, Rig, command
 
@@ -284,6 +284,7 @@ async def test_a_command_that_seems_to_end_its_workers_fails_its_step(
         "type": "WorkerCrashed",
         "message": f"cmd.createGitRepo was given to workers {count} times, and none lived to answer",
         "retryable": False,
+        "unsure": True,
     }
 
 
@@ -292,6 +293,17 @@ async def test_a_command_below_the_limit_is_tried_once_more(rig: Rig) -> None:
     rig.send(1, count=18)
     await rig.settled()
     assert (len(rig.bodies()), rig.bodies("evt.stepFailed")) == (1, [])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+async def test_of_a_command_that_had_a_reader_before_nobody_can_say_that_nothing_was_done(rig: Rig, count: int) -> None:
+    async def refuse(context: Context, command: Command) -> None:
+        raise Permanent("Refused", "the forge says no")
+
+    await rig.start(refuse)
+    rig.send(1, count=count)
+    await rig.settled()
+    assert rig.error().get("unsure", False) is bool(count)
 
 
 async def test_a_command_that_came_too_often_is_still_dropped_where_its_saga_has_moved_on(rig: Rig) -> None:
