@@ -23,7 +23,7 @@ DAYS = ("2026-03-29", "2026-10-25")
 
 def test_the_commands_can_be_typed() -> None:
     lines = block(PAGE, "sh", "schedules create").splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "orchestrix"
