@@ -196,7 +196,9 @@ class JobRig(System):
     async def all_well(self, state: str = SUCCEEDED, most: int = 1) -> list[job_ledger.Row]:
         """Waits until every job has ended in `state`, and checks that nothing was lost, done twice or is stuck."""
         await eventually(self._ended, deadline=30, every=0.1, message="every job ends, and its log is there")
-        await eventually(self._nothing_left, deadline=20, every=0.1, message="every queue is gone, and every message")
+        await eventually(
+            self._nothing_left, deadline=20, every=0.1, message="every job is cleared away, and every message"
+        )
         rows = await job_ledger.read(self.database_url)
         begun = job_ledger.begun(self.folder / numbered.EFFECTS)
         for row in rows:
@@ -219,8 +221,9 @@ class JobRig(System):
         assert (kept, owed) == (0, 0)
         ids = [wish.id for wish in self.wishes if wish.id]
         queues = [queue(id) for id in ids for queue in (status_queue, logs_queue)]
+        # One may be there again, made by an order that a dead node had sent and not crossed out: it is swept later.
         found = await asyncio.to_thread(ready, self.broker_url, queues)
-        assert not found, found
+        assert not any(found.values()), found
         return True
 
     async def _one_leader_at_a_time(self) -> None:

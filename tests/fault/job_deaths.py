@@ -158,7 +158,7 @@ async def releasing_dies(rig: JobRig, at: At) -> None:
 
 async def _schedule(client: Client, handler: str) -> list[datetime]:
     """Makes one that is due every second, a few times; when."""
-    first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    first = (datetime.now(UTC) + timedelta(seconds=1.5)).replace(microsecond=0)
     body = {
         "name": "often",
         "interval": 1,
