@@ -178,6 +178,9 @@ def cleared(instance: Instance) -> Progress:
 
 
 def doubted(instance: Instance) -> Instance:
-    """`instance`, whose command is sent again: whatever is said of it then, an earlier copy may have been worked on."""
-    kept = instance.state == COMPENSATING or instance.wake_reason == RETRY
+    """`instance`, whose command is sent again: whatever is said of it then, an earlier copy may have been worked on.
+
+    Of a job there is never a second one.
+    """
+    kept = instance.state == COMPENSATING or instance.wake_reason in (RETRY, JOB)
     return instance if kept else progressed(instance, unanswered=True)

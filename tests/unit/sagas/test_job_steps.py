@@ -177,6 +177,8 @@ def test_a_job_goes_on_while_its_saga_is_paused() -> None:
     assert job_let_go(RELEASE, before, run.instance) is None
     run.asks(Verb.RESUME)
     assert (run.sent[-1].id, run.instance.wake_reason) == (SECOND, JOB)
+    run.fails(BROKEN)
+    assert run.instance.progress.todo == ("tag",), "there was no other job that could have done something"
 
 
 def test_the_job_of_a_step_that_begins_during_a_pause_is_put_down_after_it() -> None:
