@@ -25,6 +25,11 @@ NAP: Final = 5.0
 FULL: Final = 0.5
 """Seconds until the next look where all is due that may be, and no more may be at work."""
 
+AHEAD: Final = 100
+"""Rows that may wait for their queues when more jobs are sent. What waits for long outlives its claim, and then lies
+still until that is over; a job that stays due can be sent by any leader."""
+PAUSE: Final = 0.1
+
 
 class Relay(Protocol):
     """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row, under the name `node`.
@@ -34,6 +39,10 @@ class Relay(Protocol):
 
     node: str
     lease: float
+
+    @property
+    def bringing(self) -> int:
+        """How many rows wait until their queues are declared."""
 
     def take(self, rows: Sequence[OutboxRow]) -> None:
         """Send these, which this node has just committed under a claim of its own."""
@@ -62,6 +71,9 @@ class Dispatcher:
         await self._loop.stop()
 
     async def _round(self) -> None:
+        if self._relay.bringing >= AHEAD:
+            await self._wake.wait(PAUSE)
+            return
         wait = await self._until_next()
         if wait > 0:
             await self._wake.wait(wait)

@@ -107,6 +107,11 @@ class OutboxRelay:
             if left:
                 await self._database.run(lambda tx: outbox.release(tx, left))
 
+    @property
+    def bringing(self) -> int:
+        """How many rows wait until their queues are declared."""
+        return len(self._bringing)
+
     def take(self, rows: Iterable[OutboxRow]) -> None:
         """Send these rows, which this node has committed with a claim of its own not longer ago than a commit takes."""
         until = clock.monotonic() + self.lease * 0.6

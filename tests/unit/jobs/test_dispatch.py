@@ -1,0 +1,55 @@
+"""Does a leader send no more jobs than can be carried away?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from app.domain.leases import Fence
+from app.errors import Unavailable
+from app.jobs.dispatch import AHEAD, PAUSE, Dispatcher
+from app.lifecycle import Wake
+from app.persistence.engine import Database
+from app.persistence.outbox import OutboxRow
+from tests.support import eventually, holds
+
+
+class Asked:
+    """A database that is away, and counts how often it is looked into."""
+
+    def __init__(self) -> None:
+        self.looks, self.away = 0, True
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Any]:
+        self.looks += 1
+        if self.away:
+            raise Unavailable("it is away")
+        yield None
+
+
+class Carrier:
+    """A relay with so many rows in its hands."""
+
+    node, lease = "node-1", 15.0
+
+    def __init__(self, bringing: int) -> None:
+        self.bringing = bringing
+
+    def take(self, rows: Sequence[OutboxRow]) -> None:
+        raise AssertionError("nothing is due")
+
+    def poke(self) -> None:
+        raise AssertionError("nothing is due")
+
+
+async def test_what_is_due_waits_while_the_relay_has_enough_to_do() -> None:
+    database, relay, due = Asked(), Carrier(AHEAD), Wake()
+    dispatcher = Dispatcher(cast(Database, database), Fence(1, "node-1"), due, relay, most_open=10)
+    await dispatcher.start()
+    due.set()
+    await holds(lambda: database.looks == 0, during=3 * PAUSE)
+    relay.bringing = AHEAD - 1
+    await eventually(lambda: database.looks > 0, deadline=30 * PAUSE, message="it looks for jobs again")
+    await dispatcher.stop()
