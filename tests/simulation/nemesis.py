@@ -145,8 +145,8 @@ class Nemesis:
             return
         saga, row = live[int(fault.share * len(live))]
         step = saga.step_in(row["state"])
-        if step is None or step.event not in self._world.server.queues:
-            return  # it waits with the work until its word can be kept
+        if step is None or row["tries"] > 1 or step.event not in self._world.server.queues:
+            return  # whose word would be ambiguous, or could not be kept, leaves the work alone
         key, name = f"{saga.name}:{row['id']}:{step.name}:do", row["key" if "key" in row else "app_name"]
         data = self._world.witness.effect(key, {f"of_{step.name}": f"{name}/{step.name}"})
         body = {"type": step.event, "saga": saga.name, "appId": row["id"], "correlationId": row["correlation_id"]}

@@ -25,6 +25,7 @@ _STOPS = re.compile("(pause|cancel|skip|terminate): ")
 _GOOD = {"created", "immediate"}
 _TABLES = {"app": ("apps", "app_state_history", "app_id", "app_name")}
 _OTHERS = ("saga_instances", "saga_history", "instance_id", "key")
+_TRIED = ("tries", "progress")
 
 
 class Witness:
@@ -252,9 +253,10 @@ class Witness:
         """Nothing of a saga that failed is left, and each step that had ended well was undone."""
         passed = {change[1] for change in changes if str(change[4]).startswith("evt.") and change[2] in saga.path}
         said = {str(change[4]) for change in changes}
+        told = json.loads(row["progress"] or "null") or {}
         for step in saga.steps:
-            if not isinstance(step.undo, Compensation):
-                continue
+            if not isinstance(step.undo, Compensation) or step.name in told.get("todo", ()):
+                continue  # what is still to be undone after the end is told to people
             if step.state in passed and f"undone {step.name}" not in said:
                 self.complain(f"I5: {saga.name} {row['id']} has failed, the undo of {step.name} was forgotten")
             if f"{saga.name}:{row['id']}:{step.name}:do" in self.effects:
@@ -281,7 +283,7 @@ class Witness:
 
     def _rows(self, saga: str, number: int | None = None) -> list[Mapping[str, Any]]:
         table, _, _, key = _tables(saga)
-        columns = ("id", key, "state", "version", "command_id", "correlation_id", "blocker", "data")
+        columns = ("id", key, "state", "version", "command_id", "correlation_id", "blocker", "data", *_TRIED)
         where = ("" if table == "apps" else f" AND saga = '{saga}'") + ("" if number is None else f" AND id = {number}")
         found = self.file.look(f"SELECT {', '.join(columns)} FROM {table} WHERE 1 = 1{where} ORDER BY id")
         return [dict(zip(columns, row, strict=True)) for row in found]

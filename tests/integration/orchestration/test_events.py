@@ -115,10 +115,19 @@ async def test_a_failed_step_ends_the_saga_and_nothing_moves_it_again(rig: Rig) 
     failed = await rig.reached(app, "FAILED")
     assert (failed.wake_at, failed.blocker) == (None, None)
     assert (await rig.history(app))[-1].reason == "evt.stepFailed: Full: disk"
-    rig.report(app, "evt.gitRepoCreated")
-    await rig.broker.settled("evt.gitRepoCreated")
+    rig.report(app, "evt.appRegistered")
+    await rig.broker.settled("evt.appRegistered")
     assert (await rig.now(app)).state == "FAILED"
     assert await rig.ignored(app) == {"ended": 1}
+
+
+async def test_a_step_that_was_refused_and_yet_done_is_undone_after_the_end(rig: Rig) -> None:
+    app = await rig.begin("contradicted")
+    rig.report(app, "evt.stepFailed", saga="app", error={"type": "Full", "message": "disk", "retryable": False})
+    await rig.reached(app, "FAILED")
+    rig.report(app, "evt.gitRepoCreated")
+    await eventually(lambda: rig.sent("cmd.deleteGitRepo"), deadline=5)
+    assert (await rig.now(app)).state == "FAILED"
 
 
 async def test_a_row_that_somebody_holds_stops_nobody_else(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
