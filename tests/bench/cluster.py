@@ -14,7 +14,7 @@ from tests.bench.cases import Findings
 from tests.bench.nodes import NAMES, Cluster, cluster, name_of
 from tests.bench.product import WrongResult
 from tests.bench.servers import Servers
-from tests.support import eventually
+from tests.support import eventually, holds
 
 TICK: Final = 0.02
 """Seconds between two lines of a job whose events are timed; the figure holds half of it on average."""
@@ -117,7 +117,7 @@ async def _missed(one: Cluster, sizes: Sizes) -> list[float]:
     for _ in range(sizes.rounds):
         await one.start(*(name for name in NAMES if name not in one.nodes))
         await one.run(sizes.orphans, SLOW_TICK)
-        await asyncio.sleep(HEARD * sizes.heartbeat)
+        await holds(lambda: set(NAMES) == set(one.nodes), during=HEARD * sizes.heartbeat)
         found.append(await _owned(one, await one.follower()))
         found.append(await _owned(one, (await one.evidence.term())[1]))
     return found
