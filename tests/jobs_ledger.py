@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from app.persistence.tables import handovers, job_attempts, job_logs, jobs, leases, nodes
+from tests import tally
 
 _CHANGES: Final = "job, version, history, seq, state, owner, epoch"
 _NEW: Final = "NEW.id, NEW.version, NEW.history_id, NEW.seq, NEW.state, NEW.owner, NEW.owner_epoch"
@@ -131,6 +132,7 @@ class JobsLedger:
 
     def check(self, submitted: Iterable[str]) -> None:
         """All of the above, at the end, for jobs that talk as `chatter` does and whose workers all live."""
+        tally.saw("jobs", len(self.jobs))
         assert set(submitted) == set(self.jobs), "J1: other jobs than those that were put down"
         for job in self.jobs.values():
             _check_end(job)

@@ -14,6 +14,7 @@ from tests.acceptance.job_world import FAST, REAL, SCALED, Act, JobWorld, refuse
 from tests.acceptance.system import System
 from tests.fault.world import Member
 from tests.servers.base import Server
+from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
 from tests.servers.sql import change_databases
@@ -23,7 +24,7 @@ DURING = 2
 """Jobs that are put down in the middle of each fault."""
 DATABASE = "jobs"
 
-S = TypeVar("S", bound=PostgresServer)
+S = TypeVar("S", PostgresServer, MariaServer)
 Worlds = Callable[[str, RabbitServer], JobWorld]
 
 
@@ -67,6 +68,27 @@ async def test_every_word_counts_once_on_postgresql(
         partial(_broker_link_cut, leading=False),
         partial(_server_away, broker),
         partial(_server_away, database),
+        _all_killed,
+    ]
+    await _story(worlds(database.url(DATABASE), broker), count, acts)
+
+
+@pytest.mark.req("DC-7")
+async def test_every_word_counts_once_on_mariadb(
+    worlds: Worlds,
+    private_rabbitmq: Callable[[], RabbitServer],
+    private_mariadb: Callable[[], MariaServer],
+    count: int,
+) -> None:
+    broker, database = await _started(private_rabbitmq, private_mariadb)
+    acts: list[Act] = [
+        partial(_killed, leading=True),
+        partial(_terminated, leading=False),
+        _frozen_leader,
+        partial(_broker_link_cut, leading=True),
+        partial(_database_link_dead, leading=False),
+        partial(_server_away, database),
+        partial(_server_away, broker),
         _all_killed,
     ]
     await _story(worlds(database.url(DATABASE), broker), count, acts)

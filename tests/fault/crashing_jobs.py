@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from app.broker.topology import logs_queue, status_queue
 from app.domain.jobs import FINAL, RUNNING, SUCCEEDED
+from tests import tally
 from tests.acceptance.system import Client, System
 from tests.fault import job_ledger, numbered
 from tests.fault.crashing import At
@@ -200,6 +201,7 @@ class JobRig(System):
             self._nothing_left, deadline=20, every=0.1, message="every job is cleared away, and every message"
         )
         rows = await job_ledger.read(self.database_url)
+        tally.saw("jobs", len(rows), part=self.database_url)
         begun = job_ledger.begun(self.folder / numbered.EFFECTS)
         for row in rows:
             row.check(state, most)
