@@ -148,7 +148,7 @@ async def test_a_token_that_is_lost_with_its_queue_is_made_anew(election: Electi
     await election.led(only)
     await only.broker.delete(LEADER)
     await eventually(lambda: not only.leads, deadline=2, message="it leads no more")
-    await election.led(only, deadline=10)
+    await election.led(only, deadline=20)
     assert [one.reason for one in await election.handovers()] == ["retaken", "first"]
     count = await only.broker.message_count(LEADER)
     assert count is not None
