@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from app import clock
 from app.errors import Deposed, RetryLater
 
 log = logging.getLogger("orchestrix.lifecycle")
+
+ASK_AGAIN: Final = 3.0
+"""Seconds after which a task that was cancelled and still runs is cancelled again."""
 
 
 def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
@@ -67,6 +69,21 @@ class Services:
                 log.exception("stopping %s failed", type(part).__name__)
 
 
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels what still runs, and waits until it has ended; raises what one of them has failed with.
+
+    It asks again now and then: a driver that is giving up a connection may lose the first cancellation, after which the
+    task would go on as if nobody had asked.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=ASK_AGAIN)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
 class Loop:
     """One background task that runs `work` over and over until stopped.
 
@@ -87,13 +104,11 @@ class Loop:
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await ended(task)
 
     async def _run(self) -> None:
         failures = 0
-        while True:
+        while self._task is asyncio.current_task():
             try:
                 await self._work()
                 if failures:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, Protocol
 
 from app import clock
@@ -14,7 +13,7 @@ from app.broker.port import Broker, LinkState, Topology
 from app.broker.rabbitmq import AmqpBroker
 from app.config import Settings
 from app.errors import ConfigError, RetryLater, SchemaMismatch, Unavailable
-from app.lifecycle import Health
+from app.lifecycle import Health, ended
 from app.persistence import schema
 from app.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
@@ -96,9 +95,7 @@ class DatabaseWatch:
     async def stop(self) -> None:
         """Stops asking."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await ended(self._task)
 
     def trouble(self) -> str | None:
         """The health probe."""

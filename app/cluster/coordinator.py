@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from app.cluster.life import Life
 from app.domain.leases import Fence
-from app.lifecycle import backoff
+from app.lifecycle import backoff, ended
 
 log = logging.getLogger("orchestrix.cluster")
 
@@ -44,9 +43,7 @@ class Coordinator:
     async def stop(self) -> None:
         """Leaves the cluster in good order."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await ended(self._task)
         await self._life.stop()
 
     async def resign(self) -> None:

@@ -16,7 +16,7 @@ from app.cluster.seat import Seat
 from app.cluster.tokens import read_token, token_message
 from app.domain.leases import SEED, Bid, Fence, Handling, Mode, Token, Waiting, handling, patience
 from app.errors import Deposed, RetryLater, Unavailable
-from app.lifecycle import Loop, Services, Wake, backoff
+from app.lifecycle import Loop, Services, Wake, backoff, ended
 
 log = logging.getLogger("orchestrix.cluster")
 
@@ -373,12 +373,5 @@ def _only(received: list[Delivery]) -> Delivery:
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancels what still runs and waits until it has ended."""
-    running = [task for task in tasks if not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
+    """Cancels what still runs and waits until it has ended. What they failed with was told before, or matters no more."""
+    await asyncio.gather(*(ended(task) for task in tasks), return_exceptions=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 
 from app.errors import RetryLater
+from app.lifecycle import ended
 from app.persistence import instances
 from app.persistence.engine import Database
 from app.persistence.pairs import Pair, pair_of
@@ -41,9 +41,7 @@ class Watch:
             for future in list(waiters):
                 _release(future)
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await ended(self._task)
             self._task = None
 
     def committed(self, moved: Iterable[Instance]) -> None:
