@@ -373,5 +373,5 @@ def _only(received: list[Delivery]) -> Delivery:
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancels what still runs and waits until it has ended. What they failed with was told before, or matters no more."""
+    """Cancels what still runs and waits until it has ended. What they failed with was told before, or matters not."""
     await asyncio.gather(*(ended(task) for task in tasks), return_exceptions=True)
