@@ -19,7 +19,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _deaf() -> None:
     """Loses one cancellation, as a driver does that meets it while it gives up a connection."""
     try:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
     except asyncio.CancelledError:
         await asyncio.sleep(0)
 
