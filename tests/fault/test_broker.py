@@ -10,7 +10,7 @@ import pytest
 from tests.fault.load import HealthWatch
 from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.rabbit import RabbitServer
-from tests.support import eventually
+from tests.support import eventually, holds
 
 NO_MEMORY, MEMORY = "0.00001", "0.4"
 NODE, WORKER = 6, 2
@@ -79,7 +79,8 @@ async def test_many_reconnects_leave_nothing_behind(
             worker.reset()
             await eventually(lambda: (node.connections, worker.connections) == (0, 0), deadline=5)
     await world.all_well(stream, deadline=LOSSLESS)
-    assert (node.connections, worker.connections) == (NODE, WORKER)
+    await eventually(lambda: (node.connections, worker.connections) == (NODE, WORKER), deadline=45)
+    await holds(lambda: (node.connections, worker.connections) == (NODE, WORKER), during=1)
 
     async def only_these() -> bool:
         return await _connections(rabbitmq, vhost) == NODE + WORKER
