@@ -75,9 +75,9 @@ class Footing:
 
     async def _let_go(self) -> None:
         log.warning("no database for %.0f s: others may read the jobs of this node", self._limit)
-        self._is_firm = False
         await self._taker.let_go()
         await self._holdings.leave(self._holdings.epochs)
+        self._is_firm = False
 
     async def _take_up(self) -> None:
         self._is_firm = True

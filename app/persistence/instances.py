@@ -164,8 +164,7 @@ async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
 async def doubt(tx: Transaction, pair: Pair, changed: Sequence[Instance]) -> None:
     """Writes another progress where the version is unchanged."""
     rows = [
-        (one.id, one.version, one.wake_reason, one.progress.to_json())
-        for one in sorted(changed, key=lambda one: one.id)
+        (one.id, one.version, one.attempt, one.progress.to_json()) for one in sorted(changed, key=lambda one: one.id)
     ]
     if rows:
         await tx.dialect.update(tx, _doubt(pair), rows)
@@ -359,7 +358,7 @@ def _rewake(pair: Pair) -> BulkUpdate:
 @cache
 def _doubt(pair: Pair) -> BulkUpdate:
     # Some databases find what they have changed by comparing it, which no JSON can be: so one more column is written.
-    return BulkUpdate(pair.instances, match=("id", "version"), change=("wake_reason", "progress"), guard=_LIVE)
+    return BulkUpdate(pair.instances, match=("id", "version"), change=("attempt", "progress"), guard=_LIVE)
 
 
 @cache

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from .definition import BadData, Saga
+from .messages import Unreadable, dump, load
 
 
 def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,8 +21,8 @@ def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
     given = saga.check(data)
     model = saga.data.model_validate(given)
     try:
-        return saga.check({**_defaults(model), **given})
-    except (BadData, PydanticSerializationError):
+        return saga.check({**load(dump(_defaults(model))), **given})
+    except (BadData, PydanticSerializationError, Unreadable, ValueError):
         return given
 
 

@@ -88,6 +88,8 @@ def begin(
 
 def _refused(instance: Instance, step: Step) -> Instance:
     """`instance`, which knows that the step left nothing. Should it be done all the same, it is undone then."""
+    if not isinstance(step.undo, Compensation):
+        return instance
     others = tuple(name for name in instance.progress.refused if name != step.name)
     return progressed(instance, refused=(*others, step.name))
 
@@ -207,6 +209,8 @@ def _again_after_the_end(
     saga: Saga, instance: Instance, step: Step, reason: str, tick: Tick, caused_by: str | None
 ) -> Moved | Ignored:
     """The undo that is out, if any, is of another step, or was sent too early: there is room for one at a time."""
+    if not isinstance(step.undo, Compensation):
+        return Ignored("nothing-to-undo")
     todo = instance.progress.todo
     if step.name in todo[1:]:
         return Ignored("will-be-undone")

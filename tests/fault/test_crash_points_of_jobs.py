@@ -1,4 +1,4 @@
-"""Is no job lost, done twice at once or stuck, wherever a node or a worker dies?  On every database."""
+"""Is no job lost, done twice at once or stuck, wherever a node or a worker dies?  A soak asks on every database."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ async def test_a_process_dies(
     name: str, grounds: list[Ground], fork_server: forks.Forks, tmp_path: Path, scale: Callable[[int, int], int]
 ) -> None:
     case, point = JOB_CASES[name], name.partition(" ")[0]
-    rigs = [JobRig(one, partial(Processes, fork_server), tmp_path) for one in grounds if one.many or not case.pair]
+    fit = [one for one in grounds if one.many or not case.pair]
+    first = list(JOB_CASES).index(name) % len(fit)
+    rigs = [JobRig(one, partial(Processes, fork_server), tmp_path) for one in (fit + fit)[first:][: scale(1, len(fit))]]
     async with asyncio.TaskGroup() as group:
         for turn, rig in enumerate(rigs):
             group.create_task(_deaths(case, rig, point, range(turn, turn + scale(1, 6))))

@@ -368,6 +368,15 @@ def test_what_a_person_left_behind_is_not_undone_because_it_was_refused_before()
     assert run.done("flight", causation_id=FIRST) == "ended"
 
 
+def test_what_has_no_undo_stays_ended_whoever_did_it() -> None:
+    run = failing("flight")
+    run.undone("flight")
+    assert (run.state, run.instance.progress.refused) == (FAILED, ())
+    assert run.done("notice") == "ended"
+    run.done("flight", causation_id=FIRST)
+    assert run.sent[-1].type == "cmd.drop-flight"
+
+
 def test_what_was_never_tried_stays_ended() -> None:
     run = failing()
     assert run.done("hotel") == "ended"

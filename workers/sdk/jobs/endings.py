@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, load
@@ -13,6 +13,8 @@ from workers.sdk.failures import said, unforeseen
 from .halt import Cause, Halt
 
 Status = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
+_OWN: Final = frozenset({"Timeout", "WorkerStopped"})
+"""What `halted` says: an error of a function, or of a library, may have such a name too."""
 _BAD: Final = (TypeError, ValueError, RecursionError, Unreadable)
 
 
@@ -34,8 +36,9 @@ def returned(value: object) -> Ending:
 
 
 def raised(error: BaseException) -> Ending:
-    """The ending of a function that has raised `error`."""
-    return Ending("FAILED", error=said(error) if isinstance(error, StepFailed) else unforeseen(error))
+    """The ending of a function that has raised `error`. What only a worker can say is not taken from its name."""
+    told = said(error) if isinstance(error, StepFailed) else unforeseen(error)
+    return Ending("FAILED", error=replace(told, type=f"Handler{told.type}") if told.type in _OWN else told)
 
 
 def halted(halt: Halt, more: str = "") -> Ending:
