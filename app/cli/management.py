@@ -71,11 +71,23 @@ def _get(url: str, login: str | None) -> Any:
     if login is not None:
         request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE, context=ssl.create_default_context()) as answer:
+        with _opener().open(request, timeout=PATIENCE) as answer:
             return json.loads(answer.read(_LONGEST))
     except urllib.error.HTTPError as refused:
         refused.close()
         raise
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody: the password would go along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), https, _Stay())
 
 
 def _listens(overview: Any, port: int) -> bool:
