@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import weakref
+from contextlib import suppress
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import aiosqlite
+from aiosqlite.core import _connection_worker_thread
+
+
+class Handle(sqlite3.Connection):
+    """A connection that undoes its transaction before it closes.
+
+    SQLite keeps a closed one, locks included, for as long as somebody holds a cursor that was not read to its end: the
+    traceback of a task that was cancelled does so.
+    """
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            if self.in_transaction:
+                self.rollback()
+        super().close()
 
 
 class Connection(aiosqlite.Connection):
@@ -26,6 +44,18 @@ class Connection(aiosqlite.Connection):
 
 def connection(database: str, **options: Any) -> Connection:
     """A connection that is not open yet; awaiting it opens it. The options are those of `sqlite3.connect`."""
-    made = Connection(partial(sqlite3.connect, database, **options), iter_chunk_size=64)
-    made._thread.daemon = True  # a process that ends without having closed it must not stay for it
+    made = Connection(partial(sqlite3.connect, database, factory=Handle, **options), iter_chunk_size=64)
+    # A process that ends without having closed it must not stay for it.
+    made._thread = Thread(target=_serve, args=(made._tx, weakref.ref(made)), daemon=True)
     return made
+
+
+def _serve(questions: Any, whose: weakref.ref[Connection]) -> None:
+    """Answers until the connection is told to stop. Who has ended meanwhile, event loop and all, needs no answer."""
+    while True:
+        try:
+            _connection_worker_thread(questions)
+        except RuntimeError:
+            if getattr(whose(), "_connection", None) is not None:
+                continue
+        return

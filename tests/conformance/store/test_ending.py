@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from app.persistence.dialects.ending import connection
 from app.persistence.dialects.sqlite import Sqlite
 
 
@@ -37,3 +38,22 @@ async def test_no_task_waits_for_ever_for_a_thread_that_has_ended(tmp_path: Path
     if late:
         await asyncio.wait(late, timeout=5)
     assert not [task for task in late if not task.done()]
+
+
+async def test_a_closed_connection_holds_no_lock_for_the_sake_of_an_unread_cursor(tmp_path: Path) -> None:
+    """Such as the traceback of a cancelled task keeps."""
+    file = str(tmp_path / "file.db")
+    used = await connection(file, check_same_thread=False)
+    used.isolation_level = None
+    await used.execute("CREATE TABLE t (a)")
+    await used.execute("INSERT INTO t VALUES (1), (2)")
+    await used.execute("BEGIN IMMEDIATE")
+    unread = await used.execute("UPDATE t SET a = a + 1 RETURNING a")
+    await unread.fetchone()
+    await used.close()
+    other = await connection(file, timeout=0.1)
+    await other.execute("BEGIN IMMEDIATE")
+    rows = await other.execute_fetchall("SELECT a FROM t ORDER BY a")
+    await other.close()
+    assert [tuple(row) for row in rows] == [(1,), (2,)], "what was not committed is undone"
+    del unread
