@@ -196,6 +196,9 @@ class Ending:
 SILENT: Final = Ending(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
 OVERDUE: Final = Ending(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
 FORGOTTEN: Final = Ending(LOST, {"type": "BrokerLost", "message": "the broker had lost its memory"}, counts=False)
+STRANDED: Final = Ending(
+    LOST, {"type": "OrderLost", "message": "its queue was deleted before a worker had begun it"}, counts=False
+)
 TWICE: Final = Ending(LOST, {"type": "BegunTwice", "message": "a second worker had begun the same try"}, counts=False)
 
 

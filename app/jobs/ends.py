@@ -17,7 +17,7 @@ from sagas.engine.messages import MAX_DATA, dump
 
 ENDS: Final = "(ends of jobs)"
 """What stands for the saga of rows by which sagas hear of jobs. No saga is called so, and none waits for another."""
-_UNSEEN: Final = frozenset({"Timeout", "WorkerLost", "WorkerStopped", "BrokerLost", "BegunTwice"})
+_UNSEEN: Final = frozenset({"Timeout", "WorkerLost", "WorkerStopped", "BrokerLost", "BegunTwice", "OrderLost"})
 """Errors after which nobody knows what the work has come to."""
 _LONGEST: Final = 400
 

@@ -11,7 +11,7 @@ from app import clock
 from app.broker.port import Broker, LinkState
 from app.broker.topology import dispatch_queue
 from app.domain import jobs as rules
-from app.domain.jobs import DISPATCHED, FORGOTTEN
+from app.domain.jobs import DISPATCHED, STRANDED
 from app.jobs import ends
 from app.jobs.sweeps import BATCH, Office
 from app.persistence import job_queues, jobs
@@ -58,7 +58,7 @@ class GoneOrders:
         ids = await job_queues.unbegun_in(tx, queues, EVERY, BATCH)
         found = [job for job in (await jobs.lock(tx, ids)).values() if job.state == DISPATCHED]
         now = self._office.database.now()
-        moved = [rules.ended(job, FORGOTTEN, now, clock.uniform(0, 1)) for job in found]
+        moved = [rules.ended(job, STRANDED, now, clock.uniform(0, 1)) for job in found]
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
         if await ends.store(tx, changed, [one.attempt for one in moved if one.attempt is not None]):
             tx.then(self._office.relay.poke)

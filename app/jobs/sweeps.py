@@ -153,7 +153,10 @@ class Watchman:
         async with self._office.database.read() as connection:
             due = await jobs.next_overdue(connection)
         most = min(self._silent / 6, 5.0)
-        return most if due is None else min(max(due, 0.1), most)
+        if due is None:
+            return most
+        # What is late and was not ended is spared for a while, of which no look changes anything.
+        return min(max(due, 0.1) if due > 0 else 0.3, most)
 
     async def _too_late(self, tx: Transaction, found: Sequence[Job]) -> list[Ending]:
         serving = await job_queues.serving(tx, [job.queue for job in found], self._silent)
