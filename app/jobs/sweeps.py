@@ -112,18 +112,19 @@ class Watchman:
         self._heard = heard
         self._heard_since: datetime | None = None
         self._heard_by = 0
-        self._looked_at = 0.0
+        self._looked_at = self._began = 0.0
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
         if self._broker.state is not LinkState.UP:
             return 1.0
+        self._began = clock.monotonic()
         self._open_ears()
         await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
         await self._end(self._overdue, self._too_late, "its time is over")
         await self._end(self._unheard_of, _always(SILENT), "its worker was not heard any more")
         left = await self._until_next()
-        self._looked_at = clock.monotonic()
+        self._looked_at = self._began  # it may have stood still since
         return left
 
     def _open_ears(self) -> None:
@@ -134,12 +135,20 @@ class Watchman:
         if self._heard_since is None or self._heard_by != self._broker.generation or missed:
             self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
 
+    def _slept(self) -> bool:
+        """Whether this process stood still in the middle of the look; then its ears are open from now on."""
+        if clock.monotonic() - self._began <= self._silent / 3:
+            return False
+        self._began, self._heard_since = clock.monotonic(), self._office.database.now()
+        return True
+
     def _spares(self, tx: Transaction) -> bool:
         since = self._heard_since
         return since is None or tx.now() - since < timedelta(seconds=self._silent)
 
     async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
         found = await jobs.overdue(tx, limit, self._heard)
+        self._slept()
         return [job for job in found if not (self._spares(tx) and self._is_older(job))]
 
     def _is_older(self, job: Job) -> bool:
@@ -147,7 +156,8 @@ class Watchman:
         return since is None or job.dispatched_at is None or job.dispatched_at < since
 
     async def _unheard_of(self, tx: Transaction, limit: int) -> list[Job]:
-        return [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit, self._heard)
+        found = [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit, self._heard)
+        return [] if self._slept() else found
 
     async def _until_next(self) -> float:
         async with self._office.database.read() as connection:
