@@ -36,8 +36,10 @@ def returned(value: object) -> Ending:
 
 
 def raised(error: BaseException) -> Ending:
-    """The ending of a function that has raised `error`. What only a worker can say is not taken from its name."""
-    told = said(error) if isinstance(error, StepFailed) else unforeseen(error)
+    """The ending of a function that has raised `error`. A library's error that is called like ours does not mean it."""
+    if isinstance(error, StepFailed):
+        return Ending("FAILED", error=said(error))
+    told = unforeseen(error)
     return Ending("FAILED", error=replace(told, type=f"Handler{told.type}") if told.type in _OWN else told)
 
 
