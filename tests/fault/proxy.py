@@ -59,6 +59,8 @@ class Proxy:
         self._thread = Thread(target=self._loop.run_forever, name=f"proxy to {port}", daemon=True)
         self._server: asyncio.Server | None = None
         self._lines: set[_Line] = set()
+        self.served = 0
+        """How many connections there have been."""
         self._serving: set[asyncio.Task[None]] = set()
         self._gates = {Way.UP: asyncio.Event(), Way.DOWN: asyncio.Event()}
         self._delay, self._jitter, self._rate = 0.0, 0.0, 0.0
@@ -211,6 +213,7 @@ class Proxy:
             return
         line = _Line(self, (reader, writer), (far_reader, far_writer))
         self._lines.add(line)
+        self.served += 1
         try:
             await line.run()
         finally:
