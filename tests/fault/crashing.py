@@ -131,7 +131,7 @@ class Rig(System):
 
 async def died(process: Process, at: At) -> None:
     """Waits until the process has died at its point, and nowhere else."""
-    assert await process.exited(deadline=60) == 137, f"{process.name} ended otherwise:\n{process.log_tail()}"
+    assert await process.exited(deadline=20) == 137, f"{process.name} ended otherwise:\n{process.log_tail()}"
     assert process.log().splitlines()[-1] == f"crash point {at} reached"
 
 
