@@ -20,10 +20,10 @@ from app.api.routes import Call, Handler, Route
 from app.api.schemas import WhyBody
 from app.api.shared import KEY, REPEATED, SHOWN, header, json_of
 from app.api.start import JSON
+from app.domain.idempotency import StoredAnswer
 from app.errors import Invalid, NotFound
 from app.orchestration.actions import Acted, Action, VersionMismatch
 from app.orchestration.requests import IdempotencyKey, Repeated
-from app.persistence.idempotency import StoredAnswer
 from sagas.engine.asks import Ask, RefusedVerb, Verb
 from sagas.engine.control import BadAsk
 from sagas.engine.definition import BadData

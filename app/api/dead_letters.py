@@ -24,6 +24,7 @@ from app.api.routes import Call, Route
 from app.api.schemas import DeadLetterBody, DeadLetterPage, RedrivenBody
 from app.api.shared import KEY, KEY_PROBLEMS, REPEATED, Answers, json_of, page
 from app.api.start import JSON
+from app.domain.idempotency import StoredAnswer
 from app.errors import Conflict, Invalid, NotFound
 from app.orchestration.dead_letters import (
     By,
@@ -37,7 +38,6 @@ from app.orchestration.dead_letters import (
     Redriven,
 )
 from app.persistence import dead_letters
-from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import MAX_ID, Unreadable, dump, load, storable
 
 ORDER: Final = "-diedAt"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
@@ -14,8 +13,7 @@ from starlette.responses import Response
 
 from app.api.headers import CORRELATION, correlation_id
 from app.api.problems import Problem, bad_header
-from app.orchestration.requests import InFlight, Keyed, KeyReused, Repeated, Replayed
-from app.persistence.idempotency import StoredAnswer
+from app.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed, StoredAnswer
 from sagas.engine.messages import dump
 
 R = TypeVar("R")
@@ -26,34 +24,12 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What makes a request the same as another one."""
-
-    scope: str
-    key: str
-    fingerprint: str
-
-
 def key_of(
     request: Request, actor: str, body: Mapping[str, Any], answer: Callable[[R, str], StoredAnswer]
 ) -> Keyed[R] | None:
-    """The request's key, whose answers are made by `answer(what was done, fingerprint)`. Raises `Problem` 400."""
-    mark = mark_of(request, actor, body)
-    if mark is None:
-        return None
-    return Keyed(
-        scope=mark.scope,
-        key=mark.key,
-        fingerprint=mark.fingerprint,
-        render=lambda done: answer(done, mark.fingerprint),
-    )
+    """The request's key, whose answers are made by `answer(what was done, fingerprint)`; None without one.
 
-
-def mark_of(request: Request, actor: str, body: Mapping[str, Any]) -> Mark | None:
-    """The request's key and what it was given for; None without one. Raises `Problem` 400.
-
-    It is the key of `actor` alone: nobody gets an answer that was made for somebody else.
+    It is the key of `actor` alone: nobody gets an answer that was made for somebody else. Raises `Problem` 400.
     """
     values = request.headers.getlist(HEADER)
     if not values:
@@ -64,7 +40,8 @@ def mark_of(request: Request, actor: str, body: Mapping[str, Any]) -> Mark | Non
     place = [request.method, request.scope["path"]]
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
-    return Mark(sha256(dump([actor, *place])).hexdigest(), key, fingerprint)
+    scope = sha256(dump([actor, *place])).hexdigest()
+    return Keyed(scope, key, fingerprint, lambda done: answer(done, fingerprint))
 
 
 def stored(request: Request, body: bytes, fingerprint: str) -> StoredAnswer:

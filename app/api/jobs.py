@@ -13,7 +13,7 @@ from app.api.bodies import parsed, read_object
 from app.api.control import BODY_PROBLEMS
 from app.api.demands import Demand
 from app.api.headers import CORRELATION, correlation_id, matches, trace_context
-from app.api.idempotency import REPLAYED, RETRY_SOON, mark_of
+from app.api.idempotency import key_of, repeated
 from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
@@ -22,12 +22,12 @@ from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from app.api.start import JSON
 from app.api.views import moment, perhaps
+from app.domain.idempotency import StoredAnswer
 from app.domain.job_waits import waits_for
 from app.domain.jobs import DISPATCHED, PENDING, STATES, Attempt, Job
 from app.errors import Conflict
-from app.jobs.submit import InFlight, KeyReused, Order, OrderKey, Replayed
+from app.jobs.submit import Order, OrderKey
 from app.persistence import job_queues, jobs
-from app.persistence.idempotency import StoredAnswer
 from app.persistence.jobs import Filter
 from sagas.engine.messages import dump
 
@@ -64,13 +64,8 @@ async def submit(call: Call) -> Response:
     match await call.context.submitter.submit(order, _key(call, body)):
         case Job() as job:
             return Response(_body(job), 201, _headers(job))
-        case Replayed(answer):
-            return Response(answer.body, answer.status, {**answer.headers, REPLAYED: "true"})
-        case KeyReused():
-            raise Problem("idempotency_key_reused", "This Idempotency-Key came before, with another request.")
-        case InFlight():
-            detail = "The request with this key is still being worked on."
-            raise Problem("idempotency_in_flight", detail, headers=RETRY_SOON)
+        case before:
+            return repeated(before)
 
 
 async def list_jobs(call: Call) -> Response:
@@ -185,15 +180,11 @@ def _attempt(one: Attempt) -> dict[str, Any]:
 
 
 def _key(call: Call, body: dict[str, Any]) -> OrderKey | None:
-    mark = mark_of(call.request, call.actor, body)
-    if mark is None:
-        return None
-    return OrderKey(
-        mark.scope,
-        mark.key,
-        mark.fingerprint,
-        lambda job: StoredAnswer(mark.fingerprint, 201, _headers(job), _body(job)),
-    )
+    return key_of(call.request, call.actor, body, _kept)
+
+
+def _kept(job: Job, fingerprint: str) -> StoredAnswer:
+    return StoredAnswer(fingerprint, 201, _headers(job), _body(job))
 
 
 def _body(job: Job) -> bytes:

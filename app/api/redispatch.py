@@ -16,7 +16,7 @@ from app.api.routes import Call, Route
 from app.api.schemas import RedispatchBody
 from app.api.shared import KEY, KEY_PROBLEMS, REPEATED, json_of
 from app.api.start import JSON
-from app.persistence.idempotency import StoredAnswer
+from app.domain.idempotency import StoredAnswer
 from sagas.engine.messages import dump
 
 

@@ -16,8 +16,8 @@ from app.api.kinds import Kind
 from app.api.problems import Problem
 from app.api.routes import Call
 from app.api.views import etag
+from app.domain.idempotency import StoredAnswer
 from app.orchestration.requests import IdempotencyKey, Started, StartRequest, StartResult, Taken
-from app.persistence.idempotency import StoredAnswer
 from sagas.engine.messages import dump
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start

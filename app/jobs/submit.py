@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from app import clock, crash
+from app.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed
 from app.domain.jobs import Job
 from app.errors import Conflict, Contention
 from app.persistence import idempotency, jobs
 from app.persistence.engine import Database, Transaction
-from app.persistence.idempotency import StoredAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +36,9 @@ class Order:
     tracestate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OrderKey:
-    """A client's key. `render` makes the answer that is stored with the job."""
-
-    scope: str
-    key: str
-    fingerprint: str
-    render: Callable[[Job], StoredAnswer]
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """The key was used before with the same order: its stored answer."""
-
-    answer: StoredAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class KeyReused:
-    """The key was used before with another order."""
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """An order with this key has not been put down yet."""
-
-
-Submitted = Job | Replayed | KeyReused | InFlight
+OrderKey = Keyed[Job]
+"""A client's key, whose answer is stored with the job."""
+Submitted = Job | Repeated
 
 
 class _KeyTaken(Conflict):
@@ -129,6 +104,4 @@ class Submitter:
     async def _stored(self, key: OrderKey) -> Replayed | KeyReused | None:
         async with self._database.read() as connection:
             stored = await idempotency.find(connection, key.scope, key.key)
-        if stored is None:
-            return None
-        return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
+        return key.before(stored)

@@ -63,9 +63,7 @@ class Keys:
         """What follows from the answer that is stored for `key`; None if none is."""
         async with self._database.read() as connection:
             stored = await idempotency.find(connection, key.scope, key.key)
-        if stored is None:
-            return None
-        return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
+        return key.before(stored)
 
     async def _first(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
         try:

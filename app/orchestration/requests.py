@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from app.persistence.idempotency import StoredAnswer
+from app.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start
 
@@ -22,20 +21,6 @@ __all__ = [
     "Started",
     "Taken",
 ]
-
-
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)  # without slots: with them Python 3.11 cannot call it by an alias that says which R
-class Keyed(Generic[R]):
-    """A client's key. `render` makes the answer that is stored in the transaction which does what was asked."""
-
-    scope: str
-    key: str
-    fingerprint: str
-    render: Callable[[R], StoredAnswer]
-
 
 IdempotencyKey = Keyed[Instance]
 AnyKey = Keyed[Any]
@@ -64,23 +49,4 @@ class Taken:
     existing: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """The key was used before with the same request: its stored answer."""
-
-    answer: StoredAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class KeyReused:
-    """The key was used before with another request."""
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A request with this key has not ended yet."""
-
-
-Repeated = Replayed | KeyReused | InFlight
-"""What is answered to a key that came before, or that somebody else has just now."""
 StartResult = Started | Taken | Repeated

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import delete, select, tuple_, update
 
+from app.domain.idempotency import StoredAnswer
+
 from .engine import Connection, Transaction
 from .tables import idempotency_keys
 
-
-@dataclass(frozen=True, slots=True)
-class StoredAnswer:
-    """An answer to give again. `fingerprint` tells whether the request was the same."""
-
-    fingerprint: str
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+__all__ = ["StoredAnswer", "claim", "complete", "find", "insert", "purge"]
 
 
 async def find(connection: Connection, scope: str, key: str) -> StoredAnswer | None:

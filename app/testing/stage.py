@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 from app import clock
 from app.bootstrap.node import Node
 from app.broker.topology import COMMANDS, EVENTS
+from app.domain.idempotency import StoredAnswer
 from app.errors import OrchestrixError, RetryLater
 from app.orchestration.actions import Action
 from app.orchestration.requests import IdempotencyKey, Started, StartRequest, Taken
 from app.persistence import history, instances, schema
-from app.persistence.idempotency import StoredAnswer
 from app.persistence.pairs import pair_of
 from app.testing.answers import When
 from app.testing.cast import Member, NodeMember, Scene, WorkerMember
