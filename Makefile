@@ -73,7 +73,7 @@ test: services
 	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 2) $(ARGS)
 
 soak: services
-	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest $(ARGS)
+	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest -o faulthandler_timeout=3600 $(ARGS)
 
 check: install
 	$(BIN)/ruff check .

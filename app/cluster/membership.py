@@ -1,4 +1,7 @@
-"""How does a node say that it lives, and how does it learn that others think otherwise?"""
+"""How does a node say that it lives, and how does it learn that others think otherwise?
+
+The heartbeat service of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Identity:
 
 
 class Membership:
-    """Keeps the node's own row, and tells the others; the heartbeat service of the cluster.
+    """Keeps the node's own row, and tells the others.
 
     `load` says how many jobs it has. `heartbeat` and `dead` are in seconds.
     """

@@ -1,4 +1,4 @@
-"""What is a node's whole part in jobs made of, and how does it end without losing one?"""
+"""What is a node's whole part in jobs made of, and how does it end without losing one? The drain service."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Coordinator:
         self.giver = Giver(database, control, self.holdings, acks, node, limits)
         self.rebalance = Rebalance(database, self.taker, self.giver, node, every=tuned.orphan_check)
         self.reconcile = Reconcile(database, self.holdings, node, every=tuned.reconcile)
-        self.beats = Beats(control, node)
+        self.beats = Beats(database, control, node)
         footing = Footing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
         self._services = Services(
             [

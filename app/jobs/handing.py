@@ -1,4 +1,7 @@
-"""How does a node give jobs away, all at once, and know that another has them?"""
+"""How does a node give jobs away, all at once, and know that another has them?
+
+The hand-off publisher and the listener for its acknowledgements.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the leader look for among the jobs, because nobody tells it?"""
+"""What does the leader look for among the jobs, because nobody tells it? The orphan detector."""
 
 from __future__ import annotations
 

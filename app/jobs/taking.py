@@ -1,4 +1,4 @@
-"""How does a node become the owner of jobs that need one?"""
+"""How does a node become the owner of jobs that need one? The hand-off subscriber."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Queue:
         self._name = name
         self._work = work
         self._consumer: Consumer | None = None
+        self._wanted = False
+        self._subscribing = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
         self._loop = Loop(f"takes from {name}", self._round)
 
@@ -53,13 +55,21 @@ class Queue:
         return self._consumer
 
     async def begin(self) -> None:
-        """Subscribes, unless it has."""
-        if self._consumer is None:
-            self._consumer = await self._broker.consume([self._name], PREFETCH)
+        """Subscribes, unless it has, or is to leave meanwhile."""
+        self._wanted = True
+        async with self._subscribing:
+            if self._consumer is not None:
+                return
+            consumer = await self._broker.consume([self._name], PREFETCH)
+            if not self._wanted:
+                await consumer.close()
+                return
+            self._consumer = consumer
             await self._loop.start()
 
     async def leave(self) -> None:
         """Takes no more: finishes what is being written, and closes the channel, which gives back the rest."""
+        self._wanted = False
         await self._loop.stop()
         if self._working is not None:
             await asyncio.gather(self._working, return_exceptions=True)
@@ -67,6 +77,7 @@ class Queue:
 
     async def let_go(self) -> None:
         """Takes no more, and gives back all, also what may be written yet."""
+        self._wanted = False
         await self._loop.stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
@@ -105,12 +116,19 @@ class Taker:
         self._new = Queue(broker, JOB_ASSIGNED, self._take_new)
         self._offered = Queue(broker, JOB_HANDOFF, self._take_offered)
         self._leaving = False
+        self._away = False
+        self._declining = False
+
+    @property
+    def _takes(self) -> bool:
+        return not self._leaving and not self._away
 
     async def start(self) -> None:
-        """Begins to take."""
-        if not self._leaving:
+        """Begins to take, also after `let_go`."""
+        self._away = False
+        if self._takes:
             await self._new.begin()
-            await self._offered.begin()
+        await self._take_offers()
 
     async def stop(self) -> None:
         """Takes no more, for good."""
@@ -120,16 +138,22 @@ class Taker:
 
     async def let_go(self) -> None:
         """Takes no more until `start`, and gives back at once what it has in hand."""
+        self._away = True
         await self._new.let_go()
         await self._offered.let_go()
 
     async def decline(self) -> None:
         """Takes no jobs that others give away, until `accept`."""
+        self._declining = True
         await self._offered.leave()
 
     async def accept(self) -> None:
-        """Undoes `decline`."""
-        if not self._leaving:
+        """Undoes `decline`, but nothing else for which it takes none."""
+        self._declining = False
+        await self._take_offers()
+
+    async def _take_offers(self) -> None:
+        if self._takes and not self._declining:
             await self._offered.begin()
 
     async def _take_new(self, batch: Sequence[Delivery]) -> None:

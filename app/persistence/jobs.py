@@ -1,4 +1,4 @@
-"""How are jobs and their attempts written and found, many at a time?"""
+"""How are jobs and their attempts written and found, many at a time? The store of who owns what."""
 
 from __future__ import annotations
 

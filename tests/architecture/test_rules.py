@@ -42,6 +42,7 @@ KEEP_TIME = {
     "tests/fault/nemesis.py",
     "tests/fault/proxy.py",
     "tests/fault/test_clients.py",
+    "tests/integration/jobs/test_sharing.py",
     "tests/integration/orchestration/test_instant.py",
 }
 

@@ -1,0 +1,67 @@
+"""What do the others see of a node that is about to leave?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.broker.rabbitmq import AmqpBroker
+from app.broker.topology import cluster_topology
+from app.cluster.life import Life
+from app.cluster.membership import Identity
+from app.config import ClusterSettings
+from app.domain.leases import Fence
+from app.domain.nodes import NodeState
+from app.lifecycle import Service, Services
+from app.persistence import nodes
+from app.persistence.engine import Database
+from tests.support import eventually
+
+QUICK = ClusterSettings(heartbeat=0.2, dead=3.0, presence=1.0, lease=3.0, renew=0.5)
+
+
+class Jobs:
+    """Work that cannot end before somebody lets it."""
+
+    def __init__(self) -> None:
+        self.count = 3
+        self.handing, self.handed = asyncio.Event(), asyncio.Event()
+
+    def duties(self, fence: Fence) -> Service:
+        return Services([])
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        self.handing.set()
+        await self.handed.wait()
+        self.count = 0
+
+    async def abandon(self) -> None:
+        self.handed.set()
+
+
+@pytest.mark.req("S0-39")
+async def test_a_node_that_leaves_is_draining_for_all_to_see_until_it_has_handed_over(
+    broker_url: str, database: Database
+) -> None:
+    link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
+    work = Jobs()
+    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, QUICK, work=work)
+
+    async def seen(state: NodeState, jobs: int) -> bool:
+        async with database.read() as connection:
+            node = await nodes.get(connection, "a-1")
+        return node is not None and (node.state, node.job_count) == (state, jobs)
+
+    await life.start()
+    await eventually(lambda: seen(NodeState.ALIVE, 3), deadline=5)
+    leaving = asyncio.create_task(life.stop())
+    await asyncio.wait_for(work.handing.wait(), 5)
+    await eventually(lambda: seen(NodeState.DRAINING, 3), deadline=5)
+    assert not leaving.done()
+    work.handed.set()
+    await asyncio.wait_for(leaving, 5)
+    assert await seen(NodeState.LEFT, 0) or await seen(NodeState.LEFT, 3)

@@ -1,0 +1,122 @@
+"""Do all nodes of a cluster carry jobs, each job at one of them, and do more nodes carry more?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from app.broker.port import Topology
+from app.broker.rabbitmq import AmqpBroker
+from app.broker.topology import JOB_HANDOFF, Queue, queue_of_work
+from app.domain.handoff import SHUTDOWN
+from app.jobs import events, outgoing
+from app.persistence.engine import Database, Transaction
+from tests.integration.jobs.plant import Node, Plant
+from tests.integration.jobs.test_handing import CALM, LAZY, checked, started
+from tests.support import eventually
+
+SHARED, CARRIED = 24, 12
+LINES = 10
+COMMIT = 0.05
+"""Seconds that a commit takes where a database is slow."""
+
+
+@pytest.mark.req("S0-6", "S0-13", "S0-29")
+async def test_every_node_the_leader_too_wins_some_jobs_and_each_job_has_one_of_them(plant: Plant) -> None:
+    members = [await plant.node("leader", leads=True, tuned=CALM, cluster=LAZY)]
+    members += [await plant.node(name, tuned=CALM, cluster=LAZY) for name in ("second", "third")]
+    hand = await plant.worker()
+    pairs = await started(plant, hand, SHARED)
+    owners = Counter([(await plant.owned(job)).owner for job, _ in pairs])
+    assert owners.keys() == {one.name for one in members}
+    assert min(owners.values()) >= SHARED // 6, owners
+    await eventually(lambda: sum(one.jobs.count for one in members) == SHARED, deadline=5)
+    assert {one.name: one.jobs.count for one in members} == owners, "whoever owns a job reads it, and nobody else"
+    for _, task in pairs:
+        await task.log(f"line {task.seq + 1}")
+    await checked(plant, pairs)
+
+
+@pytest.mark.req("S0-17", "S0-44", "S0-45")
+async def test_whoever_takes_a_job_over_says_so_to_the_node_that_gave_it(plant: Plant) -> None:
+    giver = await plant.node("giver", leads=True, tuned=CALM, cluster=LAZY)
+    hand = await plant.worker()
+    [(job, task)] = await started(plant, hand, 1)
+    await plant.owned(job, giver)
+    plant.nodes.remove(giver)
+    await giver.die()
+    acknowledgements = f"orchestrix.job.handoff.ack.{giver.name}"
+    ear = AmqpBroker(plant.url, name="ear", topology=Topology(queues=(Queue(acknowledgements),)))
+    await ear.start()
+    assert await ear.wait_up(10)
+    heard = await ear.consume([acknowledgements], 10)
+    await ear.declare(queue_of_work(JOB_HANDOFF))
+    await ear.publish([outgoing.handoff(job.id, giver.name, 1, SHUTDOWN)])
+    taker = await plant.node("taker", tuned=CALM, cluster=LAZY)
+    async with asyncio.timeout(10):
+        [answer] = await heard.receive(1)
+    assert json.loads(answer.body) == {"jobId": job.id, "newOwner": taker.name, "ownerEpoch": 2}
+    await ear.stop()
+    await plant.owned(job, taker)
+    await checked(plant, [(job, task)])
+
+
+class Slow:
+    """A database whose commits take their time, as over a long way; each node waits for its own alone.
+
+    None begins before `opened` is set.
+    """
+
+    def __init__(self, database: Database, opened: asyncio.Event) -> None:
+        self._database, self._opened = database, opened
+
+    async def run(self, work: Callable[[Transaction], Awaitable[Any]]) -> Any:
+        await self._opened.wait()
+        await asyncio.sleep(COMMIT)
+        return await self._database.run(work)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+@pytest.mark.req("S0-30")
+async def test_more_nodes_carry_more(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node writes one batch after the other, so it has a limit; others have limits of their own."""
+    monkeypatch.setattr(events, "BATCH", 10)
+    nodes: list[Node] = []
+    opened = asyncio.Event()
+    opened.set()
+    took: dict[int, float] = {}
+    for size in (1, 3):
+        while len(nodes) < size:
+            nodes.append(await plant.node(f"n{len(nodes)}", leads=not nodes, tuned=CALM, cluster=LAZY))
+            nodes[-1].jobs.events._database = Slow(plant.database, opened)  # type: ignore[assignment]
+        took[size] = await _written(plant, f"w-{size}", opened)
+    assert took[3] < 0.7 * took[1], took
+
+
+async def _written(plant: Plant, name: str, opened: asyncio.Event) -> float:
+    """In how many seconds all that workers have said is in the database, when nothing of it was so far."""
+    hand = await plant.worker(name)
+    pairs = await started(plant, hand, CARRIED)
+    opened.clear()
+    await asyncio.gather(*(task.log(*(f"line {n}" for n in range(LINES))) for _, task in pairs))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    opened.set()
+
+    async def all_there() -> bool:
+        return [len(await plant.logs(job)) for job, _ in pairs] == [LINES] * CARRIED
+
+    await eventually(all_there, deadline=30, every=0.02)
+    needed = loop.time() - began
+    await hand.rest()
+    await asyncio.gather(*(task.succeed() for _, task in pairs))
+    for job, _ in pairs:
+        await plant.cleared(job)
+    return needed
