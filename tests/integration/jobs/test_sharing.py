@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Topology
+from app.broker.port import Queue, Topology
 from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import JOB_HANDOFF, Queue, queue_of_work
+from app.broker.topology import JOB_HANDOFF, queue_of_work
 from app.domain.handoff import SHUTDOWN
 from app.jobs import events, outgoing
 from app.persistence.engine import Database, Transaction
