@@ -135,25 +135,32 @@ class System:
 
     async def all_ended(self, names: Iterable[str], *, deadline: float) -> invariants.Ledger:
         """Waits until every app of `names` is there and nothing is left to do."""
-        wanted = set(names)
+        wanted, looks = set(names), list[str]()
+        began = asyncio.get_running_loop().time()
 
         async def ended() -> invariants.Ledger | None:
             ledger = await self.ledger()
-            there = {app.name for app in ledger.apps}
-            live = [app for app in ledger.apps if app.state not in ("COMPLETED", "FAILED")]
-            return ledger if wanted <= there and not live and not ledger.outbox else None
+            open_still = _open(ledger, wanted)
+            looks.append(f"after {asyncio.get_running_loop().time() - began:.1f} s: {open_still}")
+            return None if open_still else ledger
 
         try:
             ledger = await eventually(ended, deadline=deadline, every=0.25, message="every saga ends")
         except AssertionError as late:
-            ledger = await self.ledger()
-            live = [app for app in ledger.apps if app.state not in ("COMPLETED", "FAILED")]
-            missing = sorted(wanted - {app.name for app in ledger.apps})
-            raise AssertionError(
-                f"{late}; {len(live)} live, such as {live[:3]}; missing {missing[:3]}; outbox {ledger.outbox[:3]}"
-            ) from None
+            seen = "\n".join(looks[:: max(1, len(looks) // 5)] + looks[-1:])
+            raise AssertionError(f"{late}; {len(looks)} looks, such as\n{seen}") from None
         assert ledger is not None
         return ledger
+
+
+def _open(ledger: invariants.Ledger, wanted: set[str]) -> str:
+    """What is not at its end, in a few words; empty if all is."""
+    live = [app for app in ledger.apps if app.state not in ("COMPLETED", "FAILED")]
+    missing = sorted(wanted - {app.name for app in ledger.apps})
+    told = [f"{len(live)} live, such as {live[:2]}"] if live else []
+    told += [f"{len(missing)} missing, such as {missing[:3]}"] if missing else []
+    told += [f"{len(ledger.outbox)} in the outbox, such as {ledger.outbox[:3]}"] if ledger.outbox else []
+    return "; ".join(told)
 
 
 async def create_all(clients: list[Client], names: list[str], *, at_once: int = 50) -> list[str]:
