@@ -171,10 +171,14 @@ async def create_all(clients: list[Client], names: list[str], *, at_once: int = 
         async with gate:
             try:
                 answer = await clients[place % len(clients)].create(name)
-            except httpx.HTTPError:
+            except httpx.HTTPError as error:
+                print(f"{name} was not answered: {error!r}")
                 return None
         assert answer.status_code < 500 or answer.status_code == 503, answer.text
-        return name if answer.status_code == 200 else None
+        if answer.status_code != 200:
+            print(f"{name} was answered with {answer.status_code}: {answer.text}")
+            return None
+        return name
 
     answers = await asyncio.gather(*(one(place, name) for place, name in enumerate(names)))
     return [name for name in answers if name is not None]
