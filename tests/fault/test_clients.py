@@ -26,6 +26,7 @@ async def test_clients_go_away_in_the_middle_of_their_requests(world: World, sca
     async with world.stream("warm", rate=50) as warm:
         await warm.more(50)
     unfinished = await _leave(node.url, [f"first-{n}" for n in range(count // 2)], chance)
+    await world.all_well(warm, deadline=60)  # so that both are measured when nothing is in hand
     rss, files = _rss(pid), _files(pid)
     unfinished |= await _leave(node.url, [f"second-{n}" for n in range(count // 2)], chance)
     ledger = await world.all_well(warm, deadline=60)
