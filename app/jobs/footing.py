@@ -15,7 +15,7 @@ from app.jobs.taking import Taker
 from app.lifecycle import Loop
 
 Ping = Callable[[], Coroutine[Any, Any, None]]
-"""Asks the database for an answer. Raises `RetryLater`."""
+"""Asks the database for an answer; whatever it raises, there was none."""
 log = logging.getLogger("orchestrix.jobs")
 
 LOOKS: Final = 6
@@ -36,6 +36,7 @@ class Footing:
         self._limit = limit
         self._answered_at = 0.0
         self._is_firm = True
+        self._was_told = False
         self._asking: asyncio.Task[None] | None = None
         self._loop = Loop("footing of jobs", self._round)
 
@@ -53,7 +54,7 @@ class Footing:
 
     async def _round(self) -> None:
         if await self._answers():
-            self._answered_at = clock.monotonic()
+            self._answered_at, self._was_told = clock.monotonic(), False
             if not self._is_firm:
                 await self._take_up()
         elif self._is_firm and clock.monotonic() - self._answered_at >= self._limit:
@@ -67,11 +68,15 @@ class Footing:
         if not (await asyncio.wait({asking}, timeout=self._limit / LOOKS))[0]:
             return False
         self._asking = None
-        try:
-            asking.result()
-        except RetryLater:
-            return False
-        return True
+        if (error := None if asking.cancelled() else asking.exception()) is not None:
+            self._tell(error)
+        return not asking.cancelled() and error is None
+
+    def _tell(self, error: BaseException) -> None:
+        """An error that no database is known to make is a bug, and told once in an outage."""
+        if not isinstance(error, RetryLater) and not self._was_told:
+            self._was_told = True
+            log.error("the question whether the database is there failed; that counts as no answer", exc_info=error)
 
     async def _let_go(self) -> None:
         log.warning("no database for %.0f s: others may read the jobs of this node", self._limit)
@@ -80,6 +85,6 @@ class Footing:
         self._is_firm = False
 
     async def _take_up(self) -> None:
-        self._is_firm = True
         await self._taker.start()
+        self._is_firm = True
         await self._reconcile.look()
