@@ -76,7 +76,7 @@ def _view(catalog: Catalog, one: Instance) -> dict[str, Any]:
         "wakeReason": one.wake_reason,
         "step": _step(catalog, one),
         "attempt": one.attempt,
-        "deadlineAt": views.perhaps(one.deadline_at),
+        "deadlineAt": views.perhaps(one.limit),
     }
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -58,6 +58,9 @@ DEAD_LETTER: dict[str, Any] = {
 }
 
 
+_LIMIT: Final = "When the time of the whole run is over, or before that the time that a person gave its job."
+
+
 def _shown(example: dict[str, Any]) -> ConfigDict:
     return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]})
 
@@ -75,7 +78,7 @@ class _Instance(BaseModel):
     )
     wakeReason: str | None = Field(description="For what it waits until then.")
     blocker: str | None = Field(description="Why a person must act; null where the machine does.")
-    deadlineAt: datetime | None = Field(description="When the time of the whole run is over.")
+    deadlineAt: datetime | None = Field(description=_LIMIT)
     data: dict[str, Any]
 
 
@@ -247,7 +250,7 @@ class WakeUpBody(BaseModel):
     wakeReason: str
     step: str | None = Field(description="The step that is out, or that is being undone.")
     attempt: int
-    deadlineAt: datetime | None = Field(description="When the time of the whole run is over.")
+    deadlineAt: datetime | None = Field(description=_LIMIT)
 
 
 class WakeUpPage(_Page):

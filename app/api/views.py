@@ -44,7 +44,7 @@ def _shared(instance: Instance) -> dict[str, Any]:
         "wakeAt": perhaps(instance.wake_at),
         "wakeReason": instance.wake_reason,
         "blocker": instance.blocker,
-        "deadlineAt": perhaps(instance.deadline_at),
+        "deadlineAt": perhaps(instance.limit),
         "data": dict(instance.data),
     }
 

@@ -12,7 +12,7 @@ from .asks import Acted, Ask, RefusedVerb, Verb
 from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga, milliseconds
 from .failure import Failure, fail
 from .messages import MAX_DATA, dump
-from .orders import NEVER, Moved, Tick, armed, command_for, doubted, issued, out, progressed
+from .orders import NEVER, Moved, Tick, armed, command_for, doubted, given, issued, job_at_work, out, progressed
 from .state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, UNSENT, Change, Instance, Progress
 from .transition import change, move, sending, succeed
 
@@ -185,14 +185,17 @@ def merged(data: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
 def _pause(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     same, row = _stay(saga, instance, ask, tick)
     reason = instance.wake_reason if instance.wake_reason in (RETRY, JOB) else DEADLINE
-    rest = min(_until(instance.wake_at, tick) or timedelta(0), _LONGEST_REST)
+    if instance.given is not None:
+        reason = DEADLINE
+    rest = min(_until(instance.given or instance.wake_at, tick) or timedelta(0), _LONGEST_REST)
     run = _until(instance.deadline_at, tick)
-    same = progressed(replace(same, blocker=PAUSED), run_ms=None if run is None else milliseconds(run))
+    same = progressed(replace(same, blocker=PAUSED), run_ms=None if run is None else milliseconds(run), until=None)
     held = armed(same, reason, rest, tick.now)
     withdrawn = instance.command_id if instance.progress.awaited is None else None
     return Acted(held, (row,), None, withdrawn, held.progress.todo)
 
 
+_MS: Final = timedelta(milliseconds=1)
 _LONGEST_REST: Final = timedelta(days=36500)
 """What a pause remembers of a deadline that was cancelled: no step has that much time."""
 
@@ -212,7 +215,10 @@ def _freed(saga: Saga, instance: Instance, reason: str, tick: Tick) -> Instance:
         rest = here.wait
     if here is not None and reason == UNSENT:
         reason = here.reason
-    free = armed(free, reason if reason in (RETRY, JOB) else DEADLINE, rest, tick.now)
+    reason = reason if reason in (RETRY, JOB) else DEADLINE
+    if reason == DEADLINE and job_at_work(saga, free) is not None:
+        return given(free, tick.now + rest if rest < _LONGEST_REST else None, tick.now)
+    free = armed(free, reason, rest, tick.now)
     return free if rest < _LONGEST_REST else replace(free, wake_at=NEVER)
 
 
@@ -250,25 +256,26 @@ def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    if instance.wake_reason == JOB and ask.at is None:
+    before = instance.given
+    if instance.wake_reason == JOB and ask.at is None and before is None:
         raise RefusedVerb(
             "the time of its job counts, and it has no deadline: say at what time", allowed(saga, instance)
         )
-    at = ask.at if ask.at is not None else _extended(instance, ask.extend_by or timedelta(0), tick)
+    before = before or instance.wake_at
+    at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), tick)
     if not tick.now <= at < NEVER:
         raise BadAsk("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")
-    if at == instance.wake_at:
+    if at == before:
         return Acted(instance)
     same, row = _stay(saga, instance, ask, tick)
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
-    wait_ms = (at - tick.now) // timedelta(milliseconds=1)
-    reason = DEADLINE if same.wake_reason == JOB else same.wake_reason
-    return Acted(replace(same, wake_at=at, wake_reason=reason, wait_ms=wait_ms, deadline_at=limit), (row,))
+    if job_at_work(saga, same) is not None:
+        return Acted(given(replace(same, deadline_at=limit), at, tick.now), (row,))
+    return Acted(replace(same, wake_at=at, wait_ms=(at - tick.now) // _MS, deadline_at=limit), (row,))
 
 
-def _extended(instance: Instance, by: timedelta, tick: Tick) -> datetime:
+def _extended(at: datetime | None, by: timedelta, tick: Tick) -> datetime:
     """Of a deadline that is overdue, or was cancelled, nothing is left: it is extended from now."""
-    at = instance.wake_at
     try:
         return (at if at is not None and tick.now < at < NEVER else tick.now) + by
     except OverflowError:
@@ -278,12 +285,12 @@ def _extended(instance: Instance, by: timedelta, tick: Tick) -> datetime:
 def _cancel_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     if instance.wake_reason == RETRY:
         raise RefusedVerb("this wake-up is a retry and no deadline: pause the saga to hold it", allowed(saga, instance))
-    if instance.wake_at == NEVER or (instance.wake_reason == JOB and instance.deadline_at is None):
+    if instance.wake_at == NEVER or (instance.wake_reason == JOB and instance.limit is None):
         return Acted(instance)
     same, row = _stay(saga, instance, ask, tick)
-    here, free = out(saga, instance), replace(same, deadline_at=None)
-    if here is not None and here.job is not None:
-        return Acted(armed(free, JOB, here.wait, tick.now), (row,))
+    free = replace(same, deadline_at=None)
+    if job_at_work(saga, free) is not None:
+        return Acted(given(free, None, tick.now), (row,))
     return Acted(replace(free, wake_at=NEVER), (row,))
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from .definition import Saga
 from .failure import EXPIRED, fail
 from .messages import Command
-from .orders import LOOK, Moved, Tick, armed, command_for, out
+from .orders import Moved, Tick, armed, command_for, looking, out
 from .state import BROKER_DOWN, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
 
 
@@ -39,8 +39,8 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
     A job has its own time, and only the run's, or a person's, ends before it.
     """
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
-    if instance.wake_reason == JOB and not over:
-        return Rearmed(armed(instance, JOB, LOOK, tick.now))
+    if instance.wake_reason == JOB and (instance.limit is None or instance.limit > tick.now):
+        return Rearmed(looking(instance, tick.now))
     if instance.progress.awaited is not None:
         return _expired(saga, instance, tick, final=False)
     here = out(saga, instance)

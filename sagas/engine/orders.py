@@ -130,7 +130,7 @@ def to_send(saga: Saga, instance: Instance) -> Command | None:
 
 def issued(saga: Saga, instance: Instance, tick: Tick) -> Instance:
     """`instance` with a first try of the order that its state and progress ask for. Without one, it waits for none."""
-    progress = replace(instance.progress, sent=(), unanswered=False, held=None)
+    progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None)
     instance = replace(instance, progress=progress, tries=1)
     here = out(saga, instance)
     if here is None:
@@ -152,6 +152,18 @@ def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> In
     if instance.deadline_at is not None:
         wait = min(wait, max(timedelta(0), instance.deadline_at - now))
     return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait), blocker=None)
+
+
+def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:
+    """`instance`, whose job has time until then, by a person's word; without one, as long as it takes."""
+    return looking(progressed(instance, until=None if at is None else at.isoformat()), now)
+
+
+def looking(instance: Instance, now: datetime) -> Instance:
+    """`instance` to be woken for the next look after its job, or when the time is over that a person gave that."""
+    if instance.given is not None and instance.given <= now + LOOK:
+        return armed(instance, DEADLINE, instance.given - now, now)
+    return armed(instance, JOB, LOOK, now)
 
 
 def left(instance: Instance, key: str) -> Mapping[str, int]:
@@ -182,5 +194,6 @@ def doubted(instance: Instance) -> Instance:
 
     Of a job there is never a second one.
     """
-    kept = instance.state == COMPENSATING or instance.wake_reason in (RETRY, JOB)
+    is_job = instance.wake_reason == JOB or instance.given is not None
+    kept = instance.state == COMPENSATING or instance.wake_reason == RETRY or is_job
     return instance if kept else progressed(instance, unanswered=True)

@@ -33,6 +33,7 @@ class Progress:
     are; `awaited` is the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at
     the end of the pause, `resume` the wake-up reason to come back to, and `run_ms` what was left of the run's own time.
     `left` are steps of an earlier run that were not undone, `refused` those whose worker said that nothing is there.
+    `until` is the time that a person gave the job that is out, in the form of ISO 8601.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Progress:
     left: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     run_ms: int | None = None
+    until: str | None = None
 
     def to_json(self) -> dict[str, Any] | None:
         """What is stored: the fields that are set; None if none is."""
@@ -103,6 +105,16 @@ class Instance:
     def live(self) -> bool:
         """Whether the saga has not ended."""
         return self.state not in TERMINAL
+
+    @property
+    def given(self) -> datetime | None:
+        """The time that a person gave the job that is out."""
+        return None if self.progress.until is None else datetime.fromisoformat(self.progress.until)
+
+    @property
+    def limit(self) -> datetime | None:
+        """The end of the run's own time, or before that of what a person gave its job."""
+        return min((at for at in (self.deadline_at, self.given) if at is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
