@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app import clock
 from app.domain import jobs as rules
@@ -19,10 +19,13 @@ def made(schedule: Schedule, runs: Sequence[Run], tx: Transaction, by: str | Non
     return [job_of(schedule, run, clock.uuid7(), tx.now(), by) for run in runs]
 
 
-async def cancel(tx: Transaction, ids: Sequence[str], reason: str) -> list[Stop]:
-    """Cancels those that have not ended; which workers are to be told so after the commit."""
-    found = [job for job in (await jobs.lock(tx, ids)).values() if not job.ended]
-    moved = [rules.cancelled(job, reason, tx.now()) for job in found]
+async def cancel(tx: Transaction, reasons: Mapping[str, str]) -> list[Stop]:
+    """Cancels those that have not ended, by their ids; which workers are to be told so after the commit.
+
+    All in one go: whoever locks jobs does so in the order of their ids, and a second call would begin that anew.
+    """
+    found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended]
+    moved = [rules.cancelled(job, reasons[job.id], tx.now()) for job in found]
     changed = [(job.version, one.job) for job, one in zip(found, moved, strict=True) if one.job.version != job.version]
     await ends.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])
-    return [Stop(one.job, one.stop, reason) for one in moved if one.stop is not None]
+    return [Stop(one.job, one.stop, reasons[one.job.id]) for one in moved if one.stop is not None]

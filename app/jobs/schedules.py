@@ -119,25 +119,31 @@ class Scheduler:
         if not found:
             return fired
         busy = await schedules.busy(tx, [one.id for one in found])
-        for one in found:
-            await self._fire_one(tx, one, busy[one.id], fired)
+        firings = [(one, firing) for one in found if (firing := await self._firing(tx, one, busy[one.id])) is not None]
+        replaced = await schedules.unfinished(tx, [one.id for one, firing in firings if firing.cancel])
+        if replaced:
+            fired.stops = await runs.cancel(tx, dict.fromkeys(replaced, REPLACED))
+        for one, firing in firings:
+            await self._fire_one(tx, one, firing, fired)
         fired.schedules = len(found)
         await leases.check(tx, self._fence)
         crash.point("schedules.fire.before_commit")
         return fired
 
-    async def _fire_one(self, tx: Transaction, one: Schedule, busy: Busy, fired: _Fired) -> None:
+    @staticmethod
+    async def _firing(tx: Transaction, one: Schedule, busy: Busy) -> Firing | None:
+        """What is to be done for a schedule that is due; None for one that cannot be read here, which waits."""
         now = tx.now()
         try:
-            firing = fire(one, times_of(one, zone(one.zone)), now, busy)
+            return fire(one, times_of(one, zone(one.zone)), now, busy)
         except Invalid as trouble:  # of another version, or of a node with other time zones: the next one may know it
             log.error("schedule %s cannot be read: %s", one.name, trouble)
             await schedules.store(tx, one, replace(one, trouble=str(trouble), next_at=now + PATIENCE))
-            return
-        if firing.cancel:
-            fired.stops += await runs.cancel(tx, await schedules.unfinished(tx, one.id), REPLACED)
+            return None
+
+    async def _fire_one(self, tx: Transaction, one: Schedule, firing: Firing, fired: _Fired) -> None:
         firing, new = await self._make(tx, one, firing)
-        await schedules.store(tx, one, after_firing(one, firing, new, now))
+        await schedules.store(tx, one, after_firing(one, firing, new, tx.now()))
         fired.jobs += new
 
     @staticmethod

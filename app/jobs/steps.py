@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from app.domain.jobs import Job
 from app.jobs import ends, runs
@@ -36,17 +36,17 @@ class StepJobs:
         await jobs.insert(tx, new)
         tx.then(self._poke)
 
-    async def cancel(self, tx: Transaction, ids: Sequence[str], reason: str) -> None:
+    async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
         """Cancels those that are there and have not ended; raises `Contention`."""
-        stops = await runs.cancel(tx, ids, reason)
-        tx.then(lambda: self._stopped(ids, stops))
+        stops = await runs.cancel(tx, reasons)
+        tx.then(lambda: self._stopped(reasons, stops))
 
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Says once more how those ended that have."""
         if await ends.tell(tx, await jobs.of_ids(tx, ids)):
             tx.then(self._sent)
 
-    def _stopped(self, ids: Sequence[str], stops: Sequence[Stop]) -> None:
+    def _stopped(self, ids: Iterable[str], stops: Sequence[Stop]) -> None:
         if stops:
             self._stop(stops)
         self._sent()

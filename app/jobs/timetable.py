@@ -161,14 +161,13 @@ class Timetable:
         return result
 
     async def delete(self, key: str, by: By) -> Schedule:
-        """Forgets it. Runs that wait for their turn are cancelled; one that is at work goes on."""
+        """Forgets it. Runs that no worker has begun are cancelled; one that was begun goes on to its end."""
         return (await _to_the_end(self._commit(lambda tx: self._delete(tx, key, by)))).schedule
 
     async def preview(self, key: str, count: int) -> list[Coming]:
         """The next due times; of a paused schedule those that would come if it were resumed now."""
         schedule = await self.get(key)
-        place = zone(schedule.zone)
-        times = times_of(schedule, place)
+        place, times = _read(schedule)
         first = schedule.due_at or times.after(self._database.now())
         if first is None:
             return []
@@ -212,7 +211,7 @@ class Timetable:
         before = await _locked(tx, key)
         if before.paused_at is None:
             return _Done(before)
-        times = times_of(before, zone(before.zone))
+        _, times = _read(before)
         after = replace(awaiting(before, times.after(tx.now())), paused_at=None, trouble=None)
         return await _store(tx, before, after, "resume-schedule", by)
 
@@ -223,7 +222,8 @@ class Timetable:
             raise NotNow(f"{_at_work(busy)}, and its overlap is skip: wait for its end, or cancel it")
         stops: list[Stop] = []
         if not busy.free and before.overlap is Overlap.CANCEL_PREVIOUS:
-            stops = await runs.cancel(tx, await schedules.unfinished(tx, before.id), f"run-schedule: {by.reason}")
+            before_it = await schedules.unfinished(tx, [before.id])
+            stops = await runs.cancel(tx, dict.fromkeys(before_it, f"run-schedule: {by.reason}"))
             busy = Busy(running=busy.running)
         new = runs.made(before, [Run(None, held=not busy.free)], tx, by.actor)
         await jobs.insert(tx, new)
@@ -251,7 +251,8 @@ class Timetable:
 
     async def _delete(self, tx: Transaction, key: str, by: By) -> _Done:
         before = await _locked(tx, key)
-        stops = await runs.cancel(tx, await schedules.waiting(tx, before.id), "its schedule was deleted")
+        unbegun = await schedules.unbegun(tx, before.id)
+        stops = await runs.cancel(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
         await schedules.remove(tx, before.id)
         await _audit(tx, "delete-schedule", before, by)
         return _Done(before, stops=stops)
@@ -259,17 +260,22 @@ class Timetable:
 
 def _times(schedule: Schedule, now: datetime) -> Times:
     """Its due times, if everything about it fits. Raises `BadSchedule`."""
+    _, times = _read(schedule)
+    if found := faults(schedule, times, now):
+        raise BadSchedule(found)
+    return times
+
+
+def _read(schedule: Schedule) -> tuple[tzinfo, Times]:
+    """Its time zone and due times. Raises `BadSchedule`, also for one that an earlier version has let in."""
     try:
         place = zone(schedule.zone)
     except Invalid as wrong:
         raise BadSchedule([("timeZone", str(wrong).removeprefix("timeZone "))]) from None
     try:
-        times = times_of(schedule, place)
+        return place, times_of(schedule, place)
     except Invalid as wrong:
         raise BadSchedule([("cron", str(wrong).removeprefix("cron "))]) from None
-    if found := faults(schedule, times, now):
-        raise BadSchedule(found)
-    return times
 
 
 def _past(schedule: Schedule, span: tuple[datetime, datetime], now: datetime) -> list[datetime]:
@@ -280,7 +286,7 @@ def _past(schedule: Schedule, span: tuple[datetime, datetime], now: datetime) ->
     if end > now:
         raise BadSchedule([("to", "must not be in the future: those due times come by themselves")])
     end = min(end, schedule.due_at or end)
-    times = times_of(schedule, zone(schedule.zone))
+    _, times = _read(schedule)
     first = times.since(start)
     all = () if first is None else (first, *islice(times.following(first), MOST_BACKFILLED))
     dues = list(takewhile(lambda due: due < end, all))

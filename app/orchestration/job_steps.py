@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from app.domain.jobs import Job
@@ -19,8 +19,8 @@ class JobDesk(Protocol):
     async def put(self, tx: Transaction, new: Sequence[Job]) -> None:
         """Puts down those that are not there yet."""
 
-    async def cancel(self, tx: Transaction, ids: Sequence[str], reason: str) -> None:
-        """Cancels those that are there and have not ended."""
+    async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
+        """Cancels those that are there and have not ended, each for its reason. It locks them all, in one order."""
 
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Says once more how those ended that have."""
@@ -57,11 +57,13 @@ class JobSteps:
         Raises `Contention` where a job is held by somebody else for longer than the limit on locks.
         """
         concerned = [(before, done) for before, done in moves if done.instance.saga in self._some]
-        for before, done in concerned:
-            gone = self._let_go(before, done.instance) if before is not None else None
-            if gone is not None:
-                why = f"{done.instance.saga} {done.instance.id}: {done.history[0].reason}"
-                await self._desk().cancel(tx, [gone], why[:MAX_REASON])
+        gone = {
+            id: f"{done.instance.saga} {done.instance.id}: {done.history[0].reason}"[:MAX_REASON]
+            for before, done in concerned
+            if before is not None and (id := self._let_go(before, done.instance)) is not None
+        }
+        if gone:
+            await self._desk().cancel(tx, gone)
         new = [job for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
         if new:
             await self._desk().put(tx, new)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Select, case, delete, func, select, update
 from sqlalchemy.sql import ColumnElement
 
-from app.domain.jobs import LIVE, PENDING, RUNNING
+from app.domain.jobs import DISPATCHED, LIVE, PENDING, RUNNING
 from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, is_id
 from app.errors import Conflict
 
@@ -104,16 +104,21 @@ def _busy(all: int, running: int, held: int) -> Busy:
     return Busy(running, all - running - held, held)
 
 
-async def unfinished(connection: Connection, id: str) -> list[str]:
-    """The ids of the jobs of a schedule that have not ended."""
-    query = select(jobs.c.id).where(jobs.c.schedule_id == id, jobs.c.state.in_((PENDING, *LIVE)))
+async def unfinished(connection: Connection, ids: Sequence[str]) -> list[str]:
+    """The ids of the jobs of these schedules that have not ended."""
+    if not ids:
+        return []
+    whose = connection.dialect.among(jobs.c.schedule_id, ids)
+    query = select(jobs.c.id).where(whose, jobs.c.state.in_((PENDING, *LIVE)))
     return list((await connection.execute(query.order_by(jobs.c.id))).scalars())
 
 
-async def waiting(connection: Connection, id: str) -> list[str]:
-    """The ids of the jobs of a schedule that wait for another one's end."""
-    query = select(jobs.c.id).where(jobs.c.schedule_id == id, jobs.c.state == PENDING, _held())
-    return list((await connection.execute(query.order_by(jobs.c.id))).scalars())
+async def unbegun(connection: Connection, id: str) -> list[str]:
+    """The ids of the jobs of a schedule that no worker has begun: not even an earlier attempt of them."""
+    table = jobs.c
+    first = ((table.state == PENDING) & (table.attempt == 0)) | ((table.state == DISPATCHED) & (table.attempt == 1))
+    query = select(table.id).where(table.schedule_id == id, first)
+    return list((await connection.execute(query.order_by(table.id))).scalars())
 
 
 async def known(connection: Connection, id: str, dues: Sequence[datetime]) -> set[datetime]:

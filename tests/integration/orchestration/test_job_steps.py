@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -26,9 +27,11 @@ from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from sagas import Job as Work
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog
+from sagas.engine.control import act
+from sagas.engine.orders import Tick
 from sagas.engine.state import Instance
 from tests.integration.orchestration.rig import Rig
-from tests.support import eventually
+from tests.support import eventually, holds
 
 RELEASE = Saga(
     "release",
@@ -322,6 +325,34 @@ async def test_a_job_that_nobody_has_begun_ends_with_its_saga_s_cancel(yard: Yar
     assert yard.sent("cmd.drop") == []
 
 
+async def test_jobs_are_let_go_in_the_order_in_which_all_lock_them(yard: Yard) -> None:
+    first, other = await yard.building("one"), await yard.building("other")
+    await yard.asks(first, Verb.PAUSE)
+    await yard.control.act(Action("release", first.id, Ask(Verb.EDIT, "ada", "because", patch={"of": 2})))
+    await yard.asks(first, Verb.RESUME)
+    first = await yard.now(first)
+    low, high = str(other.command_id), str(first.command_id)
+    assert first.id < other.id
+    assert low < high, "the first saga has the later job"
+    tick = Tick(yard.database.now(), clock.uuid7())
+    moves = [(one, act(RELEASE, one, Ask(Verb.TERMINATE, "ada", "because"), tick)) for one in (first, other)]
+
+    async def let_go() -> None:
+        async with yard.database.begin() as tx:
+            await yard.jobs.follow(tx, moves)
+
+    async with yard.database.begin() as words:  # as those write who hear what workers say
+        await jobs.lock(words, [low])
+        following = asyncio.create_task(let_go())
+        await holds(lambda: not following.done(), during=0.3)
+        await jobs.lock(words, [high])
+    await following
+    states = {job.id: (job.state, job.cancel_reason) for job in await yard.all_jobs()}
+    assert [states[one] for one in (low, high)] == [
+        (CANCELLED, f"release {saga.id}: terminate: because") for saga in (other, first)
+    ]
+
+
 @pytest.mark.parametrize(("verb", "state"), [(Verb.TERMINATE, "FAILED"), (Verb.SKIP, "SHIPPING")])
 async def test_a_job_that_is_passed_over_is_cancelled(yard: Yard, verb: Verb, state: str) -> None:
     saga = await yard.building()
@@ -361,8 +392,13 @@ async def test_a_word_that_was_lost_is_said_again_by_redispatch(yard: Yard) -> N
     await yard.reached(saga, "SHIPPING")
 
 
-async def test_a_word_that_was_lost_is_said_again_at_the_next_look(yard: Yard) -> None:
+@pytest.mark.parametrize("limited", [False, True], ids=["its own time", "a person's deadline"])
+async def test_a_word_that_was_lost_is_said_again_at_the_next_look(yard: Yard, limited: bool) -> None:
     saga = await yard.building()
+    if limited:
+        ask = Ask(Verb.SET_DEADLINE, "ada", "because", at=yard.database.now() + timedelta(hours=1))
+        await yard.control.act(Action("release", saga.id, ask))
+        assert ((await yard.now(saga)).wake_reason, (await yard.now(saga)).limit) == ("job", ask.at)
     await yard.says(saga, SUCCEEDED)
     await eventually(lambda: yard.broker.events("evt.built"), deadline=5)
     await yard.outbox_empty()
