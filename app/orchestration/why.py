@@ -261,8 +261,9 @@ def _job(facts: Facts) -> Found | None:
     at, step = facts.instance.wake_at, facts.instance.progress.awaited
     if step is not None:
         sentence = f"It was cancelled and waits for its job to stop: then {_coming(facts, step)}. {sentence}"
-    if at is not None and facts.instance.wake_reason == DEADLINE:
-        sentence = f"{sentence} A person has given it time until {_moment(at)}."
+    given = facts.instance.given or (at if facts.instance.wake_reason == DEADLINE else None)
+    if given is not None:
+        sentence = f"{sentence} A person has given it time until {_moment(given)}."
     return JOB, sentence, action
 
 

@@ -230,6 +230,59 @@ def test_a_person_s_deadline_outlasts_a_pause() -> None:
     assert (run.instance.wake_reason, run.wait) == (DEADLINE, 88.0)
 
 
+def test_a_person_s_deadline_lets_the_looks_go_on() -> None:
+    run = building()
+    end = run.now + timedelta(minutes=12)
+    run.asks(Verb.SET_DEADLINE, at=end)
+    looks = []
+    while not isinstance(run.expires(), Moved):
+        assert (run.instance.given, run.instance.limit) == (end, end)
+        looks.append((run.instance.wake_reason, run.wait))
+    assert looks == [(JOB, 300.0), (DEADLINE, pytest.approx(120.0, abs=3))]
+    assert (run.state, run.now) == ("COMPENSATING", end)
+    assert run.instance.given is None
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["a step", "a step of a cancelled saga"])
+def test_who_takes_back_a_deadline_takes_no_look_back(awaited: bool) -> None:
+    run = building()
+    if awaited:
+        run.asks(Verb.CANCEL)
+    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    run.asks(Verb.CANCEL_DEADLINE)
+    assert (run.instance.wake_reason, run.wait, run.instance.given) == (JOB, LOOK.total_seconds(), None)
+    assert run.asks(Verb.CANCEL_DEADLINE).history == ()
+    assert not isinstance(run.expires(), Moved)
+
+
+def test_a_person_s_long_deadline_is_put_off_and_outlasts_a_pause() -> None:
+    run = building()
+    end = run.now + timedelta(hours=2)
+    run.asks(Verb.SET_DEADLINE, at=end)
+    assert run.asks(Verb.SET_DEADLINE, at=end).history == ()
+    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    assert run.instance.given == end + timedelta(hours=1)
+    run.asks(Verb.PAUSE)
+    assert run.instance.given is None
+    run.asks(Verb.RESUME)
+    assert (run.instance.given, run.instance.wake_reason) == (end + timedelta(hours=1, seconds=1), JOB)
+    assert not run.instance.progress.unanswered, "there is no second copy of a job"
+
+
+def test_a_person_s_deadline_that_passed_while_nobody_looked_ends_the_job() -> None:
+    run = building()
+    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(minutes=6))
+    run.now += timedelta(minutes=30)
+    assert isinstance(run.expires(), Moved)
+
+
+def test_a_person_s_deadline_is_of_one_job() -> None:
+    run = building()
+    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(hours=2))
+    run.done("build")
+    assert run.instance.given is None
+
+
 def test_what_is_no_deadline_cannot_be_put_off_and_needs_no_cancelling() -> None:
     run = building()
     assert Verb.SET_DEADLINE in run.refused(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
