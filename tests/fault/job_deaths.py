@@ -70,12 +70,13 @@ async def _cancel(rig: JobRig, client: Client) -> httpx.Response:
 
 
 async def overdue_sweep_dies(rig: JobRig, at: At) -> None:
-    """The leader, which ends a try whose time is over."""
-    node, client = await rig.up(at)
+    """The leader, which ends a try whose time is over, for its worker does not do it in time."""
+    (node, client), worker = await asyncio.gather(rig.leader(at), rig.ready_worker())
     async with client:
-        assert (await rig.wish(client, "hanging", timeout=1)).id
+        assert (await rig.wish(client, "freezing", timeout=1)).id
     await died(node, at)
     await rig.ready_node()
+    worker.resume()
 
 
 async def silent_sweep_dies(rig: JobRig, at: At) -> None:

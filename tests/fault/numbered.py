@@ -6,6 +6,8 @@ the folder of the process.
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,13 +49,14 @@ async def patient(context: JobContext) -> dict[str, Any]:
     return {"lines": LINES}
 
 
-@job("hanging")
-async def hanging(context: JobContext) -> dict[str, Any]:
-    """Its first try does not end by itself, the next one is as `count`."""
+@job("freezing")
+async def freezing(context: JobContext) -> dict[str, Any]:
+    """Its first try stops the whole worker, which says nothing more until it is woken; the next one is as `count`."""
     if context.attempt > 1:
         return await count(context)
     await _begin(context)
     await context.log(0)
+    os.kill(os.getpid(), signal.SIGSTOP)
     await context.wait_cancelled()
     return {}
 
