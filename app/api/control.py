@@ -25,7 +25,7 @@ from app.errors import Invalid, NotFound
 from app.orchestration.actions import Acted, Action, VersionMismatch
 from app.orchestration.requests import IdempotencyKey, Repeated
 from sagas.engine.asks import Ask, RefusedVerb, Verb
-from sagas.engine.control import BadAsk
+from sagas.engine.control import BadAsk, unchanged
 from sagas.engine.definition import BadData
 from sagas.engine.messages import dump
 from sagas.engine.state import Instance
@@ -231,7 +231,7 @@ async def _act(call: Call, target: _Target, ask: Ask, body: Mapping[str, Any]) -
     if not isinstance(acted, Acted):
         return repeated(acted)
     if target.dry_run:
-        return Response(dump(_preview(kind, acted)), media_type=JSON)
+        return Response(dump(_preview(kind, acted, ask.verb)), media_type=JSON)
     return Response(dump(kind.view(acted.instance)), headers=_headers(call, acted.instance))
 
 
@@ -249,13 +249,14 @@ def _headers(call: Call, instance: Instance) -> dict[str, str]:
     return {"Content-Type": JSON, "ETag": views.etag(instance), CORRELATION: correlation_id(call.request)}
 
 
-def _preview(kind: Kind, acted: Acted) -> dict[str, Any]:
+def _preview(kind: Kind, acted: Acted, verb: Verb) -> dict[str, Any]:
     return {
         "dryRun": True,
         kind.noun: kind.view(acted.instance),
         "history": [views.change(change) for change in acted.history],
         "undo": list(acted.undo),
         "command": acted.command.type if acted.command else None,
+        "note": None if acted.history else unchanged(acted.instance, verb),
     }
 
 

@@ -187,6 +187,7 @@ class _Preview(BaseModel):
     history: list[ChangeBody] = Field(description="The rows that its history would get; none if all is so already.")
     undo: list[str] = Field(description="The steps that would be undone, the first one first.")
     command: str | None = Field(description="The command that would be sent.")
+    note: str | None = Field(description="Why nothing would change, and what would change something; else null.")
 
 
 class AppPreview(_Preview):

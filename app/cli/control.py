@@ -86,7 +86,8 @@ def _show_preview(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
         output.print_json(found)
         return
     rows = found.get("history") or []
-    print("nothing is changed; this would be:" if rows else "nothing would change: it is so already")
+    note = found.get("note") or "it is so already"
+    print("nothing is changed; this would be:" if rows else f"nothing would change: {output.visible(str(note))}")
     if rows:
         columns = ("version", "fromState", "toState", "reason")
         output.print_table(("VERSION", "FROM", "TO", "REASON"), [[row.get(name) for name in columns] for row in rows])

@@ -14,6 +14,7 @@ Command = Callable[[argparse.Namespace], int]
 LIMIT = 1, 200
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
 """Numbers and times below nothing are no options: whoever gives one is to hear what is wrong with it."""
+_AN_ID = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
 EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
 
 
@@ -100,7 +101,9 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 def uuid(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text.lower(), re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no such id: the command `list` shows them")
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is no id: write it whole, in the form {_AN_ID}, as `list` shows it"
+        )
     return text.lower()
 
 

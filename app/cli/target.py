@@ -16,6 +16,7 @@ from app.cli import places
 from app.cli.client import Api
 from app.cli.settings import load
 from app.errors import Invalid, OutcomeUnknown
+from sagas.engine.messages import explained
 
 APP = "app"
 
@@ -43,7 +44,7 @@ def json_object(text: str, flag: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as wrong:
-        raise Invalid(f'{flag} is not JSON ({wrong}): write an object, as \'{{"team": "blue"}}\'') from wrong
+        raise Invalid(f'{flag} is not JSON ({explained(wrong)}): write an object, as \'{{"team": "blue"}}\'') from wrong
     if not isinstance(found, dict):
         raise Invalid(f'{flag} must be a JSON object, as \'{{"team": "blue"}}\'')
     return found

@@ -78,6 +78,28 @@ def _idle(instance: Instance) -> set[Verb]:
     return found if instance.blocker else found | {Verb.RESUME, Verb.RETRY}
 
 
+def unchanged(instance: Instance, verb: Verb) -> str:
+    """Why `verb` has nothing to do, where it fits and changes nothing; and what does something."""
+    match verb:
+        case Verb.CANCEL if instance.state == COMPENSATION_FAILED:
+            return "it is given up already, and an undo has failed: retry or skip that one, or terminate"
+        case Verb.CANCEL if instance.state == COMPENSATING:
+            held = "; resume ends its pause" if instance.blocker == PAUSED else ""
+            return f"it is given up already, and is being undone{held}"
+        case Verb.CANCEL | Verb.TERMINATE:
+            return "it has ended already: retry begins it again"
+        case Verb.PAUSE:
+            return "it is paused already: resume ends that"
+        case Verb.RESUME:
+            return "it is not paused"
+        case Verb.RETRY:
+            return "its present try is out: nothing is to be tried again yet"
+        case Verb.EDIT:
+            return "its data is so already"
+        case _:
+            return "its deadline is so already"
+
+
 def _refusal(instance: Instance, verb: Verb) -> str:
     held = f" and held ({instance.blocker})" if instance.blocker else ""
     return f"{verb.value} does not fit a saga that is {instance.state}{held}"

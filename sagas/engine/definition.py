@@ -12,34 +12,69 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .errors import DefinitionError, OrchestrixError
+from .errors import OrchestrixError
+from .steps import (
+    AGAIN,
+    BY_HAND,
+    COMPENSATING,
+    COMPENSATION_FAILED,
+    COMPLETED,
+    CREATED,
+    FAILED,
+    GIVEN_UP,
+    IMMEDIATE,
+    LONGEST,
+    RESERVED,
+    SHORTEST,
+    STEP_FAILED,
+    TERMINAL,
+    UNDO_FAILED,
+    UNDONE,
+    Compensation,
+    Job,
+    NothingToUndo,
+    Order,
+    RetryPolicy,
+    Step,
+    check_state,
+    check_step,
+    milliseconds,
+    order_of,
+    require,
+)
+from .wanted import SPAN, TEXT, WHOLE, WORDS, Kind, brief, demand, listed, of, perhaps
 
-COMPLETED: Final = "COMPLETED"
-FAILED: Final = "FAILED"
-COMPENSATING: Final = "COMPENSATING"
-COMPENSATION_FAILED: Final = "COMPENSATION_FAILED"
-TERMINAL: Final = frozenset({COMPLETED, FAILED})
-RESERVED: Final = frozenset({COMPLETED, FAILED, COMPENSATING, COMPENSATION_FAILED})
-STEP_FAILED: Final = "evt.stepFailed"
-CREATED: Final = "created"
-IMMEDIATE: Final = "immediate"
-UNDONE: Final = "undone"
-UNDO_FAILED: Final = "undo failed"
-AGAIN: Final = "retry"
-BY_HAND: Final = "retry or skip"
-GIVEN_UP: Final = "skip or terminate"
+__all__ = [
+    "AGAIN",
+    "BY_HAND",
+    "COMPENSATING",
+    "COMPENSATION_FAILED",
+    "COMPLETED",
+    "CREATED",
+    "FAILED",
+    "GIVEN_UP",
+    "IMMEDIATE",
+    "RESERVED",
+    "STEP_FAILED",
+    "TERMINAL",
+    "UNDONE",
+    "UNDO_FAILED",
+    "BadData",
+    "Compensation",
+    "Edge",
+    "FreeData",
+    "Job",
+    "NothingToUndo",
+    "Order",
+    "RetryPolicy",
+    "Saga",
+    "Step",
+    "milliseconds",
+    "order_of",
+]
 
-_STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _SAGA = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-_STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
-_COMMAND = re.compile(r"cmd\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
-_EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
-_DEAD = ".dead"
-_WORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
-_MOST_RETRIES = 1000
-_SHORTEST = timedelta(milliseconds=1)
-_LONGEST = timedelta(days=3650)
-_MINUTE = timedelta(seconds=60)
+_MOST_VERSIONS = 2**31
 
 
 class FreeData(BaseModel):
@@ -57,110 +92,6 @@ class BadData(OrchestrixError):
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often a step is tried before its failure counts.
-
-    `attempts` includes the first one. The wait before attempt n is drawn from [0, min(cap, base * 2 ** (n - 2))], which
-    is called full jitter. An error whose type is among `never` is not tried again, whatever the worker says.
-    """
-
-    attempts: int = 5
-    base: timedelta = timedelta(seconds=1)
-    cap: timedelta = timedelta(minutes=5)
-    never: tuple[str, ...] = ()
-
-    def wait(self, tries: int, chance: float) -> timedelta:
-        """The wait after that many tries in this run; `chance` is drawn from [0, 1)."""
-        widest = min(self.cap.total_seconds(), self.base.total_seconds() * 2.0 ** min(tries - 1, 500))
-        return timedelta(seconds=widest * chance)
-
-
-_POLICY = RetryPolicy()
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Long work that a step stands for: the function `name` (`@job("name")`) of the workers of `queue`.
-
-    `timeout` is the time of each try, None for as long as it takes; `retries` how many more there are. The step fails
-    when the job has: it has no other deadline and no other tries.
-    """
-
-    name: str
-    queue: str = "default"
-    timeout: timedelta | None = None
-    retries: int = 0
-
-    @property
-    def timeout_ms(self) -> int | None:
-        """The time of each try, in milliseconds."""
-        return None if self.timeout is None else milliseconds(self.timeout)
-
-
-@dataclass(frozen=True, slots=True)
-class Compensation:
-    """What undoes a finished step: a command, or a job, and the event that says that it is undone."""
-
-    command: str = ""
-    event: str = ""
-    timeout: timedelta = _MINUTE
-    retry: RetryPolicy = _POLICY
-    job: Job | None = None
-
-    @property
-    def timeout_ms(self) -> int:
-        """The time that the undo has, in milliseconds."""
-        return milliseconds(self.timeout)
-
-
-@dataclass(frozen=True, slots=True)
-class NothingToUndo:
-    """Says on purpose that a step leaves nothing behind; `why` is for the reader."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One command, or one job, and the event that ends it. The saga is in `state` while it is out, then in `then`.
-
-    `timeout` and `retry` are those of a command; a job brings its own.
-    """
-
-    name: str
-    state: str
-    command: str = ""
-    event: str = ""
-    then: str = ""
-    undo: Compensation | NothingToUndo | None = None
-    timeout: timedelta = _MINUTE
-    retry: RetryPolicy = _POLICY
-    job: Job | None = None
-
-    @property
-    def timeout_ms(self) -> int:
-        """The time that the step has, in milliseconds."""
-        return milliseconds(self.timeout)
-
-
-Order = Step | Compensation
-"""What has a command, the event that ends it, a timeout and a retry policy: a step, or its undo."""
-
-
-def order_of(step: Step, undoes: bool) -> Order:
-    """The step itself, or its undo, which must be there."""
-    if not undoes:
-        return step
-    assert isinstance(step.undo, Compensation)
-    return step.undo
-
-
-def milliseconds(wait: timedelta) -> int:
-    """Whole milliseconds."""
-    return wait // timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
 class Edge:
     """A legal move and what causes it: an event, `created`, `immediate`, the end or failure of an undo, or a person.
 
@@ -170,6 +101,14 @@ class Edge:
     source: str | None
     target: str
     cause: str
+
+
+_STEPS: Final = of("a tuple of steps", "(Step(…), Step(…))", tuple)
+_MODEL: Final = Kind(
+    lambda value: isinstance(value, type) and issubclass(value, BaseModel),
+    "a class of pydantic's BaseModel",
+    lambda _value: "Order after class Order(BaseModel)",
+)
 
 
 @dataclass(frozen=True)
@@ -188,7 +127,8 @@ class Saga:
     timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(self.steps))
+        object.__setattr__(self, "steps", listed(self.steps))
+        demand(self, name=TEXT, steps=_STEPS, immediate=WORDS, data=_MODEL, version=WHOLE, timeout=perhaps(SPAN))
         object.__setattr__(self, "immediate", MappingProxyType(dict(self.immediate)))
         _check(self)
 
@@ -264,12 +204,14 @@ def _undo_edges(rest: tuple[str, ...]) -> list[Edge]:
 
 def _check(saga: Saga) -> None:
     where = f"saga {saga.name!r}"
-    _demand(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
-    _demand(bool(saga.steps), f"{where}: has no step")
+    require(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
+    require(bool(saga.steps), f"{where}: has no step")
     time = saga.timeout
-    _demand(time is None or _SHORTEST <= time <= _LONGEST, f"{where}: the timeout must be from 1 ms to ten years")
+    require(time is None or SHORTEST <= time <= LONGEST, f"{where}: the timeout must be from 1 ms to ten years")
+    require(1 <= saga.version < _MOST_VERSIONS, f"{where}: a version is from 1 to {_MOST_VERSIONS - 1}")
     for step in saga.steps:
-        _check_step(where, step)
+        require(isinstance(step, Step), f"{where}: {brief(step)} stands among its steps and is none: write Step(…)")
+        check_step(where, step)
     for what in ("name", "state", "event"):
         _unique(where, what, [getattr(step, what) for step in saga.steps])
     undos = [step.undo for step in saga.steps if isinstance(step.undo, Compensation)]
@@ -277,86 +219,26 @@ def _check(saga: Saga) -> None:
     _unique(where, "command", [order.command for order in orders if not order.job])
     _unique(where, "event", [s.event for s in saga.steps] + [undo.event for undo in undos])
     for source, target in saga.immediate.items():
-        _check_state(where, source)
-        _check_state(where, target, end=True)
+        check_state(where, source)
+        check_state(where, target, end=True)
     lost = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
-    _demand(not lost, f"{where}: no move leads to {', '.join(sorted(lost))}")
-
-
-def _check_step(where: str, step: Step) -> None:
-    at = f"{where}, step {step.name!r}"
-    _demand(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
-    _check_state(at, step.state)
-    _check_state(at, step.then, end=True)
-    _check_order(at, step)
-    if isinstance(step.undo, Compensation):
-        _check_order(at + ", undo", step.undo)
-    else:
-        _demand(step.undo is not None, f"{at}: say how it is undone: undo=Compensation(...) or NothingToUndo('why')")
-
-
-def _check_order(at: str, order: Step | Compensation) -> None:
-    if order.job is not None:
-        _check_job(at, order, order.job)
-        return
-    _demand(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
-    _check_messages(at, order.command, order.event)
-    _demand(_SHORTEST <= order.timeout <= _LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
-    _demand(order.retry.attempts >= 1, f"{at}: attempts counts the first one too, so it is at least 1")
-    waits = timedelta(0) <= order.retry.base <= order.retry.cap <= _LONGEST
-    _demand(waits, f"{at}: a retry's base and cap must be in this order, from nothing to ten years")
-
-
-def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
-    _demand(not order.command, f"{at}: a job or the command {order.command} does it, not both: leave one out")
-    _check_event(at, order.event)
-    own = "a job tries again by itself, and its end is the step's"
-    _demand(order.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
-    same = order.timeout is _MINUTE or order.timeout == job.timeout
-    _demand(same, f"{at}: a job has a time of its own: give Job(timeout=…) instead of timeout=")
-    for what, name in (("name", job.name), ("queue", job.queue)):
-        _demand(bool(_WORK.fullmatch(name)), f"{at}: a job's {what} is letters, digits, ., - and _, at most 100")
-    in_range = job.timeout is None or _SHORTEST <= job.timeout <= _LONGEST
-    _demand(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
-    _demand(0 <= job.retries <= _MOST_RETRIES, f"{at}: the job's retries must be from 0 to {_MOST_RETRIES}")
-
-
-def _check_messages(at: str, command: str, event: str) -> None:
-    _demand(bool(_COMMAND.fullmatch(command)), f"{at}: command {command!r} must be cmd. and a name")
-    _demand(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
-    _check_event(at, event)
-
-
-def _check_event(at: str, event: str) -> None:
-    _demand(bool(_EVENT.fullmatch(event)), f"{at}: event {event!r} must be evt. and a name")
-    _demand(not event.endswith(_DEAD), f"{at}: {event} would share its queue with dead letters: end it otherwise")
-    _demand(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
-
-
-def _check_state(at: str, state: str, *, end: bool = False) -> None:
-    _demand(bool(_STATE.fullmatch(state)), f"{at}: state {state!r} must be [A-Z][A-Z0-9_]*, at most 40 characters")
-    _demand(state not in RESERVED or (end and state == COMPLETED), f"{at}: state {state} is reserved")
+    require(not lost, f"{where}: no move leads to {', '.join(sorted(lost))}")
 
 
 def _walk(saga: Saga) -> tuple[str, ...]:
     where, seen, state = f"saga {saga.name!r}", [], saga.initial
     thens = {step.state: step.then for step in saga.steps}
     both = set(thens) & set(saga.immediate)
-    _demand(not both, f"{where}: {', '.join(sorted(both))} cannot wait for a step and move on at once")
+    require(not both, f"{where}: {', '.join(sorted(both))} cannot wait for a step and move on at once")
     while state != COMPLETED:
-        _demand(state not in seen, f"{where}: {state} is reached twice, so the saga would never end")
+        require(state not in seen, f"{where}: {state} is reached twice, so the saga would never end")
         seen.append(state)
         following = thens.get(state) or saga.immediate.get(state)
-        _demand(following is not None, f"{where}: nothing leads on from {state}: give it a step or an immediate move")
+        require(following is not None, f"{where}: nothing leads on from {state}: give it a step or an immediate move")
         state = str(following)
     return (*seen, COMPLETED)
 
 
 def _unique(where: str, what: str, values: list[str]) -> None:
     twice = sorted({value for value in values if values.count(value) > 1})
-    _demand(not twice, f"{where}: {what} {', '.join(twice)} belongs to more than one step")
-
-
-def _demand(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise DefinitionError(otherwise)
+    require(not twice, f"{where}: {what} {', '.join(twice)} belongs to more than one step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -144,7 +145,7 @@ def load(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise Unreadable("too-deep") from None
     except ValueError as error:
-        raise Unreadable(f"not-json: {error}"[:200]) from None
+        raise Unreadable(f"not-json: {_plain(error)}"[:200]) from None
     if not isinstance(value, dict):
         raise Unreadable("not-an-object")
     _check_text(text, value)
@@ -187,6 +188,31 @@ def command(body: bytes) -> Command:
         data=_object(fields, "data"),
         undoes_attempt=_number(fields, "undoesAttempt") if "undoesAttempt" in fields else None,
     )
+
+
+def explained(refused: BaseException) -> str:
+    """What is wrong with a value, for people: from what `dump` or `load` have raised about it."""
+    if isinstance(refused, Unreadable):
+        kind, _, said = str(refused).partition(": ")
+        return _SAID.get(kind) or said or kind
+    if isinstance(refused, UnicodeEncodeError):
+        return _SAID["nul-or-lone-surrogate"]
+    return _SAID["too-deep"] if isinstance(refused, RecursionError) else _plain(refused)
+
+
+_SAID: Final = {
+    "nul-or-lone-surrogate": "a text in it has a NUL character or half of a surrogate pair: leave it out",
+    "too-deep": f"it is nested too deeply: {MAX_NESTING} levels of objects and arrays are the most",
+    "not-utf8": "it is not UTF-8",
+    "not-an-object": "it is no object",
+}
+
+
+def _plain(error: BaseException) -> str:
+    """Python's own words, but where they speak of its inside."""
+    if "set_int_max_str_digits" in str(error):
+        return f"a number has more than {sys.get_int_max_str_digits()} digits"
+    return str(error)
 
 
 def _refuse(constant: str) -> float:

@@ -11,11 +11,12 @@ from app.config import Settings
 from app.errors import ConfigError
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
-from sagas.engine.definition import Compensation
+from sagas.engine.definition import Compensation, Order
 from workers import app_registration, git_repo
 
 from .context import LOGGER
 from .handlers import HandlerTable
+from .jobs.functions import JobTable
 from .jobs.runner import JobRunner
 from .modules import load_handlers, load_jobs
 from .worker import Worker
@@ -37,16 +38,20 @@ def assemble(
     Raises `ConfigError`: a module of `ORCHESTRIX_WORKERS` is wrong, a queue or the saga of a handler is unknown, or
     this machine lacks what a built-in handler needs.
     """
-    handlers = HandlerTable() if job_queues and not queues else _handlers(settings, database, catalog, queues)
-    if not job_queues and queues:
-        return Worker(broker, database, catalog, handlers, settings)
-    runner = _runner(settings, broker, job_queues, name or f"{settings.node_id}-{clock.token()[:8]}")
+    jobs = load_jobs(settings.workers)
+    handlers, known = HandlerTable(), set(jobs)
+    if queues or not job_queues:
+        handlers, commands = _handlers(settings, database, catalog, queues)
+        known.update(commands)
+    runner = None
+    if job_queues or not queues:
+        runner = _runner(settings, broker, jobs, job_queues, name or f"{settings.node_id}-{clock.token()[:8]}")
+    _warn_of_undo(catalog, [*handlers, *(jobs if runner is not None else ())], known)
     return Worker(broker, database, catalog, handlers, settings, runner)
 
 
-def _runner(settings: Settings, broker: Broker, queues: Sequence[str], name: str) -> JobRunner | None:
+def _runner(settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], name: str) -> JobRunner | None:
     """What runs the user's jobs; None if there are none and nobody asks for any."""
-    jobs = load_jobs(settings.workers)
     if not jobs and not queues:
         return None
     for queue in set(queues) - set(jobs.queues):
@@ -63,7 +68,10 @@ def _runner(settings: Settings, broker: Broker, queues: Sequence[str], name: str
     )
 
 
-def _handlers(settings: Settings, database: Database, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:
+def _handlers(
+    settings: Settings, database: Database, catalog: Catalog, queues: Sequence[str]
+) -> tuple[HandlerTable, list[str]]:
+    """Those of `queues`, and every command that there is a handler for."""
     users = load_handlers(settings.workers)
     built_in = _built_in(settings, database)
     known = list(dict.fromkeys([*built_in, *users]))
@@ -78,8 +86,8 @@ def _handlers(settings: Settings, database: Database, catalog: Catalog, queues: 
         if command in users and command in built_in:
             LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the built-in handler", command)
         table.add(command, users[command] if command in users else built_in[command]()[command])
-    _warn_of_undo(catalog, table, users, known)
-    return table
+    _warn_of_built_in(catalog, table, users, known)
+    return table, known
 
 
 def _built_in(settings: Settings, database: Database) -> dict[str, Callable[[], HandlerTable]]:
@@ -90,14 +98,32 @@ def _built_in(settings: Settings, database: Database) -> dict[str, Callable[[], 
     return made | dict.fromkeys(app_registration.COMMANDS, registration)
 
 
-def _warn_of_undo(catalog: Catalog, served: Collection[str], users: Collection[str], known: Collection[str]) -> None:
-    """Says which steps this worker does whose undo it does not know, or knows only for its own way of doing them."""
-    for command in served:
+def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[str]) -> None:
+    """Says of which steps, commands or jobs, this worker does the work and does not know the undo."""
+    for saga in catalog:
+        for step in saga.steps:
+            if not isinstance(step.undo, Compensation) or _work(step) not in served or _work(step.undo) in known:
+                continue
+            if step.undo.job is None:
+                lacks = f"its undo {step.undo.command} has none: another worker must serve it"
+            else:
+                job, queue = step.undo.job.name, step.undo.job.queue
+                lacks = f"its undo, the job {job}, has no function here: another worker of queue {queue} must have it"
+            has = "a handler" if step.job is None else "a function"
+            LOGGER.warning("%s has %s here, %s", _work(step), has, lacks)
+
+
+def _work(order: Order) -> str:
+    """What a worker knows it by: its command, or its job."""
+    return order.command if order.job is None else order.job.name
+
+
+def _warn_of_built_in(
+    catalog: Catalog, served: Collection[str], users: Collection[str], known: Collection[str]
+) -> None:
+    """Says which steps are done here in the user's own way, but undone only in the built-in one."""
+    for command in set(served) & set(users):
         owner = catalog.command(command)
-        if owner is None or owner.undoes or not isinstance(owner.step.undo, Compensation):
-            continue
-        undo = owner.step.undo.command
-        if undo not in known:
-            LOGGER.warning("%s has a handler here, its undo %s has none: another worker must serve it", command, undo)
-        elif command in users and undo not in users:
-            LOGGER.warning("%s is undone by the built-in %s, which finds only built-in work", command, undo)
+        undo = owner.step.undo if owner is not None and not owner.undoes else None
+        if isinstance(undo, Compensation) and undo.command in known and undo.command not in users:
+            LOGGER.warning("%s is undone by the built-in %s, which finds only built-in work", command, undo.command)

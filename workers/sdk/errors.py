@@ -10,24 +10,36 @@ OrchestrixError       (sagas.engine.errors)
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 
-from app.errors import RetryLater, SchemaMismatch, Unavailable
+from app.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
 from sagas.engine.errors import OrchestrixError
+from sagas.engine.wanted import FLAG, SECONDS, TEXT, Kind, complaint, number, perhaps
 
 __all__ = ["OWN_TROUBLE", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
 
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 """What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
+LONGEST_WAIT: Final = 30 * 86_400
+"""Seconds: the longest wait that a worker can ask for."""
+_WAIT: Final = Kind(
+    lambda value: isinstance(value, int | float) and number(value) and 0 <= value <= LONGEST_WAIT,
+    f"a number of seconds from 0 to {LONGEST_WAIT} (30 days)",
+    lambda value: SECONDS.example(value) if isinstance(value, str | timedelta) else "30",
+)
 
 
 class StepFailed(OrchestrixError):
     """The step failed, and why: `type` is one word for programs, `message` a sentence for people.
 
-    `retry_after` is the worker's wish in seconds, for the orchestrator alone decides about retries.
+    `retry_after` is the worker's wish in seconds, for the orchestrator alone decides about retries; at most 30 days.
+    Raises `Invalid` for what cannot be meant, which then counts as any error that a handler did not foresee.
     """
 
     def __init__(self, type: str, message: str, *, retryable: bool = True, retry_after: float | None = None) -> None:
+        _demand(self, type=(type, TEXT), message=(message, TEXT), retryable=(retryable, FLAG))
+        _demand(self, retry_after=(retry_after, perhaps(_WAIT)))
         super().__init__(message)
         self.type = type
         self.message = message
@@ -46,6 +58,7 @@ class Retry(StepFailed):
     """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other."""
 
     def __init__(self, after: float, message: str = "it asks to be tried again later", *, type: str = "Retry") -> None:
+        _demand(self, after=(after, _WAIT))
         super().__init__(type, message, retryable=True, retry_after=after)
 
 
@@ -54,3 +67,9 @@ class Permanent(StepFailed):
 
     def __init__(self, type: str, message: str) -> None:
         super().__init__(type, message, retryable=False)
+
+
+def _demand(failure: StepFailed, **given: tuple[object, Kind]) -> None:
+    for name, (value, kind) in given.items():
+        if (wrong := complaint(f"{type(failure).__name__}(", name, value, kind)) is not None:
+            raise Invalid(wrong)

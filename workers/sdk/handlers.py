@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from app.errors import ConfigError
 from sagas.engine.messages import Command
+from sagas.engine.wanted import brief
 
 from .context import Context
+from .functions import checked, place_of
 
 Output: TypeAlias = Mapping[str, Any] | None
 Handler: TypeAlias = Callable[[Context, Command], Output | Awaitable[Output]]
@@ -35,11 +36,11 @@ def handles(command: str) -> Callable[[H], H]:
     """
 
     if not isinstance(command, str) or not command.startswith("cmd."):
-        what = command if isinstance(command, str) else _name(command)
+        what = command if isinstance(command, str) else place_of(command) if callable(command) else brief(command)
         raise ConfigError(f'@handles({what}): write the command\'s name, as in @handles("cmd.createGitRepo")')
 
     def register(handler: H) -> H:
-        _check(handler)
+        checked(handler, 2, "two arguments, the context and the command")
         registered.append(Registration(command, handler))
         return handler
 
@@ -58,7 +59,7 @@ class HandlerTable(Mapping[str, Handler]):
         """Raises `ConfigError` if another function handles the command already."""
         known = self._handlers.setdefault(command, handler)
         if known is not handler:
-            raise ConfigError(f"{command} has two handlers, {_name(known)} and {_name(handler)}: remove one")
+            raise ConfigError(f"{command} has two handlers, {place_of(known)} and {place_of(handler)}: remove one")
 
     def __getitem__(self, command: str) -> Handler:
         return self._handlers[command]
@@ -68,14 +69,3 @@ class HandlerTable(Mapping[str, Handler]):
 
     def __len__(self) -> int:
         return len(self._handlers)
-
-
-def _check(handler: Callable[..., Any]) -> None:
-    try:
-        inspect.signature(handler).bind(None, None)
-    except TypeError:
-        raise ConfigError(f"{_name(handler)} must take two arguments, the context and the command") from None
-
-
-def _name(handler: Callable[..., Any]) -> str:
-    return f"{getattr(handler, '__module__', '?')}.{getattr(handler, '__qualname__', repr(handler))}"

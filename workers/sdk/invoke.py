@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from app.broker.port import Outgoing
-from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, load
+from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, explained, load
+from sagas.engine.wanted import called
 
 from . import events, failures
 from .context import LOGGER, Context
@@ -31,7 +32,7 @@ async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[
     try:
         return _checked(job, outcome), True
     except (TypeError, ValueError, RecursionError, Unreadable) as bad:
-        error = StepError("BadOutput", f"the handler's answer cannot be sent: {bad}", retryable=False)
+        error = StepError("BadOutput", f"the handler's answer cannot be sent: {explained(bad)}", retryable=False)
         LOGGER.error("%s: %s", job.command.type, error.message, extra=job.told)
         return events.failed(job, error), False
 
@@ -72,7 +73,7 @@ def _timeout(job: Job) -> StepError:
 def _checked(job: Job, output: object) -> Outgoing:
     """The success event with `output`, proved to be readable by its reader."""
     if output is not None and not isinstance(output, Mapping):
-        raise TypeError(f"it is a {type(output).__name__}: return a mapping, or None")
+        raise TypeError(f"it is {called(output)}: return a mapping, or None")
     data: dict[str, Any] = dict(output or {})
     if data and (size := len(dump(data))) > MAX_DATA:
         raise ValueError(f"it has {size} bytes, at most {MAX_DATA} are allowed")

@@ -72,7 +72,7 @@ def load_modules(names: Sequence[str], setting: str) -> list[ModuleType]:
 
 
 def _load(name: str, setting: str) -> ModuleType:
-    if (top := name.partition(".")[0]) in OURS:
+    if (top := _top(name)) in OURS:
         raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
     try:
         return importlib.import_module(name)
@@ -83,12 +83,22 @@ def _load(name: str, setting: str) -> ModuleType:
 def _cause(name: str, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r} in {os.getcwd()} nor where Python looks for modules"
-    if isinstance(error, OrchestrixError):
-        return str(error)
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+    said = str(error) if isinstance(error, OrchestrixError) else f"{type(error).__name__}: {error}"
+    return " ".join(f"{said} ({_place(error)})".split())
+
+
+def _place(error: BaseException) -> str:
+    """The last line that was at work and is not one of ours: the author's, or that of a library that he has called."""
+    frames = traceback.walk_tb(error.__traceback__)
+    theirs = [(frame, line) for frame, line in frames if _top(frame.f_globals.get("__name__", "")) not in OURS]
+    frame, line = theirs[-1]
+    return f"{frame.f_code.co_filename}, line {line}"
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _belongs(handler: object, module: ModuleType) -> bool:

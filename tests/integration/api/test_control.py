@@ -312,6 +312,7 @@ async def test_a_dry_run_tells_what_would_happen(world: World, instance: Instanc
         "cmd.deleteGitRepo",
     )
     assert [row["toState"] for row in body["history"]] == ["COMPENSATING"]
+    assert body["note"] is None
     assert body["app" if path == "/apps/1" else "instance"]["state"] == "COMPENSATING"
     assert [action.dry_run for action in world.control.actions] == [True]
 
@@ -319,6 +320,7 @@ async def test_a_dry_run_tells_what_would_happen(world: World, instance: Instanc
 async def test_a_dry_run_of_nothing(world: World, instance: Instance) -> None:
     body = (await world.client.delete(f"/apps/{instance.id}/deadline?dryRun=true")).json()
     assert (body["history"], body["undo"], body["command"]) == ([], [], None)
+    assert body["note"] == "its deadline is so already"
     wet = await world.client.delete(f"/apps/{instance.id}/deadline?dryRun=false")
     assert "dryRun" not in wet.json()
 

@@ -11,7 +11,7 @@ import pytest
 
 from sagas import COMPLETED, FAILED, Saga
 from sagas.engine.asks import Verb
-from sagas.engine.control import BadAsk, allowed, merged
+from sagas.engine.control import BadAsk, allowed, merged, unchanged
 from sagas.engine.definition import BadData
 from sagas.engine.messages import MAX_DATA, dump
 from tests.unit.sagas.builders import CORRELATION, FIRST, SECOND, step
@@ -149,6 +149,34 @@ def test_a_refusal_says_what_is_allowed(verb: Verb, place: str, says: str, inste
     assert str(refused.value) == says
     assert {Verb(word) for word in instead.split()} <= set(run.refused(verb))
     assert run.refused(verb) == allowed(TRIP, run.instance)
+
+
+def test_a_cancel_after_an_undo_has_failed_says_that_it_changes_nothing_and_what_does() -> None:
+    run = SITUATIONS["undo failed"]()
+    before = run.instance
+    acted = run.asks(Verb.CANCEL)
+    assert (acted.history, acted.instance) == ((), before)
+    told = unchanged(acted.instance, Verb.CANCEL)
+    assert told == "it is given up already, and an undo has failed: retry or skip that one, or terminate"
+    assert {Verb.RETRY, Verb.SKIP, Verb.TERMINATE} <= set(allowed(TRIP, before))
+
+
+@pytest.mark.parametrize(
+    ("place", "verb", "says"),
+    [
+        ("undo", Verb.CANCEL, "is being undone"),
+        ("failed", Verb.CANCEL, "it has ended already: retry begins it again"),
+        ("failed", Verb.TERMINATE, "it has ended already: retry begins it again"),
+        ("paused", Verb.PAUSE, "it is paused already: resume ends that"),
+        ("retry", Verb.RESUME, "it is not paused"),
+        ("undo", Verb.RETRY, "its present try is out"),
+    ],
+)
+def test_what_changes_nothing_says_why(place: str, verb: Verb, says: str) -> None:
+    run = SITUATIONS[place]()
+    acted = run.asks(verb)
+    assert acted.history == ()
+    assert says in unchanged(acted.instance, verb)
 
 
 def test_verbs_are_listed_in_one_order() -> None:

@@ -20,6 +20,7 @@ from tests.fakes.rows import Rows
 from workers import Worker
 from workers.sdk import assemble
 from workers.sdk.handlers import registered
+from workers.sdk.jobs.functions import registered_jobs
 from workers.sdk.modules import load_sagas
 
 from .rig import CATALOG
@@ -47,9 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, whose modules can be imported and are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before, handlers = set(sys.modules), list(registered)
+    before, handlers, jobs = set(sys.modules), list(registered), list(registered_jobs)
     yield tmp_path
-    registered[:] = handlers
+    registered[:], registered_jobs[:] = handlers, jobs
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
@@ -114,3 +115,46 @@ def test_a_step_and_its_undo_are_nothing_to_warn_of(folder: Path, caplog: pytest
 
 def test_the_specifications_simulated_work_is_not_what_one_gets_unasked() -> None:
     assert (Settings().git.provider, Settings().registration.provider) == ("local", "database")
+
+
+RELEASE = """
+from sagas import COMPLETED, Compensation, Job, Saga, Step
+from workers import handles, job
+UNTAG = Compensation(event="evt.untagged", job=Job("untag", queue="builders"))
+TAG = Step("tag", "TAGGING", "cmd.tag", "evt.tagged", then="BUILDING", undo=UNTAG)
+DROP = Compensation("cmd.drop", "evt.dropped")
+BUILD = Step("build", "BUILDING", job=Job("build", queue="builders"), event="evt.built", then=COMPLETED, undo=DROP)
+RELEASE = Saga("release", (TAG, BUILD))
+@handles("cmd.tag")
+async def tag(context, command): ...
+@job("build", queue="builders")
+async def build(context): ...
+"""
+UNDOS = """
+@handles("cmd.drop")
+async def drop(context, command): ...
+@job("untag", queue="builders")
+async def untag(context): ...
+"""
+TAG_LACKS = (
+    "cmd.tag has a handler here, its undo, the job untag, has no function here: "
+    "another worker of queue builders must have it"
+)
+BUILD_LACKS = "build has a function here, its undo cmd.drop has none: another worker must serve it"
+
+
+@pytest.mark.parametrize(
+    ("queues", "more", "warnings"),
+    [
+        ([], "", [TAG_LACKS, BUILD_LACKS]),
+        (["cmd.tag"], "", [TAG_LACKS]),
+        ([], UNDOS, []),
+        (["cmd.tag"], UNDOS, []),
+    ],
+)
+def test_an_undo_that_is_a_job_needs_a_function_and_that_of_a_job_a_handler(
+    folder: Path, caplog: pytest.LogCaptureFixture, queues: list[str], more: str, warnings: list[str]
+) -> None:
+    (folder / "my_release.py").write_text(RELEASE + more)
+    made(queues, workers=["my_release"], sagas=["my_release"])
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == warnings

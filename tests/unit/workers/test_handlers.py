@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -42,9 +43,19 @@ def test_a_decorator_without_command_is_refused() -> None:
         handles(make)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"evt\.a\): write the command's name"):
         handles("evt.a")
+    with pytest.raises(ConfigError, match=r"@handles\(5\): write the command's name"):
+        handles(5)  # type: ignore[arg-type]
 
 
 def test_a_function_that_cannot_be_called_with_context_and_command_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"must take two arguments"):
         handles("cmd.a")(lambda context: None)
     assert handles("cmd.a")(partial(lambda a, b, c: None, 1))
+
+
+def test_a_function_that_yields_is_refused() -> None:
+    async def rows(context: Context, command: Command) -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match=r"rows is an async generator function, for it has a yield: return a map"):
+        handles("cmd.a")(rows)

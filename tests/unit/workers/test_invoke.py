@@ -8,8 +8,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -73,8 +73,7 @@ FAILURES: list[tuple[StepFailed, dict[str, Any]]] = [
         {"type": "Busy", "message": "it asks to be tried again later", "retryable": True, "retryAfterMs": 250},
     ),
     (StepFailed("Odd", "x", retryable=False), {"type": "Odd", "message": "x", "retryable": False}),
-    (Transient("Odd", "x", retry_after=-3.0), {"type": "Odd", "message": "x", "retryable": True, "retryAfterMs": 0}),
-    (Transient("Odd", "x", retry_after=float("nan")), {"type": "Odd", "message": "x", "retryable": True}),
+    (Retry(0), {"type": "Retry", "message": "it asks to be tried again later", "retryable": True, "retryAfterMs": 0}),
     (Transient("", "a\0b\ud800c"), {"type": "Error", "message": "a�b�c", "retryable": True}),
 ]
 
@@ -92,6 +91,39 @@ async def test_an_unforeseen_error_is_retryable_and_its_stack_trace_stays_here(
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert record.exc_info
     assert record.__dict__["correlation_id"] == "c-1"
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: Retry(after=-5), "Retry(after=-5): a number of seconds from 0 to 2592000 (30 days) is wanted"),
+        (lambda: Retry(after=float("inf")), "Retry(after=inf): a number of seconds"),
+        (lambda: Retry(after=float("nan")), "Retry(after=nan): a number of seconds"),
+        (lambda: Retry(after=1e12), "Retry(after=1000000000000.0): a number of seconds"),
+        (lambda: Retry(after=10**4000), "Retry(after=1000"),
+        (lambda: Retry(after=cast(Any, "30")), "is wanted, as after=30"),
+        (lambda: Retry(after=cast(Any, timedelta(minutes=2))), "is wanted, as after=120"),
+        (lambda: Transient("Busy", "no", retry_after=-1), "Transient(retry_after=-1): "),
+        (lambda: Transient("Busy", "no", retry_after=cast(Any, True)), "Transient(retry_after=True): "),
+        (lambda: Permanent("Bad", cast(Any, KeyError("x"))), "a text is wanted, as message=str(error)"),
+        (lambda: Permanent(cast(Any, KeyError), "x"), "a text is wanted, as type="),
+        (lambda: StepFailed("Bad", "x", retryable=cast(Any, "no")), "True or False is wanted, as retryable=True"),
+    ],
+)
+async def test_a_failure_that_cannot_be_meant_counts_as_any_error_of_the_handler(
+    call: Callable[[], StepFailed], sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def mistaken(context: Context, command: Command) -> None:
+        raise call()
+
+    error = await error_of(mistaken)
+    assert (error["type"], error["retryable"], "retryAfterMs" in error) == ("Invalid", True, False)
+    assert sentence in error["message"]
+    assert [record.exc_info is not None for record in caplog.records] == [True], "the author sees where he wrote it"
+
+
+def test_the_longest_wait_can_be_asked_for() -> None:
+    assert [Retry(after).retry_after for after in (0, 0.5, 30 * 86_400)] == [0, 0.5, 30 * 86_400]
 
 
 class Unspeakable(Exception):

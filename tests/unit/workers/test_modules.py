@@ -86,7 +86,13 @@ def test_modules_named_like_ours_are_refused(write: Write, name: str) -> None:
         ("x = 1\nx.y", "AttributeError: .*my_broken.py, line 2"),
         ("def f(:", "invalid syntax .*my_broken.py, line 1"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        (SAGA.replace("evt.sent", "sent"), "saga 'welcome'.*must be evt"),
+        (SAGA.replace("evt.sent", "sent"), "saga 'welcome'.*must be evt.*/my_broken.py, line 5\\)"),
+        (
+            SAGA.replace("COMPLETED, undo", "COMPLETED, timeout=30, undo"),
+            r"timedelta\(seconds=30\) .*broken.py, line 4",
+        ),
+        (SAGA + "x = Step('a')", r"TypeError: Step.__init__\(\) missing .*/my_broken.py, line 6"),
+        (f"{WORKER}\nfrom workers import job\njob('x', grace='1')", "a number of seconds is wanted.*broken.py, line 8"),
         ("", "has no saga at its top level"),
     ],
 )

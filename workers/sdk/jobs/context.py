@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from app import clock
 from app.persistence.words import cleaned
-from sagas.engine.messages import dump, load
+from sagas.engine.messages import Unreadable, dump, explained, load
+from sagas.engine.wanted import brief, called
 
 from .dispatch import Dispatch
 from .halt import Halt, JobCancelled
@@ -70,7 +71,7 @@ class JobContext:
         error, `JobCancelled` once the attempt has ended.
         """
         if level not in LEVELS:
-            raise ValueError(f"{level!r} is no level: write {', '.join(LEVELS)}")
+            raise ValueError(f"{brief(level)} is no level: write {', '.join(LEVELS)}")
         text = _cut(cleaned(str(message)))
         return self._speak(lambda: self._voice.log(level, text))
 
@@ -135,12 +136,22 @@ def _cut(text: str) -> str:
 
 def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(done, Mapping):
-        body = dump(dict(done))
-        if len(body) > MAX_PROGRESS:
-            raise ValueError(f"progress is {len(body)} bytes of JSON, at most {MAX_PROGRESS} are allowed")
-        return load(body)
+        return _object(done)
     if isinstance(done, bool) or not isinstance(done, int | float):
-        raise TypeError(f"progress is a percentage or a mapping, not a {type(done).__name__}")
+        raise TypeError(f"progress is a percentage or a mapping, not {called(done)}")
     if not 0 <= done <= 100:
-        raise ValueError(f"progress is a percentage from 0 to 100, not {done}")
+        raise ValueError(f"progress is a percentage from 0 to 100, not {brief(done)}")
     return {"percent": done}
+
+
+def _object(done: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        body = dump(dict(done))
+        found = load(body)
+    except TypeError as wrong:
+        raise TypeError(f"progress cannot be sent: {explained(wrong)}") from wrong
+    except (ValueError, RecursionError, Unreadable) as wrong:
+        raise ValueError(f"progress cannot be sent: {explained(wrong)}") from wrong
+    if len(body) > MAX_PROGRESS:
+        raise ValueError(f"progress is {len(body)} bytes of JSON, at most {MAX_PROGRESS} are allowed")
+    return found

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, load
+from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, explained, load
+from sagas.engine.wanted import called
 from workers.sdk.errors import StepFailed
 from workers.sdk.failures import said, unforeseen
 
@@ -32,7 +33,9 @@ def returned(value: object) -> Ending:
     try:
         return Ending("SUCCEEDED", result=_checked(value))
     except _BAD as bad:
-        return Ending("FAILED", error=StepError("BadResult", f"the job's result cannot be sent: {bad}", False))
+        return Ending(
+            "FAILED", error=StepError("BadResult", f"the job's result cannot be sent: {explained(bad)}", False)
+        )
 
 
 def raised(error: BaseException) -> Ending:
@@ -66,7 +69,7 @@ def _checked(value: object) -> Mapping[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise TypeError(f"it is a {type(value).__name__}: return a mapping, or None")
+        raise TypeError(f"it is {called(value)}: return a mapping, or None")
     body = dump(dict(value))
     if len(body) > MAX_DATA:
         raise ValueError(f"it has {len(body)} bytes, at most {MAX_DATA} are allowed")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
 from app.errors import ConfigError
+from sagas.engine.names import normal
+from sagas.engine.wanted import SECONDS, brief, complaint
+from workers.sdk.functions import checked, place_of
 
 from .context import JobContext
 
@@ -18,7 +21,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_QUEUE: Final = "default"
 _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,7 @@ class JobFunction:
     @property
     def place(self) -> str:
         """The function, for people."""
-        home = getattr(self.function, "__module__", "?")
-        return f"{home}.{getattr(self.function, '__qualname__', repr(self.function))}"
+        return place_of(self.function)
 
 
 registered_jobs: list[JobFunction] = []
@@ -48,25 +49,39 @@ def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callab
     A `def` runs in a thread of its own, which nothing can cancel: it asks `context.cancelled`. `Permanent`, `Transient`
     and `Retry` say what a failure is; any other error is one that another attempt may mend. Raises `ConfigError`.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f'@job({name!r}): write a name as in @job("reindex"), of 1 to 100 letters, digits or _.:/-')
+    called = _name(name)
     check_queue(queue)
-    if not grace >= 0:
-        raise ConfigError(f"@job({name!r}, grace={grace!r}): write the seconds that it has to stop, 0 or more")
+    _check_grace(called, grace)
 
     def register(function: F) -> F:
-        found = JobFunction(name, queue, function, float(grace))
-        _check(found)
-        registered_jobs.append(found)
+        checked(function, 1, "one argument, the context")
+        registered_jobs.append(JobFunction(called, queue, function, float(grace)))
         return function
 
     return register
 
 
+def _check_grace(called: str, grace: float) -> None:
+    wrong = None if grace == inf else complaint(f"@job({called!r}, ", "grace", grace, SECONDS)
+    if wrong is not None or grace < 0:
+        more = f"@job({called!r}, grace={grace!r}): write the seconds that it has to stop, 0 or more"
+        raise ConfigError(wrong or more)
+
+
+def _name(name: object) -> str:
+    """The name in NFC, as whoever submits the job has it. Raises `ConfigError`."""
+    if not isinstance(name, str):
+        raise ConfigError(f'@job({brief(name)}): write the job\'s name, as in @job("reindex")')
+    try:
+        return normal(name)
+    except ValueError as wrong:
+        raise ConfigError(f"@job({brief(name)}): a job's name {wrong}") from None
+
+
 def check_queue(queue: str) -> None:
     """Raises `ConfigError` for what cannot be a job queue's name."""
     if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-        raise ConfigError(f"{queue!r} cannot be a job queue: write 1 to 100 letters, digits, dots, - or _")
+        raise ConfigError(f"{brief(queue)} cannot be a job queue: write 1 to 100 letters, digits, dots, - or _")
 
 
 class JobTable(Mapping[str, JobFunction]):
@@ -96,10 +111,3 @@ class JobTable(Mapping[str, JobFunction]):
 
     def __len__(self) -> int:
         return len(self._functions)
-
-
-def _check(one: JobFunction) -> None:
-    try:
-        inspect.signature(one.function).bind(None)
-    except TypeError:
-        raise ConfigError(f"{one.place} must take one argument, the context") from None

@@ -64,10 +64,13 @@ def test_any_text_can_be_logged(house: House, said: object, kept: str) -> None:
         (100.5, "ValueError: progress is a percentage"),
         (float("nan"), "ValueError: progress is a percentage"),
         (True, "TypeError: progress is a percentage or a mapping, not a bool"),
+        (5j, "TypeError: progress is a percentage or a mapping, not a complex"),
+        pytest.param(10**5000, "ValueError: progress is a percentage from 0 to 100, not <int>", id="huge"),
+        pytest.param({"x": 10**5000}, "ValueError: progress cannot be sent: a number has more than", id="much"),
         ("half", "TypeError: progress is a percentage or a mapping, not a str"),
         ({"x": "y" * 5000}, "ValueError: progress is 5008 bytes of JSON, at most 4096 are allowed"),
-        ({"x": object()}, "TypeError: Object of type object is not JSON serializable"),
-        ({"x": "\0"}, "Unreadable: nul-or-lone-surrogate"),
+        ({"x": object()}, "TypeError: progress cannot be sent: Object of type object is not JSON serializable"),
+        ({"x": "\0"}, "ValueError: progress cannot be sent: a text in it has a NUL character"),
     ],
 )
 def test_progress_that_cannot_be_told_is_an_error_of_the_job(house: House, done: Any, error: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -111,17 +112,48 @@ def test_two_functions_for_one_job_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"name": ""}, r"@job\(''\): write a name"),
-        ({"name": "a b"}, r"@job\('a b'\): write a name"),
-        ({"name": print}, "write a name"),
+        ({"name": ""}, r"@job\(''\): a job's name must have 1 to 200 code points, not 0"),
+        ({"name": "a "}, r"@job\('a '\): a job's name must not begin or end with white space"),
+        ({"name": "a\0"}, "a job's name must not have control characters"),
+        ({"name": print}, "write the job's name, as in @job"),
+        ({"name": None}, r"@job\(None\): write the job's name, as in @job"),
         ({"name": "x", "queue": "a/b"}, "'a/b' cannot be a job queue"),
         ({"name": "x", "queue": 7}, "7 cannot be a job queue"),
         ({"name": "x", "grace": -1}, "grace=-1"),
+        ({"name": "x", "grace": "5"}, r"@job\('x', grace='5'\): a number of seconds is wanted, as grace=5"),
+        ({"name": "x", "grace": timedelta(minutes=1)}, "a number of seconds is wanted, as grace=60"),
+        ({"name": "x", "grace": None}, "a number of seconds is wanted"),
+        ({"name": "x", "grace": float("nan")}, "a number of seconds is wanted"),
+        ({"name": "x", "queue": None}, "None cannot be a job queue"),
     ],
 )
 def test_a_decorator_that_cannot_be_is_refused(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         job(**arguments)
+
+
+def test_a_name_is_that_under_which_jobs_are_submitted() -> None:
+    @job("cafe\u0301 tables/all")
+    def plain(context: JobContext) -> None: ...
+
+    assert registered_jobs[-1].name == "caf\u00e9 tables/all"
+
+
+def test_a_function_that_yields_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"pages is an async generator function, for it has a yield: return a map"):
+
+        @job("x")
+        async def pages(context: JobContext) -> AsyncIterator[int]:
+            yield 1
+
+    with pytest.raises(ConfigError, match="lines is a generator function"):
+
+        @job("x")
+        def lines(context: JobContext) -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(ConfigError, match="is no function: write def or async def below the decorator"):
+        job("x")(cast(Any, 5))
 
 
 def test_a_function_takes_the_context_alone() -> None:

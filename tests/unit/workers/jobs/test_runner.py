@@ -113,6 +113,9 @@ def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_b
     house.play(days())
 
 
+SECONDS = "a number of seconds from 0 to 2592000 (30 days) is wanted, as after=30"
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -121,14 +124,15 @@ def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_b
             Retry(after=30, message="busy"),
             {"type": "Retry", "message": "busy", "retryable": True, "retryAfterMs": 30_000},
         ),
+        (lambda: Retry(after=-5), {"type": "Invalid", "message": f"Retry(after=-5): {SECONDS}", "retryable": True}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
     ],
 )
-def test_an_error_is_told_with_what_may_help(house: House, error: BaseException, said: dict[str, Any]) -> None:
+def test_an_error_is_told_with_what_may_help(house: House, error: Any, said: dict[str, Any]) -> None:
     async def fail(context: JobContext) -> None:
         await context.log("tries")
-        raise error
+        raise error if isinstance(error, BaseException) else error()
 
     async def days() -> None:
         await house.open(fail=fail)
@@ -143,11 +147,13 @@ def test_an_error_is_told_with_what_may_help(house: House, error: BaseException,
 @pytest.mark.parametrize(
     ("result", "sentence"),
     [
-        (7, "it is a int: return a mapping, or None"),
+        (7, "it is an int: return a mapping, or None"),
+        pytest.param({"x": 10**5000}, "cannot be sent: a number has more than 4300 digits", id="huge"),
         ({"x": float("nan")}, "not JSON compliant"),
         ({"x": "y" * 70_000}, "it has 70008 bytes, at most 65536 are allowed"),
         ({"x": object()}, "not JSON serializable"),
-        ({"x": "\0"}, "nul-or-lone-surrogate"),
+        ({"x": "\0"}, "cannot be sent: a text in it has a NUL character or half of a surrogate pair"),
+        ({"x": "\ud800"}, "cannot be sent: a text in it has a NUL character or half of a surrogate pair"),
     ],
 )
 def test_a_result_that_cannot_be_sent_fails_the_job_for_good(house: House, result: Any, sentence: str) -> None:
@@ -310,12 +316,30 @@ def test_a_worker_beats_with_all_that_it_holds(house: House) -> None:
         jobs = sorted(beat.pop("jobs"), key=lambda one: one["jobId"])
         assert jobs == [{"jobId": "j-1", "historyId": "h-1"}, {"jobId": "j-2", "historyId": "h-2"}]
         assert beat.pop("timestamp").endswith("Z")
-        assert beat == {"workerId": "worker-1", "queues": ["default", "bulk"]}
+        assert beat == {"workerId": "worker-1", "queues": ["default", "bulk"], "state": "ALIVE"}
         gate.open.set()
         await house.ended(1, 2)
         await house.later(11.0)
         assert house.beats[-1][1]["jobs"] == []
         assert runner.counts.succeeded == 2
+
+    house.play(days())
+
+
+def test_a_worker_that_ends_says_that_it_serves_nothing_more_and_at_last_that_it_is_gone(house: House) -> None:
+    async def days() -> None:
+        gate = Gate()
+        runner = await house.open(gate=gate)
+        house.send("gate", 1)
+        await gate.has_begun(1)
+        ending = asyncio.create_task(runner.stop())
+        await house.later(2.0)
+        beat = house.beats[-1][1]
+        assert (beat["state"], beat["queues"], len(beat["jobs"])) == ("DRAINING", [], 1)
+        gate.open.set()
+        await ending
+        beat = house.beats[-1][1]
+        assert (beat["state"], beat["queues"], beat["jobs"]) == ("LEFT", [], [])
 
     house.play(days())
 

@@ -1,0 +1,242 @@
+"""How is one step of a saga written down, and is what was written complete?"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from .errors import DefinitionError
+from .names import normal
+from .wanted import SPAN, TEXT, TEXTS, WHOLE, Kind, brief, demand, listed, of, perhaps
+
+COMPLETED: Final = "COMPLETED"
+FAILED: Final = "FAILED"
+COMPENSATING: Final = "COMPENSATING"
+COMPENSATION_FAILED: Final = "COMPENSATION_FAILED"
+TERMINAL: Final = frozenset({COMPLETED, FAILED})
+RESERVED: Final = frozenset({COMPLETED, FAILED, COMPENSATING, COMPENSATION_FAILED})
+STEP_FAILED: Final = "evt.stepFailed"
+CREATED: Final = "created"
+IMMEDIATE: Final = "immediate"
+UNDONE: Final = "undone"
+UNDO_FAILED: Final = "undo failed"
+AGAIN: Final = "retry"
+BY_HAND: Final = "retry or skip"
+GIVEN_UP: Final = "skip or terminate"
+
+_STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+_STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
+_COMMAND = re.compile(r"cmd\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
+_EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
+_DEAD = ".dead"
+_QUEUE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
+_MOST_RETRIES = 1000
+SHORTEST = timedelta(milliseconds=1)
+LONGEST = timedelta(days=3650)
+_MINUTE = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a step is tried before its failure counts.
+
+    `attempts` includes the first one. The wait before attempt n is drawn from [0, min(cap, base * 2 ** (n - 2))], which
+    is called full jitter. An error whose type is among `never` is not tried again, whatever the worker says.
+    """
+
+    attempts: int = 5
+    base: timedelta = timedelta(seconds=1)
+    cap: timedelta = timedelta(minutes=5)
+    never: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "never", listed(self.never))
+        demand(self, attempts=WHOLE, base=SPAN, cap=SPAN, never=TEXTS)
+
+    def wait(self, tries: int, chance: float) -> timedelta:
+        """The wait after that many tries in this run; `chance` is drawn from [0, 1)."""
+        widest = min(self.cap.total_seconds(), self.base.total_seconds() * 2.0 ** min(tries - 1, 500))
+        return timedelta(seconds=widest * chance)
+
+
+_POLICY = RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Long work that a step stands for: the function `name` (`@job("name")`) of the workers of `queue`.
+
+    `timeout` is the time of each try, None for as long as it takes; `retries` how many more there are. The step fails
+    when the job has: it has no other deadline and no other tries.
+    """
+
+    name: str
+    queue: str = "default"
+    timeout: timedelta | None = None
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        demand(self, name=TEXT, queue=TEXT, timeout=perhaps(SPAN), retries=WHOLE)
+        object.__setattr__(self, "name", unicodedata.normalize("NFC", self.name))
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The time of each try, in milliseconds."""
+        return None if self.timeout is None else milliseconds(self.timeout)
+
+
+_RETRY: Final = of("a RetryPolicy", "RetryPolicy(attempts=3)", RetryPolicy)
+_JOB: Final = Kind(
+    lambda value: value is None or isinstance(value, Job),
+    "a Job",
+    lambda value: f"Job({brief(value)})" if isinstance(value, str) else 'Job("…")',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """What undoes a finished step: a command, or a job, and the event that says that it is undone."""
+
+    command: str = ""
+    event: str = ""
+    timeout: timedelta = _MINUTE
+    retry: RetryPolicy = _POLICY
+    job: Job | None = None
+
+    def __post_init__(self) -> None:
+        demand(self, command=TEXT, event=TEXT, timeout=SPAN, retry=_RETRY, job=_JOB)
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time that the undo has, in milliseconds."""
+        return milliseconds(self.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToUndo:
+    """Says on purpose that a step leaves nothing behind; `why` is for the reader."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        demand(self, why=TEXT)
+
+
+_UNDO: Final = Kind(
+    lambda value: value is None or isinstance(value, Compensation | NothingToUndo),
+    "a Compensation or a NothingToUndo",
+    lambda _value: 'Compensation("cmd.…", "evt.…")',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command, or one job, and the event that ends it. The saga is in `state` while it is out, then in `then`.
+
+    `timeout` and `retry` are those of a command; a job brings its own.
+    """
+
+    name: str
+    state: str
+    command: str = ""
+    event: str = ""
+    then: str = ""
+    undo: Compensation | NothingToUndo | None = None
+    timeout: timedelta = _MINUTE
+    retry: RetryPolicy = _POLICY
+    job: Job | None = None
+
+    def __post_init__(self) -> None:
+        demand(self, name=TEXT, state=TEXT, command=TEXT, event=TEXT, then=TEXT)
+        demand(self, undo=_UNDO, timeout=SPAN, retry=_RETRY, job=_JOB)
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time that the step has, in milliseconds."""
+        return milliseconds(self.timeout)
+
+
+Order = Step | Compensation
+"""What has a command, the event that ends it, a timeout and a retry policy: a step, or its undo."""
+
+
+def order_of(step: Step, undoes: bool) -> Order:
+    """The step itself, or its undo, which must be there."""
+    if not undoes:
+        return step
+    assert isinstance(step.undo, Compensation)
+    return step.undo
+
+
+def milliseconds(wait: timedelta) -> int:
+    """Whole milliseconds."""
+    return wait // timedelta(milliseconds=1)
+
+
+def check_step(where: str, step: Step) -> None:
+    """Raises `DefinitionError` that says what to change about `step` and its undo; `where` names its saga."""
+    at = f"{where}, step {step.name!r}"
+    require(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
+    check_state(at, step.state)
+    check_state(at, step.then, end=True)
+    _check_order(at, step)
+    if isinstance(step.undo, Compensation):
+        _check_order(at + ", undo", step.undo)
+    else:
+        require(step.undo is not None, f"{at}: say how it is undone: undo=Compensation(...) or NothingToUndo('why')")
+
+
+def _check_order(at: str, order: Step | Compensation) -> None:
+    if order.job is not None:
+        _check_job(at, order, order.job)
+        return
+    require(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
+    _check_messages(at, order.command, order.event)
+    require(SHORTEST <= order.timeout <= LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
+    require(order.retry.attempts >= 1, f"{at}: attempts counts the first one too, so it is at least 1")
+    waits = timedelta(0) <= order.retry.base <= order.retry.cap <= LONGEST
+    require(waits, f"{at}: a retry's base and cap must be in this order, from nothing to ten years")
+
+
+def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
+    require(not order.command, f"{at}: a job or the command {order.command} does it, not both: leave one out")
+    _check_event(at, order.event)
+    own = "a job tries again by itself, and its end is the step's"
+    require(order.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
+    same = order.timeout is _MINUTE or order.timeout == job.timeout
+    require(same, f"{at}: a job has a time of its own: give Job(timeout=…) instead of timeout=")
+    try:
+        normal(job.name)
+    except ValueError as wrong:
+        raise DefinitionError(f"{at}: a job's name {wrong}") from None
+    require(bool(_QUEUE.fullmatch(job.queue)), f"{at}: a job's queue is letters, digits, ., - and _, at most 100")
+    in_range = job.timeout is None or SHORTEST <= job.timeout <= LONGEST
+    require(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
+    require(0 <= job.retries <= _MOST_RETRIES, f"{at}: the job's retries must be from 0 to {_MOST_RETRIES}")
+
+
+def _check_messages(at: str, command: str, event: str) -> None:
+    require(bool(_COMMAND.fullmatch(command)), f"{at}: command {command!r} must be cmd. and a name")
+    require(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
+    _check_event(at, event)
+
+
+def _check_event(at: str, event: str) -> None:
+    require(bool(_EVENT.fullmatch(event)), f"{at}: event {event!r} must be evt. and a name")
+    require(not event.endswith(_DEAD), f"{at}: {event} would share its queue with dead letters: end it otherwise")
+    require(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
+
+
+def check_state(at: str, state: str, *, end: bool = False) -> None:
+    """Raises `DefinitionError` for what can be no state; only an `end` can be COMPLETED."""
+    require(bool(_STATE.fullmatch(state)), f"{at}: state {state!r} must be [A-Z][A-Z0-9_]*, at most 40 characters")
+    require(state not in RESERVED or (end and state == COMPLETED), f"{at}: state {state} is reserved")
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raises `DefinitionError` with the sentence `otherwise` unless it holds."""
+    if not holds:
+        raise DefinitionError(otherwise)

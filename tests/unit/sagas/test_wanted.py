@@ -1,0 +1,110 @@
+"""Is a part of a definition of the wrong type refused where it is written, with what to write instead?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sagas import Compensation, DefinitionError, Job, NothingToUndo, RetryPolicy, Saga, Step
+from sagas.engine.wanted import brief, called
+from tests.unit.sagas.builders import step
+
+HALF_A_MINUTE = r"a length of time is wanted, as timeout=timedelta\(seconds=30\)"
+PERHAPS = r"a length of time or None is wanted, as timeout=timedelta\(seconds=30\)"
+
+WRONG: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    (Job, {"name": "build", "timeout": 30}, rf"Job\('build', timeout=30\): {PERHAPS}"),
+    (Job, {"name": "build", "timeout": "30"}, PERHAPS),
+    (Job, {"name": 5}, r'Job\(name=5\): a text is wanted, as name="5"'),
+    (Job, {"name": "build", "queue": None}, r"queue=None\): a text is wanted"),
+    (Job, {"name": "build", "retries": "3"}, r"retries='3'\): a whole number is wanted, as retries=3"),
+    (Job, {"name": "build", "retries": True}, "a whole number is wanted"),
+    (RetryPolicy, {"attempts": "3"}, r"RetryPolicy\(attempts='3'\): a whole number is wanted, as attempts=3"),
+    (RetryPolicy, {"attempts": 2.0}, "a whole number is wanted, as attempts=2"),
+    (RetryPolicy, {"base": 1}, r"base=timedelta\(seconds=1\)"),
+    (RetryPolicy, {"cap": 1.5}, r"cap=timedelta\(seconds=1.5\)"),
+    (RetryPolicy, {"never": "SoldOut"}, r"a tuple of texts is wanted, as never=\('SoldOut',\)"),
+    (RetryPolicy, {"never": (ValueError,)}, "a tuple of texts is wanted"),
+    (Compensation, {"command": 5}, "a text is wanted"),
+    (Compensation, {"event": None}, r"Compensation\(event=None\): a text is wanted"),
+    (Compensation, {"timeout": 30}, HALF_A_MINUTE),
+    (Compensation, {"timeout": None}, HALF_A_MINUTE),
+    (Compensation, {"timeout": 10**4000}, HALF_A_MINUTE),
+    (Compensation, {"retry": 3}, r"a RetryPolicy is wanted, as retry=RetryPolicy\(attempts=3\)"),
+    (Compensation, {"job": "untag"}, r"a Job is wanted, as job=Job\('untag'\)"),
+    (NothingToUndo, {"why": None}, "a text is wanted"),
+    (step, {"name": 5}, r"Step\(name=5\): a text is wanted"),
+    (step, {"state": 5}, r"Step\('one', state=5\): a text is wanted"),
+    (step, {"command": None}, "command=None.*: a text is wanted"),
+    (step, {"event": 5}, "event=5.*: a text is wanted"),
+    (step, {"then": None}, "then=None.*: a text is wanted"),
+    (
+        step,
+        {"undo": "cmd.undo"},
+        r'NothingToUndo is wanted, as undo=Compensation\("cmd.…", "evt.…"\)',
+    ),
+    (step, {"timeout": 30}, rf"Step\('one', timeout=30\): {HALF_A_MINUTE}"),
+    (step, {"retry": 3}, "a RetryPolicy is wanted"),
+    (step, {"job": "x"}, r"Step\('one', job='x'\): a Job is wanted, as job=Job\('x'\)"),
+    (Saga, {"name": 5}, r"Saga\(name=5\): a text is wanted"),
+    (Saga, {"steps": step()}, r"a tuple of steps is wanted, as steps=\(Step\(…\), Step\(…\)\)"),
+    (Saga, {"steps": None}, "a tuple of steps is wanted"),
+    (Saga, {"steps": (step(), "two")}, "saga 'x': 'two' stands among its steps and is none"),
+    (Saga, {"immediate": ["A"]}, "a mapping of texts to texts is wanted"),
+    (Saga, {"immediate": {"A": 5}}, "a mapping of texts to texts is wanted"),
+    (Saga, {"data": dict}, "a class of pydantic's BaseModel is wanted"),
+    (Saga, {"data": {}}, "a class of pydantic's BaseModel is wanted"),
+    (Saga, {"version": "1"}, "a whole number is wanted, as version=1"),
+    (Saga, {"version": 0}, "a version is from 1 to 2147483647"),
+    (Saga, {"timeout": 30}, rf"Saga\('x', timeout=30\): {PERHAPS}"),
+]
+
+
+@pytest.mark.parametrize(("made", "wrong", "sentence"), WRONG)
+def test_a_part_of_the_wrong_type_is_refused_where_it_is_written(
+    made: Callable[..., object], wrong: dict[str, Any], sentence: str
+) -> None:
+    plain = {"name": "x", "steps": (step(),)} if made is Saga else {}
+    with pytest.raises(DefinitionError, match=sentence) as refused:
+        made(**(plain | wrong))
+    assert "\n" not in str(refused.value)
+
+
+def test_lists_are_as_good_as_tuples() -> None:
+    assert RetryPolicy(never=["Gone"]).never == ("Gone",)  # type: ignore[arg-type]
+    assert Saga("x", [step()]).steps == (step(),)  # type: ignore[arg-type]
+    assert Saga("x", (one for one in [step()])).steps == (step(),)  # type: ignore[arg-type]
+
+
+def test_a_jobs_name_is_that_of_the_api() -> None:
+    decomposed = Job("cafe\u0301/tables: all")
+    assert decomposed.name == "caf\u00e9/tables: all"
+    build = Step("a", "A", job=decomposed, event="evt.a", then="COMPLETED", undo=NothingToUndo("nothing is left"))
+    assert Saga("x", (build,)).steps == (build,)
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+async def counted() -> Any:
+    yield 1
+
+
+def test_values_are_told_on_one_line_and_kinds_with_their_article() -> None:
+    assert brief("x" * 100) == "'" + "x" * 58 + "…"
+    assert brief(type("A", (), {"__repr__": lambda _: "two\nlines"})()) == "two lines"
+    assert brief([1, "two"]) == "[1, 'two']"
+    assert (brief(Silent()), brief(10**5000)) == ("<Silent>", "<int>")
+    values: list[Any] = [1, [], None, timedelta(0), counted()]
+    assert [called(one) for one in values] == [
+        "an int",
+        "a list",
+        "None",
+        "a timedelta",
+        "an async generator",
+    ]
