@@ -11,6 +11,7 @@ from app.broker.port import Broker
 from app.errors import NotFound
 from app.orchestration.autopsy import cause_of
 from app.orchestration.job_why import Work, told, work_of
+from app.orchestration.pause_why import still_coming
 from app.orchestration.surroundings import Counts, Surroundings, expected, needed
 from app.persistence import audit, dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
@@ -209,7 +210,8 @@ def _paused(facts: Facts) -> Found | None:
     after = f" It was cancelled, so after that {_coming(facts, step)}." if step is not None else ""
     end = "`cancel` it" if Verb.CANCEL in allowed(facts.saga, facts.instance) else "`terminate` to undo nothing more"
     who = _done(facts, "paused it") or "A person has paused it"
-    return "paused", f"{who}, before {facts.work} could end.{held}{after}", f"`resume` it, or {end}."
+    coming = still_coming(facts.saga, facts.instance)
+    return "paused", f"{who}, before {facts.work} could end.{coming}{held}{after}", f"`resume` it, or {end}."
 
 
 def _undo_failed(facts: Facts) -> Found | None:

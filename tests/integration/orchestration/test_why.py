@@ -347,7 +347,8 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (
         paused,
         "paused",
-        rf"^ada paused it at {TIME} \(to see\), before createGitRepo could end\.$",
+        rf"^ada paused it at {TIME} \(to see\), before createGitRepo could end\."
+        r" The step may be at work: a success counts at once, and what follows waits for `resume`\.$",
         "`resume` it, or `cancel` it",
     ),
     (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
@@ -411,7 +412,8 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (
         undone_and_paused,
         "paused",
-        rf"^ada paused it at {TIME} \(to see\), before the undo of createGitRepo could end\.$",
+        rf"^ada paused it at {TIME} \(to see\), before the undo of createGitRepo could end\."
+        r" The undo may be at work: a success counts at once, and with it all is undone and the saga has failed\.$",
         "`resume` it, or `terminate` to undo nothing more.",
     ),
     (

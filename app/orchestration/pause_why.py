@@ -1,0 +1,25 @@
+"""What still happens to a saga that a person has paused?"""
+
+from __future__ import annotations
+
+from sagas.engine.definition import COMPLETED, Saga
+from sagas.engine.orders import out
+from sagas.engine.state import Instance
+from sagas.engine.undo import in_flight
+
+
+def still_coming(saga: Saga, instance: Instance) -> str:
+    """A sentence about what is at work: a pause holds back what would follow, and not the word of what is done.
+
+    Empty where nothing may be at work.
+    """
+    here = out(saga, instance)
+    if here is None or not in_flight(instance):
+        return ""
+    what = "The undo" if here.undoes else "The step" if here.job is None else "Its job"
+    then = f"{what} may be at work: a success counts at once"
+    if here.undoes and len(instance.progress.todo) == 1:
+        return f" {then}, and with it all is undone and the saga has failed."
+    if not here.undoes and here.step.then == COMPLETED:
+        return f" {then}, and completes the saga, for this is its last step."
+    return f" {then}, and what follows waits for `resume`."

@@ -1,0 +1,60 @@
+"""Is it told of a paused saga what the pause does not hold back?"""
+
+from __future__ import annotations
+
+from app.orchestration.pause_why import still_coming
+from sagas import COMPLETED, Compensation, Job, NothingToUndo, Saga, Step
+from sagas.engine.asks import Verb
+from sagas.engine.messages import StepError
+from tests.unit.sagas.builders import FOR_GOOD
+from tests.unit.sagas.runs import Run
+
+LAST = NothingToUndo("it is the last step")
+BREW = Saga(
+    "brew",
+    (
+        Step("mash", "MASHING", "cmd.mash", "evt.mashed", "BOILING", Compensation("cmd.drain", "evt.drained")),
+        Step("boil", "BOILING", job=Job("boil"), event="evt.boiled", then=COMPLETED, undo=LAST),
+    ),
+)
+ON_ITS_WAY = "may be at work: a success counts at once, and "
+
+
+def paused(*done: str) -> Run:
+    run = Run(BREW, *done)
+    run.asks(Verb.PAUSE)
+    return run
+
+
+def told(run: Run) -> str:
+    return still_coming(BREW, run.instance)
+
+
+def test_what_follows_waits() -> None:
+    assert told(paused()) == f" The step {ON_ITS_WAY}what follows waits for `resume`."
+
+
+def test_the_last_step_completes_a_paused_saga() -> None:
+    run = paused("mash")
+    there = "a success counts at once, and completes the saga, for this is its last step."
+    assert told(run) == f" Its job may be at work: {there}"
+    run.done("boil")
+    assert (run.state, run.instance.blocker) == (COMPLETED, None)
+
+
+def test_the_last_undo_ends_a_paused_saga() -> None:
+    run = Run(BREW, "mash")
+    run.fails(FOR_GOOD)
+    run.asks(Verb.PAUSE)
+    assert told(run) == f" The undo {ON_ITS_WAY}with it all is undone and the saga has failed."
+    run.undone("mash")
+    assert (run.state, run.instance.blocker) == ("FAILED", None)
+
+
+def test_nothing_comes_of_what_has_failed_or_was_never_sent() -> None:
+    run = paused()
+    run.fails(StepError("Busy", "503", retryable=True))
+    assert told(run) == ""
+    run = paused()
+    run.done("mash")
+    assert (run.state, told(run)) == ("BOILING", "")
