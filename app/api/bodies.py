@@ -54,7 +54,7 @@ async def read_object(request: Request) -> dict[str, Any]:
     except Unreadable as refused:
         reason = str(refused)
     if reason == "not-an-object":
-        raise invalid_body([{"pointer": "", "detail": "must be an object"}])
+        raise invalid_body([{"pointer": "", "detail": NO_OBJECT}])
     if reason == "nul-or-lone-surrogate":
         raise invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
     raise Problem("malformed_json", _malformed(reason))
@@ -72,6 +72,7 @@ def _malformed(reason: str) -> str:
 
 
 NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"
+NO_OBJECT: Final = "must be an object"
 
 
 async def read_perhaps(request: Request) -> dict[str, Any]:
@@ -86,10 +87,14 @@ def parsed(model: type[M], fields: dict[str, Any]) -> M:
     except ValidationError as refused:
         raise invalid_body(
             [
-                {"pointer": pointer(error["loc"]), "detail": error["msg"].removeprefix("Value error, ")}
+                {"pointer": pointer(error["loc"]), "detail": _said(error["type"], error["msg"])}
                 for error in refused.errors(include_url=False, include_context=False, include_input=False)
             ]
         ) from None
+
+
+def _said(type: str, message: str) -> str:
+    return NO_OBJECT if type == "dict_type" else message.removeprefix("Value error, ")
 
 
 def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from app.api.demands import Span
-from app.api.names import Name
+from app.api.names import ABOUT, Name
 from app.domain.jobs import MOST_RETRIES
 
 _QUEUE: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
@@ -91,8 +91,8 @@ class NewJob(BaseModel):
     )
 
     queue: QueueName | None = Field(None, description="Whose workers do it.")
-    handler: Name = Field(description="Which of their functions.")
-    payload: Any = Field(default_factory=dict, description="What the function gets.")
+    handler: Name = Field(description=f"Which of their functions. {ABOUT}")
+    payload: dict[str, Any] = Field(default_factory=dict, description="What the function gets: an object.")
     timeout: Span | None = Field(
         None, description="The time that each attempt has to be begun, and then again to be done; without it, any time."
     )

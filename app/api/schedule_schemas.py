@@ -154,13 +154,13 @@ class JobChange(BaseModel):
 
     queue: QueueName | None = None
     handler: Name | None = None
-    payload: Any = Field(None, description="The whole of the new one.")
+    payload: dict[str, Any] | None = Field(None, description="The whole of the new one: an object.")
     timeout: Span | None = Field(None, description="null takes it away.")
     retries: int | None = Field(None, ge=0, le=MOST_RETRIES)
 
     @model_validator(mode="after")
     def _needed(self) -> JobChange:
-        return _valued(self, ("queue", "handler", "retries"))
+        return _valued(self, ("queue", "handler", "payload", "retries"))
 
     def over(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job after the change."""

@@ -340,7 +340,7 @@ ROUTES: Final = (
         "deleteSchedule",
         delete,
         "Forget it",
-        "Runs that wait for their turn are cancelled; one that is at work goes on.",
+        "Runs that no worker has begun are cancelled; one that was begun goes on to its end, with its retries.",
         tag="schedules",
         parameters=(REASON,),
         answers={200: json_of(ScheduleBody, "As it was.", SHOWN)},
@@ -382,6 +382,6 @@ ROUTES: Final = (
         tag="schedules",
         parameters=(COUNT,),
         answers={200: json_of(PreviewBody, "The next due times.")},
-        problems=_PROBLEMS,
+        problems=(*_PROBLEMS, "invalid_body"),
     ),
 )

@@ -20,7 +20,7 @@ from app.cli.places import hidden
 from app.cli.queues import letters, queues
 from app.cli.settings import chosen, flags, quieten
 from app.config import Settings
-from app.errors import OrchestrixError
+from app.errors import ConfigError, DefinitionError, OrchestrixError
 
 if TYPE_CHECKING:
     from app.persistence.engine import Database
@@ -50,6 +50,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 def _examine(settings: Settings, arguments: argparse.Namespace) -> list[Finding]:
     folder = Path.cwd()
     found = _settings()
+    found += _modules(settings)
     found += asyncio.run(_servers(settings, folder))
     found += _git(settings)
     found += _api(settings, folder, named=chosen("api_url", arguments))
@@ -82,6 +83,24 @@ async def _guarded(what: str, check: Callable[[], Awaitable[list[Finding]]]) -> 
 def _settings() -> list[Finding]:
     idle = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in config.idle_variables()]
     return idle or [Finding(OK, "settings", "every ORCHESTRIX_ variable is known")]
+
+
+def _modules(settings: Settings) -> list[Finding]:
+    """Whether the modules that the settings name can be used here."""
+    from app.bootstrap import load_catalog
+    from workers.sdk.modules import load_handlers, load_jobs
+
+    found: list[Finding] = []
+    reading: list[tuple[str, Callable[[], object]]] = [
+        ("sagas", lambda: load_catalog(settings)),
+        ("workers", lambda: [load(settings.workers) for load in (load_handlers, load_jobs)]),
+    ]
+    for what, read in reading:
+        try:
+            read()
+        except OrchestrixError as wrong:
+            found.append(Finding(FAIL, what, str(wrong)))
+    return found
 
 
 async def _database(settings: Settings, folder: Path) -> list[Finding]:
@@ -127,7 +146,10 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
         found = [Finding(OK, "broker", hidden(url))]
         if broker.blocked:
             found = [Finding(WARN, "broker", f"takes no messages: {broker.blocked}", "free its disk or memory")]
-        catalog = load_catalog(settings)
+        try:
+            catalog = load_catalog(settings)
+        except (ConfigError, DefinitionError):  # which is said already
+            return found
         return [*found, _sagas(catalog), *await queues(broker, catalog)]
     finally:
         await broker.stop()

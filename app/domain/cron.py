@@ -44,8 +44,21 @@ class _Field:
     def check(self, text: str) -> None:
         """Raises `Invalid` that names the field and the part that cannot be read."""
         for part in text.split(","):
+            self._check_step(part)
             if not self._readable(part.upper()):
                 raise Invalid(f"cron has the {self.name} {part[:40]!r}, which cannot be read: write {self._allowed()}")
+
+    def _check_step(self, part: str) -> None:
+        _, slash, step = part.partition("/")
+        if slash and step.isascii() and step.isdigit() and not 0 < int(step[:9]) <= self._values:
+            raise Invalid(
+                f"cron has the {self.name} {part[:40]!r}, whose step does not fit: write one from 1 to {self._values}"
+            )
+
+    @property
+    def _values(self) -> int:
+        """How many there are: Sunday is one, though it has two numbers."""
+        return len(self.words) or self.high - self.low + 1
 
     def _readable(self, part: str) -> bool:
         values, slash, step = part.partition("/")

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from app.errors import Invalid
 from app.testing.spans import Span, seconds_of
 from app.testing.virtual_time import current_process
+from app.testing.wanted import OBJECT, WHOLE, demand, perhaps
 from workers.sdk.errors import StepFailed
 from workers.sdk.handlers import Output
 
@@ -40,16 +41,21 @@ class When:
     def fails(
         self, type: str, message: str = "as told", *, retryable: bool = True, retry_after: Span | None = None
     ) -> When:
-        """The step fails, with an error of this type; `retryable` says whether another try may help."""
+        """The step fails, with an error of this type; `retryable` says whether another try may help.
+
+        Raises `Invalid` for what `StepFailed` cannot mean.
+        """
         after = None if retry_after is None else seconds_of(retry_after)
+        told = StepFailed(type, message, retryable=retryable, retry_after=after)
 
         async def play(_own: Own) -> Output:
-            raise StepFailed(type, message, retryable=retryable, retry_after=after)
+            raise StepFailed(told.type, told.message, retryable=told.retryable, retry_after=told.retry_after)
 
         return self._add(Answer(play))
 
     def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
         """The step succeeds with `output`, and does nothing."""
+        demand("succeeds", output=(output, perhaps(OBJECT)))
 
         async def play(_own: Own) -> Output:
             return output
@@ -72,6 +78,7 @@ class When:
 
     def times(self, tries: int) -> When:
         """The last answer is that to so many tries, not to all that follow. Raises `Invalid`."""
+        demand("times", tries=(tries, WHOLE))
         if not self.answers or tries < 1:
             raise Invalid("times(n) limits an answer to n tries, at least 1: say the answer first")
         self.answers[-1] = replace(self.answers[-1], times=tries)

@@ -10,6 +10,8 @@ from typing import Any, Final, TypedDict
 from app.testing.chronicle import Sent
 from app.testing.spans import Between, Span, seconds_of
 from app.testing.stage import Told
+from app.testing.wanted import OBJECT, demand
+from sagas.engine.wanted import Kind, brief
 
 NEAR: Final = 0.05
 """Seconds that an `elapsed` may be off, for messages take their time."""
@@ -77,6 +79,8 @@ def differences(ending: Ending, expected: Expected) -> Iterator[str]:
         if name not in Expected.__annotations__:
             raise TypeError(f"{name!r} cannot be expected: there are {', '.join(Expected.__annotations__)}")
         found = getattr(ending, name)
+        if (kind := _KINDS.get(name)) is not None:
+            demand("expect", **{name: (wanted, kind)})
         if name in ("data", "attempts"):
             yield from _fields(name, found, wanted)
         elif name == "elapsed":
@@ -87,6 +91,20 @@ def differences(ending: Ending, expected: Expected) -> Iterator[str]:
             yield from differ(name, list(found), list(wanted))  # type: ignore[call-overload]
         else:
             yield from differ(name, found, wanted)
+
+
+SEVERAL: Final = Kind(
+    lambda value: isinstance(value, Sequence) and not isinstance(value, str),
+    "a list of texts",
+    lambda value: f"[{brief(value)}]" if isinstance(value, str) else '["…"]',
+)
+_KINDS: Final = {
+    "path": SEVERAL,
+    "commands": SEVERAL,
+    "undone": SEVERAL,
+    "attempts": OBJECT,
+    "data": OBJECT,
+}
 
 
 def differ(name: str, found: object, wanted: object) -> list[str]:

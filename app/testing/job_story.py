@@ -21,11 +21,12 @@ from app import clock
 from app.domain.jobs import TIMED_OUT, TIMEOUT
 from app.errors import ConfigError
 from app.testing.chance import SeededDice
-from app.testing.endings import differ, differ_in_time
+from app.testing.endings import SEVERAL, differ, differ_in_time
 from app.testing.spans import Between, Span, seconds_of
 from app.testing.stage import StoryError
 from app.testing.turns import Turns
 from app.testing.virtual_time import VirtualLoop, VirtualSource
+from app.testing.wanted import OBJECT, PERCENT, TEXT, WHOLE, demand, perhaps
 from workers.sdk.jobs.context import JobContext
 from workers.sdk.jobs.dispatch import Dispatch
 from workers.sdk.jobs.endings import Ending
@@ -119,7 +120,7 @@ class _Heard(logging.Handler):
 def given_job(
     job: Function,
     *,
-    payload: Any = None,
+    payload: Mapping[str, Any] | None = None,
     attempt: int = 1,
     timeout: Span | None = None,
     key: str = "story",
@@ -133,12 +134,15 @@ def given_job(
     if not known:
         name = getattr(job, "__qualname__", repr(job))
         raise ConfigError(f'{name} does no job: write @job("…") above it')
+    demand(
+        "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, WHOLE), key=(key, TEXT), seed=(seed, WHOLE)
+    )
     milliseconds = None if timeout is None else max(1, round(seconds_of(timeout) * 1000))
     order = Dispatch(
         job_id=key,
         history_id=f"{key}-{attempt}",
         handler=known[0].name,
-        payload=payload,
+        payload=dict(payload or {}),
         attempt=attempt,
         timeout_ms=milliseconds,
         correlation_id=f"story-{key}",
@@ -169,6 +173,7 @@ class JobStory:
     ) -> JobStory:
         """Somebody cancels the job: `at` a time after its begin, `after` it has logged a line that contains this text,
         or when its progress has come to `percent`. Raises `ConfigError` unless one of them is said."""
+        demand("cancel", reason=(reason, TEXT))
         return self._stop(lambda halt: halt.set(Cause.CANCELLED, reason), at, after, percent)
 
     def worker_stops(
@@ -230,6 +235,7 @@ class JobStory:
     def _stop(self, tell: Told, at: Span | None, after: str | None, percent: float | None) -> JobStory:
         if sum(one is not None for one in (at, after, percent)) != 1:
             raise ConfigError("say one moment: at= a time, after= a line of its log, or percent= of its progress")
+        demand("cancel", after=(after, perhaps(TEXT)), percent=(percent, perhaps(PERCENT)))
         self._words.append(_Word(tell, None if at is None else seconds_of(at), after, percent))
         return self
 
@@ -288,6 +294,8 @@ class JobStory:
             elif name == "elapsed":
                 yield from differ_in_time(self._elapsed, wanted)
             elif name in found:
+                if name == "logs":
+                    demand("expect", logs=(wanted, SEVERAL))
                 yield from differ(name, found[name], wanted)
             else:
                 raise TypeError(f"{name!r} cannot be expected: there are {', '.join(JobExpected.__annotations__)}")

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from app.errors import ConfigError
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
+from sagas.engine.wanted import brief
 from workers.sdk.handlers import Handler, HandlerTable, Registration, registered
 
 Part: TypeAlias = Callable[..., Any] | ModuleType | Mapping[str, Handler]
@@ -34,12 +35,17 @@ def repertoire(parts: Part | Iterable[Part], saga: Saga) -> HandlerTable:
 def _each(parts: Part | Iterable[Part]) -> Iterable[Part]:
     if isinstance(parts, ModuleType | Mapping) or callable(parts):
         return [parts]
-    return parts
+    given: object = parts
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"{brief(given)} is no handler: give functions with @handles, their module, or a mapping")
+    return given
 
 
 def _read(part: Part) -> list[tuple[str, Handler]]:
     if isinstance(part, Mapping):
         return list(part.items())
+    if not isinstance(part, ModuleType) and not callable(part):
+        raise ConfigError(f"{brief(part)} is no handler: give functions with @handles, their module, or a mapping")
     if isinstance(part, ModuleType):
         values = list(vars(part).values())
         return _found([one for one in registered if any(one.handler is value for value in values)], part.__name__)

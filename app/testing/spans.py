@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from app.errors import Invalid
+from sagas.engine.wanted import brief, number
 
 Span: TypeAlias = str | float | timedelta
 """Seconds, a text such as `500ms`, `30s`, `5m`, `2h` or `1d`, or a `timedelta`."""
@@ -23,14 +24,19 @@ def is_span(value: object) -> bool:
 
 def seconds_of(span: Span) -> float:
     """The seconds of `span`. Raises `Invalid`."""
+    seconds = _seconds(span)
+    if seconds is None or seconds < 0:
+        raise Invalid(f"{brief(span)} is no length of time: write 500ms, 30s, 5m, 2h or 1d, or seconds")
+    return seconds
+
+
+def _seconds(span: object) -> float | None:
     if isinstance(span, timedelta):
         return span.total_seconds()
     if isinstance(span, str):
         match = _TEXT.fullmatch(span)
-        if match is None:
-            raise Invalid(f"{span!r} is no length of time: write 500ms, 30s, 5m, 2h or 1d")
-        return float(match[1]) * _UNITS[match[2]]
-    return float(span)
+        return None if match is None else float(match[1]) * _UNITS[match[2]]
+    return float(str(span)) if number(span) else None
 
 
 @dataclass(frozen=True, slots=True)

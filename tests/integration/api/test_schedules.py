@@ -13,7 +13,7 @@ from sqlalchemy import select
 from app import clock
 from app.api.job_schemas import JobBody
 from app.api.schedule_schemas import BackfilledBody, PreviewBody, ScheduleBody
-from app.domain.jobs import RUNNING, Job
+from app.domain.jobs import DISPATCHED, PENDING, RUNNING, Job
 from app.domain.schedules import HELD, MOST_BACKFILLED, Schedule
 from app.jobs.timetable import By, Timetable
 from app.persistence import jobs, schedules
@@ -113,6 +113,11 @@ async def test_pages_go_by_name(world: World) -> None:
         ({"cron": "0 0 31 2 *"}, "/cron", "never comes"),
         ({"cron": "0 0 L * *"}, "/cron", "the day of month 'L'"),
         ({"timeZone": "Europe/Berln"}, "/timeZone", "did you mean Europe/Berlin?"),
+        ({"timeZone": "localtime"}, "/timeZone", "is no name of the IANA time zone database"),
+        ({"timeZone": "Factory"}, "/timeZone", "is no name of the IANA time zone database"),
+        ({"timeZone": "/usr/share/zoneinfo/UTC"}, "/timeZone", "is no name of the IANA time zone database"),
+        ({"cron": "*/61 * * * *"}, "/cron", "whose step does not fit: write one from 1 to 60"),
+        ({"job": {**JOB, "payload": [1]}}, "/job/payload", "must be an object"),
         ({"timeZone": "../etc/passwd"}, "/timeZone", "is no name of the IANA time zone database"),
         ({"interval": "1h"}, "", "must have cron or interval, and not both"),
         ({"cron": None}, "", "must have cron or interval, and not both"),
@@ -201,7 +206,7 @@ async def test_a_change_of_the_job_takes_nothing_of_another_change_back(
     monkeypatch.setattr(Timetable, "get", get)
     changed = shown(await world.client.patch("/schedules/hourly", json={"job": {"payload": {"month": 4}}}))
     assert (changed["job"]["retries"], changed["job"]["payload"], changed["version"]) == (9, {"month": 4}, 3)
-    stale = await world.client.patch("/schedules/hourly", json={"job": {"payload": 1}}, headers={"If-Match": '"1"'})
+    stale = await world.client.patch("/schedules/hourly", json={"job": {"payload": {}}}, headers={"If-Match": '"1"'})
     assert problem(stale, 412, "version_mismatch")["current"] == 3
 
 
@@ -229,6 +234,8 @@ async def test_a_change_can_ask_for_a_version(world: World) -> None:
         ({"name": "other"}, "/name"),
         ({"jitter": "1h"}, "/jitter"),
         ({"timeZone": "Nowhere"}, "/timeZone"),
+        ({"job": {"payload": "x"}}, "/job/payload"),
+        ({"job": {"payload": None}}, "/job"),
         ({"endsAt": "2020-01-01T00:00:00Z"}, "/endsAt"),
     ],
 )
@@ -372,6 +379,54 @@ async def test_what_waits_ends_with_its_schedule(world: World) -> None:
     assert [job.state for job in await runs(world, one)] == ["RUNNING", "CANCELLED", "CANCELLED"]
     problem(await world.client.get("/schedules/hourly"), 404, "not_found")
     problem(await world.client.delete("/schedules/hourly"), 404, "not_found")
+
+
+async def changed(world: World, job: Job, **fields: Any) -> None:
+    """Something has happened to it."""
+    async with world.database.begin() as tx:
+        (before,) = (await jobs.lock(tx, [job.id])).values()
+        after = replace(before, history_id=clock.uuid7(), dispatched_at=tx.now(), version=before.version + 1, **fields)
+        await jobs.store(tx, [(before.version, after)])
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "after"),
+    [
+        (PENDING, 0, "CANCELLED"),
+        (DISPATCHED, 1, "CANCELLED"),
+        (RUNNING, 1, RUNNING),
+        (PENDING, 1, PENDING),
+        (DISPATCHED, 2, DISPATCHED),
+    ],
+)
+async def test_a_run_ends_with_its_schedule_unless_a_worker_has_begun_it(
+    world: World, state: str, attempt: int, after: str
+) -> None:
+    one = await made(world)
+    await world.client.post("/schedules/hourly/run")
+    (run,) = await runs(world, one)
+    await changed(world, run, state=state, attempt=attempt)
+    assert (await world.client.delete("/schedules/hourly")).status_code == 200
+    (left,) = await runs(world, one)
+    assert (left.state, left.cancel_reason) == (after, "its schedule was deleted" if after == "CANCELLED" else None)
+
+
+async def test_a_schedule_that_an_earlier_version_has_let_in_is_a_problem_and_no_riddle(world: World) -> None:
+    await made(world)
+    await world.client.post("/schedules/hourly/pause")
+    async with world.database.begin() as tx:
+        before = await schedules.lock(tx, "hourly")
+        assert before is not None
+        await schedules.store(tx, before, replace(before, zone="localtime"))
+    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
+    for answer in (
+        await world.client.post("/schedules/hourly/resume"),
+        await world.client.get("/schedules/hourly/preview"),
+        await world.client.post("/schedules/hourly/backfill", json=span),
+    ):
+        assert problem(answer, 422, "invalid_body")["errors"][0]["pointer"] == "/timeZone"
+    assert (await world.client.patch("/schedules/hourly", json={"timeZone": "UTC"})).status_code == 200
+    assert (await world.client.post("/schedules/hourly/resume")).status_code == 200
 
 
 async def test_what_people_do_is_written_down(world: World) -> None:

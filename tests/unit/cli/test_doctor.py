@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from sagas.engine.catalog import Catalog
 from tests.integration.api.test_dead_letters import letter
 from tests.unit.cli.shell import Shell
 from workers.git_process import INSTALL
+from workers.sdk.modules import load_sagas
 
 CATALOG = Catalog([APP_PROVISIONING])
 
@@ -144,6 +146,23 @@ def test_all_is_well(shell: Shell, parts: Parts) -> None:
     ]
     assert "looked at: app (as ORCHESTRIX_SAGAS says here)" in answer.out
     assert "geheim" not in answer.out
+
+
+def test_modules_that_cannot_be_used_are_told_once_with_file_and_line(
+    shell: Shell, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_sick_saga.py").write_text("from sagas import Job\n\nBUILD = Job('build', timeout=30)\n")
+    (tmp_path / "my_sick_job.py").write_text("from workers import job\njob('x', grace='1')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys.modules["app.bootstrap"], "load_catalog", lambda settings: load_sagas(settings.sagas))
+    shell.set(ORCHESTRIX_SAGAS="my_sick_saga", ORCHESTRIX_WORKERS="my_sick_job")
+    found = checks(shell, 1)
+    assert list(found) == ["sagas", "workers"]
+    assert [len(told) for told in found.values()] == [1, 1]
+    assert "as timeout=timedelta(seconds=30) (" in found["sagas"][0].detail
+    assert found["sagas"][0].detail.endswith("/my_sick_saga.py, line 3)")
+    assert found["workers"][0].detail.endswith("/my_sick_job.py, line 2)")
 
 
 def test_an_absent_database_and_broker(shell: Shell, parts: Parts) -> None:

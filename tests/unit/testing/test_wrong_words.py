@@ -1,0 +1,111 @@
+"""Is a story that was told in wrong words refused where they are written, with what to write instead?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from app.errors import ConfigError, Invalid
+from app.testing import Story, between, given, given_job
+from app.testing.endings import Ending, differences
+from tests.unit.testing.orders import ORDER
+from workers import JobContext, job
+from workers.sdk.jobs.functions import registered_jobs
+
+DATA = {"film": "Metropolis"}
+
+
+def story() -> Story:
+    return given(ORDER, data=DATA)
+
+
+def ending(**more: Any) -> Ending:
+    fields: dict[str, Any] = {"state": "FAILED", "blocker": None, "data": {}, "path": (), "commands": (), "undone": ()}
+    return Ending(**fields, attempts={}, elapsed=1.0, error="", **more)
+
+
+def expected(**wanted: Any) -> list[str]:
+    return list(differences(ending(), cast(Any, wanted)))
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: given(cast(Any, "order")), r"given\(saga='order'\): a Saga is wanted"),
+    (lambda: given(ORDER, data=cast(Any, [1])), r"given\(data=\[1\]\): a mapping or None is wanted, as data=\{"),
+    (lambda: given(ORDER, data=DATA, key=cast(Any, 5)), r'a text is wanted, as key="5"'),
+    (lambda: given(ORDER, data=DATA, seed=cast(Any, "x")), "a whole number is wanted"),
+    (lambda: given(ORDER, data=DATA, handlers=cast(Any, 5)), "5 is no handler: give functions with @handles"),
+    (lambda: given(ORDER, data=DATA, handlers=cast(Any, "orders")), "'orders' is no handler"),
+    (lambda: given(ORDER, data=DATA, handlers=[cast(Any, 5)]), "5 is no handler"),
+    (lambda: story().when("cmd.pay").fails(cast(Any, ValueError)), "a text is wanted"),
+    (lambda: story().when("cmd.pay").fails("Busy", retryable=cast(Any, "no")), "True or False is wanted"),
+    (lambda: story().when("cmd.pay").fails("Busy", retry_after="60d"), r"from 0 to 2592000 \(30 days\)"),
+    (lambda: story().when("cmd.pay").fails("Busy", retry_after=-1), "-1 is no length of time"),
+    (
+        lambda: story().when("cmd.pay").succeeds(cast(Any, [1])),
+        r"succeeds\(output=\[1\]\): a mapping or None is wanted",
+    ),
+    (lambda: story().when("cmd.pay").fails("Busy").times(cast(Any, "2")), "a whole number is wanted, as tries=2"),
+    (lambda: story().when("cmd.pay").takes(cast(Any, None)), "None is no length of time: write 500ms"),
+    (lambda: story().when("cmd.pay").takes(float("nan")), "nan is no length of time"),
+    (lambda: story().when("cmd.pay").takes(float("inf")), "inf is no length of time"),
+    (lambda: story().crash(after="cmd.pay", nth=cast(Any, "1")), "a whole number is wanted, as nth=1"),
+    (lambda: story().crash(after=cast(Any, ["cmd.pay"])), "a text or None is wanted"),
+    (lambda: story().crash(after="cmd.pay", back_after=cast(Any, {})), "{} is no length of time"),
+    (lambda: story().run(limit=cast(Any, None)), "None is no length of time"),
+    (lambda: story().cancel(cast(Any, 5)), r'cancel\(reason=5\): a text is wanted, as reason="5"'),
+    (lambda: story().skip(cast(Any, [1])), r"skip\(output=\[1\]\): a mapping or None is wanted"),
+    (lambda: story().edit(cast(Any, [1])), r"edit\(patch=\[1\]\): a mapping is wanted"),
+    (lambda: between(cast(Any, None), 5), "None is no length of time"),
+    (lambda: expected(undone="pay"), r"expect\(undone='pay'\): a list of texts is wanted, as undone=\['pay'\]"),
+    (lambda: expected(path=5), "a list of texts is wanted"),
+    (lambda: expected(attempts=3), "a mapping is wanted"),
+    (lambda: expected(data=[1]), "a mapping is wanted"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG)
+def test_a_wrong_word_is_refused_with_the_right_one(wrong: Callable[[], object], sentence: str) -> None:
+    with pytest.raises((ConfigError, Invalid), match=sentence):
+        wrong()
+
+
+@pytest.fixture
+def talk() -> Any:
+    """A job that says one line."""
+    before = list(registered_jobs)
+
+    @job("talk")
+    async def talk(context: JobContext) -> dict[str, Any]:
+        await context.log("hello")
+        return {"payload": context.payload}
+
+    yield talk
+    registered_jobs[:] = before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"payload": [1]}, r"given_job\(payload=\[1\]\): a mapping or None is wanted"),
+        ({"payload": "x"}, "a mapping or None is wanted"),
+        ({"attempt": "1"}, "a whole number is wanted, as attempt=1"),
+        ({"timeout": []}, r"\[\] is no length of time"),
+        ({"key": 5}, "a text is wanted"),
+        ({"seed": "x"}, "a whole number is wanted"),
+    ],
+)
+def test_a_story_of_a_job_too(talk: Any, wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((ConfigError, Invalid), match=sentence):
+        given_job(talk, **wrong)
+
+
+def test_what_happens_to_a_job_too(talk: Any) -> None:
+    told = given_job(talk).run()
+    told.expect(result={"payload": {}}, logs=["hello"])
+    with pytest.raises(ConfigError, match=r"a list of texts is wanted, as logs=\['hello'\]"):
+        told.expect(logs="hello")
+    for wrong in ({"after": 5}, {"percent": "50"}, {"percent": 500}, {"at": "x"}, {"reason": 5, "at": 1}):
+        with pytest.raises((ConfigError, Invalid), match=r"is wanted|no length of time"):
+            given_job(talk).cancel(**cast(Any, wrong))
