@@ -22,8 +22,7 @@ from app.bootstrap.node import Node, build_node
 from app.bootstrap.parts import Signals, first_of
 from app.bootstrap.ports import listening, nearby
 from app.config import Settings
-from app.lifecycle import settle_memory
-from workers import Worker
+from app.lifecycle import Service, settle_memory
 
 log = logging.getLogger("orchestrix")
 
@@ -69,6 +68,7 @@ def create_app(node: Node) -> FastAPI:
             timetable=node.jobs.timetable,
             health=node.health,
             version=version("orchestrix"),
+            silent=node.settings.jobs.silent,
             tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
         )
     )
@@ -110,7 +110,7 @@ async def run_dev(
 
 async def _run(
     node: Node,
-    worker: Worker | None,
+    worker: Service | None,
     ports: Iterable[int],
     ready: Callable[[Running], None],
     broker_url: Callable[[], str],
@@ -129,7 +129,7 @@ async def _run(
             await _stop(node, worker, server, serving)
 
 
-async def _begin(node: Node, worker: Worker | None, ready: Callable[[], None]) -> None:
+async def _begin(node: Node, worker: Service | None, ready: Callable[[], None]) -> None:
     await node.begin()
     if worker is not None:
         await worker.start()
@@ -138,15 +138,16 @@ async def _begin(node: Node, worker: Worker | None, ready: Callable[[], None]) -
     ready()
 
 
-async def _stop(node: Node, worker: Worker | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
+async def _stop(node: Node, worker: Service | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
+    """First what has work in hand, in the order in which it is handed on; then what answers; then what that needs."""
     node.health.draining = True
-    resigning = asyncio.create_task(node.resign(), name="resign")
+    await node.resign()
+    if worker is not None:
+        await worker.stop()
+    await node.retire()
     if server is not None and serving is not None:
         server.should_exit = True
         await serving
-    await resigning
-    if worker is not None:
-        await worker.stop()
     await node.stop()
 
 

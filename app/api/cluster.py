@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -24,6 +24,8 @@ from sagas.engine.messages import dump
 MOST_NODES: Final = 200
 MOST_WORKERS: Final = 200
 MOST_HANDOVERS: Final = 20
+SHOWN: Final = 600.0
+"""Seconds for which a worker is shown that ended without a word."""
 
 
 async def show(call: Call) -> Response:
@@ -31,7 +33,8 @@ async def show(call: Call) -> Response:
     async with call.context.database.read() as connection:
         lease = await leases.read(connection)
         members = await nodes.listed(connection, MOST_NODES)
-        workers = await nodes.listed_workers(connection, MOST_WORKERS)
+        workers = await nodes.listed_workers(connection, MOST_WORKERS, SHOWN)
+        lost = connection.now() - timedelta(seconds=call.context.silent)
         handovers = await leases.last_handovers(connection, MOST_HANDOVERS)
     leader = lease.holder if lease is not None and not lease.lapsed else None
     body = {
@@ -40,7 +43,7 @@ async def show(call: Call) -> Response:
         "mode": lease.mode.value if lease is not None and leader is not None else None,
         "lease": _lease(lease),
         "nodes": [_node(one, leader) for one in members],
-        "workers": [_worker(one) for one in workers],
+        "workers": [_worker(one, lost) for one in workers],
         "handovers": [_handover(one) for one in handovers],
     }
     return Response(dump(body), media_type=JSON)
@@ -79,11 +82,14 @@ def _node(node: Node, leader: str | None) -> dict[str, Any]:
     }
 
 
-def _worker(worker: WorkerRow) -> dict[str, Any]:
+def _worker(worker: WorkerRow, lost: datetime) -> dict[str, Any]:
+    """One that was last heard of at `lost` or before has no jobs any more."""
+    silent = worker.beat_at <= lost
     return {
         "id": worker.id,
+        "state": "SILENT" if silent else "ALIVE",
         "queues": list(worker.queues),
-        "jobs": worker.jobs,
+        "jobs": 0 if silent else worker.jobs,
         "startedAt": moment(worker.started_at),
         "beatAt": moment(worker.beat_at),
     }

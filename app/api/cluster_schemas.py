@@ -23,6 +23,7 @@ _NODE: Final[dict[str, Any]] = {
 }
 _WORKER: Final[dict[str, Any]] = {
     "id": "worker-1-7b1f0c9f",
+    "state": "ALIVE",
     "queues": ["reports"],
     "jobs": 3,
     "startedAt": "2026-01-31T12:00:00.000000Z",
@@ -81,8 +82,9 @@ class WorkerBody(_Shown):
     """One worker that runs jobs."""
 
     id: str
-    queues: list[str]
-    jobs: int
+    state: Literal["ALIVE", "SILENT"] = Field(description="`SILENT`: not heard for so long that its jobs are lost.")
+    queues: list[str] = Field(description="Those that it takes jobs from; none any more while it ends.")
+    jobs: int = Field(description="How many it has by its own last word; 0 if it is silent.")
     startedAt: datetime
     beatAt: datetime
 
@@ -95,10 +97,14 @@ class HandoverBody(_Shown):
     to: str
     mode: Mode
     reason: Reason
-    beganAt: datetime = Field(description="When the former leader was gone, as far as anybody knows.")
+    beganAt: datetime = Field(
+        description="When the former leader was gone, as far as anybody knows; not before the new one was there."
+    )
     gainedAt: datetime
     endedAt: datetime | None = Field(description="When the new leader first wrote; null if it never did.")
-    tookMs: int | None = Field(description="From `beganAt` to `endedAt`, in milliseconds.")
+    tookMs: int | None = Field(
+        description="From `beganAt` to `endedAt`, in milliseconds; without the time in which nothing ran."
+    )
 
 
 class ClusterBody(_Shown):
@@ -111,7 +117,9 @@ class ClusterBody(_Shown):
     mode: Literal["broker", "alone"] | None = Field(description="`alone`: the leader has no broker.")
     lease: LeaseBody | None
     nodes: list[NodeBody] = Field(description="Those that live, in the order of their start; then those that ended.")
-    workers: list[WorkerBody] = Field(description="Those that were heard of last come first.")
+    workers: list[WorkerBody] = Field(
+        description="Those that were heard of last come first. One that has left is not shown, a silent one for 10 min."
+    )
     handovers: list[HandoverBody] = Field(description="The last ones, the newest first.")
 
 

@@ -23,8 +23,8 @@ from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header
 from app.api.start import JSON
 from app.api.views import moment, perhaps
 from app.domain.idempotency import StoredAnswer
-from app.domain.job_waits import waits_for
-from app.domain.jobs import DISPATCHED, PENDING, STATES, Attempt, Job
+from app.domain.job_waits import may_wait, waits_for
+from app.domain.jobs import STATES, Attempt, Job
 from app.errors import Conflict
 from app.jobs.submit import Order, OrderKey
 from app.persistence import job_queues, jobs
@@ -32,8 +32,6 @@ from app.persistence.jobs import Filter
 from sagas.engine.messages import dump
 
 ORDER: Final = "-createdAt job"
-HEARD: Final = 30.0
-"""Seconds since its last beat for which a worker counts as there."""
 FILTERS: Final = (
     Parameter("state", "Only these states. May stand several times.", many=True),
     Parameter("queue", "Only those for the workers of this queue."),
@@ -159,11 +157,12 @@ def whole(job: Job, tried: list[Attempt], waits: str | None = None) -> dict[str,
 
 
 async def _waits_for(call: Call, job: Job) -> str | None:
-    if job.state not in (PENDING, DISPATCHED):
+    database, limit = call.context.database, call.context.silent
+    if not may_wait(job, database.now(), limit):
         return None
-    async with call.context.database.read() as connection:
-        serving = await job_queues.serving(connection, [job.queue], HEARD)
-    return waits_for(job, call.context.database.now(), serving[job.queue])
+    async with database.read() as connection:
+        around = await job_queues.around(connection, job, limit)
+    return waits_for(job, database.now(), around)
 
 
 def _attempt(one: Attempt) -> dict[str, Any]:

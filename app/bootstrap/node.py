@@ -67,7 +67,8 @@ class Alarm:
 
 @dataclass(slots=True)
 class Node:
-    """One process's part of the system. `links` start at once; `duties` when the schema is known to fit."""
+    """One process's part of the system. `links` start at once; `duties` when the schema is known to fit, and behind
+    them `post`, which is the place in the cluster and ends first."""
 
     name: str
     settings: Settings
@@ -88,6 +89,7 @@ class Node:
     jobs: Jobs = field(init=False)
     links: Services = field(init=False)
     duties: Services = field(init=False)
+    post: Services = field(init=False)
     incarnation: Incarnation = field(init=False)
     control: Control = field(init=False)
     explainer: Explainer = field(init=False)
@@ -119,7 +121,7 @@ class Node:
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
         )
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
-        self.explainer = Explainer(self.database, self.broker, self.catalog)
+        self.explainer = Explainer(self.database, self.broker, self.catalog, self.settings.jobs.silent)
         self.stuck = Stuck(self.database, self.broker)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
@@ -129,6 +131,7 @@ class Node:
             self.coordinator = make_coordinator(self.name, around)
             self.health.watch("Coordinator", self.coordinator.trouble)
         self.duties = Services(self._duties())
+        self.post = Services([] if self.coordinator is None else [self.coordinator])
 
     async def start(self) -> None:
         """Connects in the background; an absent database or broker is no error."""
@@ -138,6 +141,7 @@ class Node:
         """Waits for the database, then takes up the duties. Raises `SchemaMismatch`."""
         await self.database_watch.wait_for_schema()
         await self.duties.start()
+        await self.post.start()
         self.health.started = True
 
     async def settled(self) -> None:
@@ -153,9 +157,14 @@ class Node:
         if self.coordinator is not None:
             await self.coordinator.resign()
 
+    async def retire(self) -> None:
+        """Hands its jobs over and leaves the cluster; whoever asks it is answered all the while."""
+        await self.post.stop()
+
     async def stop(self) -> None:
         """Finishes what is in hand and disconnects."""
         self.health.draining = True
+        await self.post.stop()
         await self.duties.stop()
         await self.links.stop()
 
@@ -168,7 +177,7 @@ class Node:
             duties += self._orchestration()
         if "api" in self.roles:
             duties += [Call(self.starter.run, self.starter.stop), Housekeeping(self.database)]
-        return [*duties, self.coordinator] if self.coordinator is not None else duties
+        return duties
 
     def _orchestration(self) -> list[Service]:
         tuned = self.settings.orchestrator

@@ -96,6 +96,12 @@ def logs_queue(job_id: str) -> str:
     return f"orchestrix.job.{job_id}.logs"
 
 
+def is_channel(queue: str) -> bool:
+    """Whether the queue is one of a job's own, by which its worker speaks."""
+    job_id = queue.removeprefix("orchestrix.job.").partition(".")[0]
+    return queue in (status_queue(job_id), logs_queue(job_id)) and not queue.startswith(DISPATCH)
+
+
 def job_channels(job_id: str) -> Topology:
     """The queues between the worker that runs the job and the node that owns it."""
     names = status_queue(job_id), logs_queue(job_id)

@@ -82,6 +82,7 @@ class Leadership:
         self._losses = 0
         self._up_at: float | None = None
         self._leaving = False
+        self._began = clock.monotonic()
         self._ending: asyncio.Task[None] | None = None
         self._handed = asyncio.Event()
         self._loop = Loop("leadership", self._round)
@@ -96,6 +97,7 @@ class Leadership:
 
     async def start(self) -> None:
         """Begins to wait for the lead. The broker may be away."""
+        self._began = clock.monotonic()
         if self._broker.state is LinkState.UP and self._up_at is None:
             self._linked(self._broker.generation)
         await self._loop.start()
@@ -135,7 +137,8 @@ class Leadership:
         losses, asked = self._losses, clock.monotonic()
         mode = Mode.BROKER if token is not None or self._broker.state is LinkState.UP else Mode.ALONE
         try:
-            fence = await self._seat.campaign(Bid(self._node_id, mode, token is not None), asked)
+            bid = Bid(self._node_id, mode, token is not None, there=asked - self._began)
+            fence = await self._seat.campaign(bid, asked)
             if fence is not None:
                 crash.point("leader.after_commit")
                 reign = self._crowned(fence, mode, asked + self._lease, token)

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.domain.jobs import DISPATCHED, OVERDUE, PENDING, TIMEOUT, Ending, Job
+from app.domain.jobs import DISPATCHED, OVERDUE, PENDING, RUNNING, TIMEOUT, Ending, Job
 from app.domain.schedules import HELD
 
 USUAL: Final = timedelta(seconds=5)
 """So long may a job that is due be without a worker before that needs a word."""
 
 
-def overdue(job: Job, workers: int) -> Ending:
-    """How the attempt ends whose time is over; `workers` are known to serve its queue."""
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Who serves a queue: so many workers that beat, and so many that were heard of lately and beat no more."""
+
+    heard: int = 0
+    silent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known around a job: who serves its queue, and whether a node leads, which alone notes what is heard.
+
+    After `limit` seconds without a beat a worker's attempts are lost.
+    """
+
+    crew: Crew = field(default_factory=Crew)
+    led: bool = True
+    limit: float = 30.0
+
+
+def overdue(job: Job, crew: Crew) -> Ending:
+    """How the attempt ends whose time is over, where these are known to serve its queue."""
     if job.state != DISPATCHED:
         return OVERDUE
-    message = f"its time was over before any worker had begun it: {_unworked(job, workers)}"
+    message = f"its time was over before any worker had begun it: {_unworked(job, crew)}"
     return replace(OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
@@ -26,25 +46,69 @@ def stirs(job: Job) -> bool:
     return job.state == PENDING or (job.ended and job.schedule_id is not None)
 
 
-def waits_for(job: Job, now: datetime, workers: int) -> str | None:
-    """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
+def may_wait(job: Job, now: datetime, limit: float) -> bool:
+    """Whether `waits_for` needs to know more, to find that it says anything; `limit` as in `Around`."""
+    match job.state:
+        case "DISPATCHED":
+            return job.dispatched_at is not None and now - job.dispatched_at > USUAL
+        case "PENDING":
+            return job.wake_at is not None and (job.wake_at == HELD or now - job.wake_at > USUAL)
+        case "RUNNING":
+            return job.worker_beat_at is not None and now - job.worker_beat_at > _missed(limit)
+        case _:
+            return False
 
-    `workers` are known to serve its queue.
-    """
-    if job.state == DISPATCHED and job.dispatched_at is not None and now - job.dispatched_at > USUAL:
-        return _unworked(job, workers)
-    if job.state != PENDING or job.wake_at is None:
+
+def waits_for(job: Job, now: datetime, around: Around) -> str | None:
+    """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be."""
+    if not may_wait(job, now, around.limit):
         return None
     if job.wake_at == HELD:
         return "another run of its schedule has to end first"
-    if now - job.wake_at > USUAL:
-        return "it has not been sent yet: either no node leads, or as many jobs are open as may be (jobs.max_live)"
-    return None
+    if not around.led:
+        return f"no node leads, so {_UNLED[job.state]}: start one with `orchestrix serve`, unless one starts or stops"
+    if job.state == PENDING:
+        return "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or the leader is late"
+    return _unworked(job, around.crew) if job.state == DISPATCHED else _unheard(job, now, around)
 
 
-def _unworked(job: Job, workers: int) -> str:
+_UNLED: Final = {
+    PENDING: "nobody sends it",
+    DISPATCHED: "nobody knows which workers are there",
+    RUNNING: "nobody knows how its worker is",
+}
+
+
+def _missed(limit: float) -> timedelta:
+    """A worker beats more than twice within the limit: after so long, one beat at least is missing."""
+    return timedelta(seconds=limit / 2)
+
+
+def _unheard(job: Job, now: datetime, around: Around) -> str:
+    assert job.worker_beat_at is not None, "it may wait"
+    lost = job.worker_beat_at + timedelta(seconds=around.limit)
+    seconds = int((now - job.worker_beat_at).total_seconds())
+    silent = f"its worker {job.worker_id} has not been heard for {seconds} s"
+    when = f"at {lost:%H:%M:%S} UTC" if lost > now else "as soon as a node that lives has read what it said last"
+    return f"{silent}: {when} this attempt counts as lost, {_follows(job, around.crew)}"
+
+
+def _follows(job: Job, crew: Crew) -> str:
+    if job.cancel_reason is not None:
+        return "and the job as cancelled"
+    if job.tries > job.retries:
+        return "and the job has failed, for no retries are left"
+    if crew.heard:
+        return "and another one begins"
+    return f"and another one is sent, but {_unworked(job, crew)}"
+
+
+def _unworked(job: Job, crew: Crew) -> str:
     command = f"`orchestrix worker --job-queue {job.queue}`"
-    if workers:
-        known = "the one worker" if workers == 1 else f"each of the {workers} workers"
+    if crew.heard:
+        known = "the one worker" if crew.heard == 1 else f"each of the {crew.heard} workers"
         return f"{known} of queue {job.queue} is busy, or does not get it: start more with {command}"
+    if crew.silent:
+        known = "the one worker" if crew.silent == 1 else f"each of the {crew.silent} workers"
+        return f"{known} of queue {job.queue} that was there is not heard any more: start one with {command}"
     return f"no worker that serves queue {job.queue} is heard of: start one with {command}"

@@ -82,11 +82,15 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """A node's wish to lead. `by_token` says that the broker gave it the token."""
+    """A node's wish to lead. `by_token` says that the broker gave it the token.
+
+    `there` is for how many seconds it had been waiting in this life when it noticed that nobody leads, where it tells.
+    """
 
     node_id: str
     mode: Mode
     by_token: bool
+    there: float | None = None
 
 
 def ground(bid: Bid, lease: Lease | None) -> Reason | None:

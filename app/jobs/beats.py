@@ -19,7 +19,7 @@ from app.jobs.messages import Beat
 from app.jobs.sweeps import Office
 from app.lifecycle import Loop, Service
 from app.persistence import jobs, nodes
-from app.persistence.engine import Transaction
+from app.persistence.engine import Database, Transaction
 from app.persistence.nodes import WorkerBeat
 from app.persistence.words import cleaned
 from sagas.engine.messages import Unreadable
@@ -34,10 +34,12 @@ class Beats:
     """Notes which attempts are held, and tells those to stop that are not to go on; but only while this node leads.
 
     So a cancel reaches a worker that was away, and so does the news that its attempt is over. Beats that are lost are
-    no loss: the next ones come soon. What others hear is thrown away, so that it does not pile up.
+    no loss: the next ones come soon. What others hear is thrown away, so that it does not pile up. Only that a worker
+    has left, which it says once, every node notes: there may be no leader just then.
     """
 
-    def __init__(self, broker: Broker, node: str) -> None:
+    def __init__(self, database: Database, broker: Broker, node: str) -> None:
+        self._database = database
         self._broker = broker
         self._node = node
         self._office: Office | None = None
@@ -66,14 +68,20 @@ class Beats:
     async def _round(self) -> None:
         assert self._consumer is not None, "it has begun"
         deliveries = await self._consumer.receive(BATCH, linger=0.05)
-        await self._consumer.acknowledge(deliveries)
-        beats, office = _beats(deliveries), self._office
-        if office is None or not beats:
-            return
         try:
-            await _Hearing(office).hear(beats)
+            await self._heed(_beats(deliveries))
         except RetryLater as away:
             log.debug("beats are lost: %s", away)
+        finally:
+            await self._consumer.acknowledge(deliveries)
+
+    async def _heed(self, beats: Sequence[Beat]) -> None:
+        present, left = [one for one in beats if not one.left], {cleaned(one.worker_id) for one in beats if one.left}
+        office = self._office
+        if office is not None and present:
+            await _Hearing(office).hear(present)
+        if left:
+            await self._database.run(lambda tx: nodes.forget_workers(tx, left))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from app.persistence.job_logs import Log
 from sagas.engine.messages import MAX_ID, Unreadable, dump, load
 
 STATUS: Final = ".status"
+LEFT: Final = "LEFT"
+"""The state in the last beat of a worker."""
 _LONGEST_ID: Final = 36
 _LONGEST_WORKER: Final = 200
 _MOST_QUEUES: Final = 100
@@ -30,12 +32,14 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a worker says of itself now and then: which queues it serves, and which attempts it works on."""
+    """What a worker says of itself now and then: which queues it serves, and which attempts it works on; or that it
+    has `left`."""
 
     worker_id: str
     histories: tuple[str, ...]
     queues: tuple[str, ...] = ()
     jobs: int = 0
+    left: bool = False
 
 
 def dispatch(job: Job) -> bytes:
@@ -107,7 +111,8 @@ def read_beat(body: bytes) -> Beat:
     known = (name for name in names if isinstance(name, str) and 0 < len(name) <= _LONGEST_ID)
     queues = fields.get("queues", ())
     served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
-    return Beat(_required(fields, "workerId", 100), tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs))
+    left = fields.get("state") == LEFT
+    return Beat(_required(fields, "workerId", 100), tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left)
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> Status | Log:

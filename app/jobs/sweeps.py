@@ -169,8 +169,8 @@ class Watchman:
         return min(max(due, 0.1) if due > 0 else 0.3, most)
 
     async def _too_late(self, tx: Transaction, found: Sequence[Job]) -> list[Ending]:
-        serving = await job_queues.serving(tx, [job.queue for job in found], self._silent)
-        return [job_waits.overdue(job, serving[job.queue]) for job in found]
+        crews = await job_queues.crews(tx, [job.queue for job in found], self._silent)
+        return [job_waits.overdue(job, crews[job.queue]) for job in found]
 
     async def _end(self, find: Find, judge: Judge, reason: str) -> None:
         while stops := await self._office.write(partial(self._write, find, judge, reason)):

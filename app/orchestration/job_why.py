@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from app.domain.job_waits import waits_for
+from app.domain.job_waits import Around, waits_for
 from app.domain.jobs import RUNNING, Job
 from app.persistence import job_queues, jobs
 from app.persistence.engine import Connection
@@ -15,27 +15,25 @@ from sagas.engine.messages import compact
 from sagas.engine.orders import job_at_work
 from sagas.engine.state import Instance
 
-HEARD: Final = 30.0
-"""Seconds within which a worker was heard of that is said to serve a queue."""
 _LONGEST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The job of that id, None where there is none; so many `workers` are known to serve its queue."""
+    """The job of that id, None where there is none, and what is known around it."""
 
     id: str
     job: Job | None
-    workers: int = 0
+    around: Around = field(default_factory=Around)
 
 
-async def work_of(connection: Connection, saga: Saga, instance: Instance) -> Work | None:
-    """The job that a live instance waits for, if it waits for one."""
+async def work_of(connection: Connection, saga: Saga, instance: Instance, silent: float) -> Work | None:
+    """The job that a live instance waits for, if it waits for one; a worker is lost after `silent` seconds."""
     id = job_at_work(saga, instance) if instance.live else None
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
         return None if id is None else Work(id, None)
-    return Work(id, job, (await job_queues.serving(connection, [job.queue], HEARD))[job.queue])
+    return Work(id, job, await job_queues.around(connection, job, silent))
 
 
 def told(work: Work, now: datetime) -> tuple[str, str]:
@@ -50,7 +48,7 @@ def told(work: Work, now: datetime) -> tuple[str, str]:
             f"{name} has ended: it is {job.state}, and the word of it is on its way.",
             f"Wait; {logs} tells what it did.",
         )
-    trouble = waits_for(job, now, work.workers)
+    trouble = waits_for(job, now, work.around)
     if trouble is not None:
         return f"{name} is {job.state}: {trouble}.", f"See to that, or stop it with `orchestrix jobs cancel {job.id}`."
     where = f" at worker {job.worker_id}" if job.worker_id is not None else ""

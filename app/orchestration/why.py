@@ -108,8 +108,9 @@ class Facts:
 class Explainer:
     """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues."""
 
-    def __init__(self, database: Database, broker: Broker, catalog: Catalog) -> None:
+    def __init__(self, database: Database, broker: Broker, catalog: Catalog, silent: float = 30.0) -> None:
         self._database = database
+        self._silent = silent
         self._around = Surroundings(broker)
         self._catalog = catalog
 
@@ -123,7 +124,7 @@ class Explainer:
             rows = await outbox.of_instance(connection, saga, id)
             deed = await _deed(connection, found)
             letter = await _letter(connection, known, found)
-            job = await work_of(connection, known, found)
+            job = await work_of(connection, known, found, self._silent)
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()

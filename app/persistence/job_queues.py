@@ -8,20 +8,31 @@ from datetime import timedelta
 
 from sqlalchemy import func, select
 
-from app.domain.jobs import DISPATCHED, LIVE
+from app.domain.job_waits import Around, Crew
+from app.domain.jobs import DISPATCHED, LIVE, Job
 
+from . import leases
 from .engine import Connection
 from .tables import jobs, outbox, workers
 
 
-async def serving(connection: Connection, queues: Iterable[str], seconds: float) -> Counter[str]:
-    """How many workers serve each of these queues that were heard of in the last `seconds`."""
+async def crews(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, Crew]:
+    """Who serves each of these queues. A worker is lost after `limit` seconds without a beat, and silent after half."""
     wanted = set(queues)
     if not wanted:
-        return Counter()
-    heard = workers.c.beat_at >= connection.now() - timedelta(seconds=seconds)
-    found = await connection.execute(select(workers.c.queues).where(heard))
-    return Counter(queue for (served,) in found for queue in wanted.intersection(served))
+        return {}
+    now = connection.now()
+    known, silent = now - timedelta(seconds=2 * limit), now - timedelta(seconds=limit / 2)
+    found = await connection.execute(select(workers.c.queues, workers.c.beat_at).where(workers.c.beat_at >= known))
+    counts = Counter((queue, at > silent) for served, at in found for queue in wanted.intersection(served))
+    return {queue: Crew(heard=counts[queue, True], silent=counts[queue, False]) for queue in wanted}
+
+
+async def around(connection: Connection, job: Job, limit: float) -> Around:
+    """What tells why this job does not go on; `limit` as in `crews`."""
+    lease = await leases.read(connection)
+    crew = (await crews(connection, [job.queue], limit))[job.queue]
+    return Around(crew, led=lease is not None and not lease.lapsed, limit=limit)
 
 
 async def named(connection: Connection) -> set[str]:

@@ -26,7 +26,8 @@ _MINE: Final = leases.c.name == LEADER
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A term's beginning. `began_at` is when the former leader's time was over, as far as anybody knows.
+    """A term's beginning. `began_at` is when the former leader's time was over, as far as anybody knows; or later, when
+    the new one had come: while nothing runs, nobody can take over.
 
     `gained_at` is when the term began, `ended_at` when its leader first wrote in it; None if it never did.
     """
@@ -78,7 +79,7 @@ async def campaign(tx: Transaction, bid: Bid, lease_s: float, noticed_s: float =
         "resigned_at": None,
     }
     await tx.execute(update(leases).where(_MINE).values(values))
-    await _record(tx, fence, lease, bid.mode, reason, noticed_s)
+    await _record(tx, fence, lease, bid, reason, noticed_s)
     return fence
 
 
@@ -164,17 +165,19 @@ async def _write(tx: Transaction, fence: Fence, values: dict[str, Any] | None) -
         raise Deposed(_refusal(fence, "a newer term has begun"))
 
 
-async def _record(tx: Transaction, fence: Fence, lease: Lease, mode: Mode, reason: Reason, noticed_s: float) -> None:
+async def _record(tx: Transaction, fence: Fence, lease: Lease, bid: Bid, reason: Reason, noticed_s: float) -> None:
     began = lease.now - timedelta(seconds=noticed_s)
     if reason is Reason.RESIGNED and lease.resigned_at is not None:
         began = lease.resigned_at
     elif reason is Reason.EXPIRED:
         began = lease.lease_until
+    if bid.there is not None:
+        began = max(began, lease.now - timedelta(seconds=bid.there + noticed_s))
     row = {
         "term": fence.term,
         "from_holder": None if lease.holder == NOBODY else lease.holder,
         "to_holder": fence.holder,
-        "mode": mode.value,
+        "mode": bid.mode.value,
         "reason": reason.value,
         "began_at": began,
         "gained_at": lease.now,

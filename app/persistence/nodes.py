@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -144,9 +144,15 @@ async def hear_workers(tx: Transaction, beats: Sequence[WorkerBeat]) -> None:
     await tx.execute(change, values)
 
 
-async def listed_workers(connection: Connection, limit: int) -> list[WorkerRow]:
-    """The workers that were heard of last."""
-    query = select(workers).order_by(workers.c.beat_at.desc(), workers.c.id).limit(limit)
+async def forget_workers(tx: Transaction, ids: Collection[str]) -> None:
+    """These workers have left, by their own word."""
+    await tx.execute(delete(workers).where(workers.c.id.in_(sorted(ids))))
+
+
+async def listed_workers(connection: Connection, limit: int, seconds: float) -> list[WorkerRow]:
+    """The workers that were heard of in the last `seconds`, the last one first."""
+    heard = workers.c.beat_at >= connection.now() - timedelta(seconds=seconds)
+    query = select(workers).where(heard).order_by(workers.c.beat_at.desc(), workers.c.id).limit(limit)
     return [WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at) for r in await connection.execute(query)]
 
 

@@ -96,6 +96,11 @@ class Queue:
             return min(1, len(self.consumers))
         return len(self.consumers)
 
+    @property
+    def unsettled(self) -> int:
+        """Messages that are ready, or that one of its consumers has in hand."""
+        return len(self.ready) + sum(consumer.unacked for consumer in self.consumers)
+
     def publish(self, message: Message) -> None:
         self.ready.append(Entry(message, self._fresh_position(), self._deadline(message), self.settings.quorum))
         self.settle()

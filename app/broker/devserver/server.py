@@ -99,6 +99,12 @@ class DevServer:
             return {}
         return {name: len(queue.ready) for name, queue in self._state.vhosts[vhost].queues.items()}
 
+    def unsettled(self, vhost: str = "/") -> dict[str, int]:
+        """Messages that are ready or that a consumer has in hand, by queue."""
+        if vhost not in self._state.vhosts:
+            return {}
+        return {name: queue.unsettled for name, queue in self._state.vhosts[vhost].queues.items()}
+
     def block_publishers(self) -> None:
         """As a memory alarm: a connection that publishes from now on is told so and not read from any more."""
         self._state.alarm = True

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+
+from sqlalchemy import update
 
 from app import clock
 from app.domain import jobs as rules
+from app.domain.job_waits import Crew
 from app.domain.jobs import FAILED, Attempt
 from app.jobs import outgoing
 from app.persistence import job_logs, job_queues, jobs, nodes, outbox
 from app.persistence.engine import Database
 from app.persistence.nodes import WorkerBeat
+from app.persistence.tables import workers
 from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
 
 
@@ -20,10 +25,13 @@ async def heard(database: Database, *beats: WorkerBeat) -> None:
 
 async def test_who_serves_which_queue(database: Database) -> None:
     await heard(database, WorkerBeat("w-1", ["a", "b"], 0), WorkerBeat("w-2", ["b"], 3))
+    async with database.begin() as tx:
+        await tx.execute(update(workers).where(workers.c.id == "w-2").values(beat_at=tx.now() - timedelta(seconds=20)))
     async with database.read() as connection:
-        assert await job_queues.serving(connection, ["a", "b", "c"], 30.0) == {"a": 1, "b": 2}
-        assert await job_queues.serving(connection, ["a", "b"], -1.0) == {}, "they were not heard of just now"
-        assert await job_queues.serving(connection, [], 30.0) == {}
+        crews = await job_queues.crews(connection, ["a", "b", "c"], 30.0)
+        assert crews == {"a": Crew(1, 0), "b": Crew(1, 1), "c": Crew()}
+        assert await job_queues.crews(connection, ["b"], 8.0) == {"b": Crew(1, 0)}, "one is gone for long"
+        assert await job_queues.crews(connection, [], 30.0) == {}
 
 
 async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -92,6 +93,18 @@ async def test_a_lease_is_taken_when_it_has_lapsed_and_not_before(database: Data
     assert (second.from_holder, second.to_holder, second.reason) == (A, B, Reason.EXPIRED)
     assert second.gained_at - second.began_at >= timedelta(seconds=1)
     assert second.ended_at is None
+
+
+async def test_the_time_in_which_nobody_could_take_over_is_not_counted(database: Database) -> None:
+    await gained(database, bid(A))
+    await lapse(database)
+    await campaign(database, replace(bid(B), there=0.25), noticed=0.5)
+    second = (await handovers(database))[0]
+    assert second.reason == Reason.EXPIRED
+    assert second.gained_at - second.began_at == timedelta(seconds=0.75)
+    await lapse(database)
+    await campaign(database, replace(bid(A), there=1e6))
+    assert (await handovers(database))[0].gained_at - (await handovers(database))[0].began_at < timedelta(seconds=1e5)
 
 
 async def test_the_token_takes_a_lease_that_still_runs(database: Database) -> None:

@@ -153,12 +153,21 @@ async def test_what_is_long_gone_is_forgotten(database: Database) -> None:
     await database.run(lambda tx: nodes.forget(tx, fence, DAY))
     assert {node.id for node in await listed(database)} == {"b-1", "c-1"}
     async with database.read() as connection:
-        (worker,) = await nodes.listed_workers(connection, 10)
+        (worker,) = await nodes.listed_workers(connection, 10, 600.0)
     assert (worker.id, worker.queues, worker.jobs) == ("w-2", ["reports"], 1)
     await leader(database, "m-1")
     with pytest.raises(Deposed):
         await database.run(lambda tx: nodes.forget(tx, fence, 0.0))
     assert len(await listed(database)) == 2
+
+
+async def test_workers_are_listed_until_they_leave_or_are_long_silent(database: Database) -> None:
+    async with database.begin() as tx:
+        for worker_id, ago in (("w-1", 700.0), ("w-2", 500.0), ("w-3", 1.0), ("w-4", 0.0)):
+            await _worker(tx, worker_id, ago)
+    await database.run(lambda tx: nodes.forget_workers(tx, {"w-3", "unknown"}))
+    async with database.read() as connection:
+        assert [one.id for one in await nodes.listed_workers(connection, 10, 600.0)] == ["w-4", "w-2"]
 
 
 async def _worker(tx: Transaction, worker_id: str, ago: float) -> None:

@@ -13,6 +13,7 @@ from app.domain.nodes import NodeState
 from app.persistence import leases, nodes
 from app.persistence.nodes import WorkerBeat
 from app.persistence.tables import leases as lease_table
+from app.persistence.tables import workers as worker_table
 
 from .answers import problem
 from .world import World
@@ -107,7 +108,18 @@ async def test_a_node_is_drained_by_its_name_too_where_only_one_has_it(world: Wo
 async def test_workers_as_they_said_themselves(world: World) -> None:
     await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
     (worker,) = (await asked(world))["workers"]
-    assert (worker["id"], worker["queues"], worker["jobs"]) == ("w-1", ["reports"], 3)
+    assert (worker["id"], worker["state"], worker["queues"], worker["jobs"]) == ("w-1", "ALIVE", ["reports"], 3)
+
+
+async def test_a_silent_worker_has_no_jobs_and_is_shown_for_a_while(world: World) -> None:
+    beats = [WorkerBeat(id, ["reports"], 3) for id in ("w-1", "w-2")]
+    await world.database.run(lambda tx: nodes.hear_workers(tx, beats))
+    for id, ago in (("w-1", 31), ("w-2", 601)):
+        async with world.database.begin() as tx:
+            at = tx.now() - timedelta(seconds=ago)
+            await tx.execute(update(worker_table).where(worker_table.c.id == id).values(beat_at=at))
+    (worker,) = (await asked(world))["workers"]
+    assert (worker["id"], worker["state"], worker["jobs"]) == ("w-1", "SILENT", 0)
 
 
 async def test_hand_overs_with_their_times_the_newest_first(world: World) -> None:

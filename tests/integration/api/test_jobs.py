@@ -13,11 +13,12 @@ from app import clock
 from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
 from app.domain import jobs as rules
 from app.domain.jobs import Job, Moved, Status
+from app.domain.leases import Fence
 from app.domain.nodes import NodeState
 from app.persistence import job_logs, jobs, nodes
 from app.persistence.job_logs import Log
 from app.persistence.nodes import WorkerBeat
-from tests.integration.jobs.rows import joined, stopped
+from tests.integration.jobs.rows import joined, leading, stopped
 from tests.support import eventually
 
 from .answers import problem
@@ -351,6 +352,7 @@ async def test_a_node_is_told_to_drain(world: World) -> None:
 
 
 async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
+    await leading(world.database, Fence(1, "node-1"))
     id = (await submitted(world))["id"]
     at = world.database.now() - timedelta(seconds=10)
     job = await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), at))

@@ -14,6 +14,7 @@ from sqlalchemy import text, update
 from app import clock
 from app.domain import jobs as rules
 from app.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, Job, Moved, Status
+from app.domain.leases import Fence
 from app.errors import Contention, Unavailable
 from app.jobs import ends
 from app.jobs.events import Stop
@@ -30,6 +31,7 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.control import act
 from sagas.engine.orders import Tick
 from sagas.engine.state import Instance
+from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually, holds
 
@@ -474,6 +476,7 @@ async def test_why_tells_how_it_stands_with_the_job(yard: Yard) -> None:
 
 
 async def test_why_tells_what_a_job_waits_for_that_nobody_takes(yard: Yard) -> None:
+    await leading(yard.database, Fence(1, "node-1"))
     saga = await yard.building()
     long_ago = yard.database.now() - timedelta(minutes=1)
     change = update(tables.jobs).where(tables.jobs.c.id == saga.command_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.domain import jobs as rules
-from app.domain.job_waits import overdue, waits_for
+from app.domain.job_waits import Around, Crew, overdue, waits_for
 from app.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, Job
 from app.domain.schedules import HELD
 
@@ -27,31 +27,78 @@ DISPATCHED = rules.dispatched(pending(timeout_ms=5000), "h1", NOW).job
 
 
 @pytest.mark.parametrize(
-    ("workers", "says"),
+    ("crew", "says"),
     [
-        (0, "no worker that serves queue reports is heard of: start one with "),
-        (1, "the one worker of queue reports is busy, or does not get it: start more with "),
-        (3, "each of the 3 workers of queue reports is busy, or does not get it: start more with "),
+        (Crew(), "no worker that serves queue reports is heard of: start one with "),
+        (Crew(1, 2), "the one worker of queue reports is busy, or does not get it: start more with "),
+        (Crew(3), "each of the 3 workers of queue reports is busy, or does not get it: start more with "),
+        (Crew(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
+        (Crew(0, 2), "each of the 2 workers of queue reports that was there is not heard any more: start one with "),
     ],
 )
-def test_one_that_nobody_begins_names_its_queue_and_what_helps(workers: int, says: str) -> None:
+def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: Crew, says: str) -> None:
     sentence = f"{says}`orchestrix worker --job-queue reports`"
-    assert waits_for(DISPATCHED, LATER, workers) == sentence
-    ending = overdue(DISPATCHED, workers)
+    assert waits_for(DISPATCHED, LATER, Around(crew)) == sentence
+    ending = overdue(DISPATCHED, crew)
     message = f"its time was over before any worker had begun it: {sentence}"
     assert (ending.state, ending.error, ending.counts) == (TIMED_OUT, {"type": "Timeout", "message": message}, True)
 
 
 def test_one_that_was_begun_ends_as_any_other() -> None:
     begun = replace(DISPATCHED, state=RUNNING)
-    assert overdue(begun, 0) == rules.OVERDUE
-    assert waits_for(begun, LATER, 0) is None
+    assert overdue(begun, Crew()) == rules.OVERDUE
+    assert waits_for(begun, LATER, Around()) is None
+
+
+BEGUN = replace(DISPATCHED, state=RUNNING, worker_id="w-1", worker_beat_at=NOW, retries=1)
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds", "crew", "says"),
+    [
+        (BEGUN, 15, Crew(), None),
+        (BEGUN, 16, Crew(1), "at 12:00:30 UTC this attempt counts as lost, and another one begins"),
+        (
+            BEGUN,
+            16,
+            Crew(0, 1),
+            "at 12:00:30 UTC this attempt counts as lost, and another one is sent, but the one worker of queue reports"
+            " that was there is not heard any more: start one with `orchestrix worker --job-queue reports`",
+        ),
+        (
+            replace(BEGUN, retries=0),
+            85,
+            Crew(1),
+            "as soon as a node that lives has read what it said last this attempt counts as lost, and the job has"
+            " failed, for no retries are left",
+        ),
+        (
+            replace(BEGUN, cancel_reason="unwanted"),
+            20,
+            Crew(1),
+            "at 12:00:30 UTC this attempt counts as lost, and the job as cancelled",
+        ),
+    ],
+)
+def test_one_whose_worker_is_silent_says_since_when_and_what_follows(
+    job: Job, seconds: int, crew: Crew, says: str | None
+) -> None:
+    found = waits_for(job, NOW + timedelta(seconds=seconds), Around(crew))
+    silent = f"its worker w-1 has not been heard for {seconds} s: "
+    assert found == (None if says is None else silent + says)
+
+
+@pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
+def test_without_a_leader_nothing_else_is_blamed(job: Job) -> None:
+    found = waits_for(job, NOW + timedelta(seconds=20), Around(Crew(0, 1), led=False))
+    assert found is not None
+    assert found.startswith("no node leads, so nobody ")
 
 
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        (pending(), "no node leads"),
+        (pending(), "as many jobs are open as may be (jobs.max_live)"),
         (pending(wake_at=HELD), "another run of its schedule"),
         (pending(wake_at=LATER), None),
         (pending(state=FAILED, wake_at=None), None),
@@ -59,9 +106,9 @@ def test_one_that_was_begun_ends_as_any_other() -> None:
     ],
 )
 def test_what_has_not_been_sent_says_why_if_it_should_have_been(job: Job, says: str | None) -> None:
-    found = waits_for(job, LATER, 0)
+    found = waits_for(job, LATER, Around())
     assert found is None if says is None else says in str(found)
 
 
 def test_a_moment_is_no_wait() -> None:
-    assert waits_for(DISPATCHED, NOW + timedelta(seconds=5), 0) is None
+    assert waits_for(DISPATCHED, NOW + timedelta(seconds=5), Around()) is None

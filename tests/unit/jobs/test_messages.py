@@ -159,6 +159,11 @@ def test_a_beat(jobs: list[Any], histories: tuple[str, ...]) -> None:
     assert found == Beat("w", histories, ("reports",), len(jobs))
 
 
+@pytest.mark.parametrize(("state", "left"), [("LEFT", True), ("DRAINING", False), ("x", False), (5, False)])
+def test_a_beat_of_a_worker_that_tells_its_state(state: object, left: bool) -> None:
+    assert messages.read_beat(body(workerId="w", jobs=[], state=state)).left is left
+
+
 @pytest.mark.parametrize("wrong", [b"{", b"[]", b'{"workerId":"w","jobs":5}', b'{"jobs":[]}'])
 def test_a_beat_that_means_nothing(wrong: bytes) -> None:
     with pytest.raises(Unreadable):

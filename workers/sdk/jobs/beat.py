@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, Literal
 
 from app import clock
 from app.broker.port import Broker, Outgoing, Topology
@@ -14,6 +15,10 @@ from workers.sdk.context import LOGGER
 
 from .floor import Floor
 from .reports import moment
+
+LAST: Final = 1.0
+"""Seconds that the broker has to take the last beat."""
+State = Literal["ALIVE", "DRAINING", "LEFT"]
 
 
 class Beat:
@@ -34,6 +39,7 @@ class Beat:
         self._broker, self._topology = broker, topology
         self._worker_id, self._queues, self._floor, self._every = worker_id, list(queues), floor, every
         self._declared = 0
+        self._state: State = "ALIVE"
         self._wake = Wake()
         broker.on_up(lambda generation: self._wake.set())
 
@@ -44,6 +50,16 @@ class Beat:
                 await self._declare(self._broker.generation)
             await self._broker.publish([self._message()], timeout=self._every / 2)
             await self._wake.wait(self._every)
+
+    def drain(self) -> None:
+        """Says at once, and from now on, that the worker serves no queue any more."""
+        self._state, self._queues = "DRAINING", []
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """Says that the worker is gone; where that is lost, its silence says so later."""
+        self._state = "LEFT"
+        await self._broker.publish([self._message()], timeout=LAST)
 
     async def _declare(self, generation: int) -> None:
         try:
@@ -60,6 +76,7 @@ class Beat:
             "workerId": self._worker_id,
             "queues": self._queues,
             "jobs": [{"jobId": one.job_id, "historyId": one.history_id} for one in self._floor.held],
+            "state": self._state,
             "timestamp": moment(now),
         }
         return Outgoing(

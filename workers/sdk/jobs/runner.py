@@ -59,6 +59,11 @@ class JobRunner:
         self._parts: _Parts | None = None
         self._beginning: asyncio.Task[None] | None = None
 
+    @property
+    def held(self) -> int:
+        """How many attempts are in hand."""
+        return len(self._parts.floor.attempts) if self._parts is not None else 0
+
     async def start(self) -> None:
         """Begins to take jobs as soon as the broker is there; returns at once."""
         if self._beginning is None:
@@ -117,6 +122,7 @@ class _Parts:
     async def stop(self, timeout: float) -> None:
         ends = clock.monotonic() + timeout
         self.floor.stopping = True
+        self._beat.drain()
         await self._halt()
         await self.floor.give_back()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
@@ -127,6 +133,7 @@ class _Parts:
         self._intake.stop()
         for loop in reversed(self._loops):
             await loop.stop()
+        await self._beat.leave()
         for consumer in self._consumers:
             await consumer.close()
 

@@ -1,0 +1,88 @@
+"""Does `dev` end in good order while its jobs run, and go on with them at its next start?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance import chatter
+from tests.processes import Process, Processes
+from tests.support import eventually_sync, free_port
+
+JOBS = 4
+
+
+def started(processes: Processes, folder: Path, patience: str) -> tuple[Process, str]:
+    """`dev`, whose jobs have that many seconds to end, and the address of its API."""
+    shutil.copy(Path(chatter.__file__), folder)
+    env = {"ORCHESTRIX_WORKERS": chatter.NAME, "ORCHESTRIX_WORKER__STOP_TIMEOUT": patience}
+    dev = processes.spawn("dev", "--port", str(free_port()), env=env)
+    dev.wait_for_line_sync(r"^Ready in", deadline=60)
+    url = json.loads((folder / ".orchestrix" / "dev.json").read_text())["apiUrl"]
+    return dev, str(url)
+
+
+def talking(api: str, folder: Path, count: int) -> list[str]:
+    """The ids of so many jobs that run, and may not be tried again after a failure."""
+    order = {"queue": chatter.NAME, "handler": chatter.NAME, "payload": {"until": str(folder / "enough"), "pause": 0.3}}
+    ids = [str(httpx.post(f"{api}/jobs", json=order, timeout=20).json()["id"]) for _ in range(count)]
+    eventually_sync(
+        lambda: all(found(api, id)["progress"] for id in ids), deadline=60, message="all of them run and talk"
+    )
+    return ids
+
+
+def found(api: str, id: str) -> dict[str, Any]:
+    body: dict[str, Any] = httpx.get(f"{api}/jobs/{id}", timeout=20).json()
+    return body
+
+
+def test_jobs_that_dev_interrupts_go_on_at_its_next_start(processes: Processes, tmp_path: Path) -> None:
+    dev, api = started(processes, tmp_path, "0.5")
+    ids = talking(api, tmp_path, JOBS)
+    dev.terminate()
+    assert dev.exited_sync(deadline=60) == 0
+    (tmp_path / "enough").touch()
+    _, api = started(processes, tmp_path, "0.5")
+    eventually_sync(
+        lambda: {found(api, id)["state"] for id in ids} == {"SUCCEEDED"}, deadline=60, message="they go on at once"
+    )
+    for id in ids:
+        first, second = found(api, id)["attempts"]
+        assert (first["state"], first["error"]["type"]) == ("FAILED", "WorkerStopped")
+        assert second["attempt"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_dev_answers_until_its_jobs_have_ended_and_says_that_it_is_stopping(
+    processes: Processes, tmp_path: Path, number: signal.Signals
+) -> None:
+    dev, api = started(processes, tmp_path, "60")
+    (id,) = talking(api, tmp_path, 1)
+    dev.send(number)
+    dev.wait_for_line_sync(r"1 job is at work, with up to 60 s to end; a second signal ends all at once")
+    ready = httpx.get(f"{api}/health/ready", timeout=20)
+    assert ready.status_code == 503
+    assert {"component": "Stop", "isHealthy": False, "reason": "the process is stopping"} in ready.json()["checks"]
+    assert found(api, id)["state"] == "RUNNING"
+    (tmp_path / "enough").touch()
+    assert dev.exited_sync(deadline=60) == 0
+    again, api = started(processes, tmp_path, "60")
+    done = found(api, id)
+    assert (done["state"], done["attempt"]) == ("SUCCEEDED", 1)
+    again.terminate()
+
+
+def test_a_second_signal_ends_dev_at_once(processes: Processes, tmp_path: Path) -> None:
+    dev, api = started(processes, tmp_path, "60")
+    talking(api, tmp_path, 1)
+    dev.send(signal.SIGINT)
+    dev.wait_for_line_sync(r"a second signal ends all at once")
+    dev.send(signal.SIGINT)
+    assert dev.exited_sync(deadline=10) == -signal.SIGINT
