@@ -41,7 +41,9 @@ def parameters(name: str) -> tuple[Parameter, ...]:
         Parameter("createdAfter", "Only what was started after this time.", _TIME),
         Parameter("createdBefore", "Only what was started before this time.", _TIME),
         Parameter("q", f"Only where {name} begins so. Upper and lower case differ.", _NAME),
-        Parameter("stuck", "Only what waits for a person, for the broker or for workers that are not there.", _FLAG),
+        Parameter(
+            "stuck", "Only what waits for a person, the broker or workers that are not there, or is overdue.", _FLAG
+        ),
         Parameter("sort", "The order; - descends.", {"type": "string", "enum": fields, "default": DEFAULT_SORT}),
         LIMIT,
         CURSOR,

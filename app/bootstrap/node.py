@@ -122,7 +122,7 @@ class Node:
         )
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
         self.explainer = Explainer(self.database, self.broker, self.catalog, self.settings.jobs.silent)
-        self.stuck = Stuck(self.database, self.broker)
+        self.stuck = Stuck(self.database, self.broker, self.settings.jobs.silent)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
         self.drainer = Drainer(self.database, self.broker)

@@ -295,7 +295,7 @@ def _add_list(command: argparse.ArgumentParser, *, name: str) -> None:
     add("--created-after", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
     add("--created-before", metavar="TIME", help="RFC 3339")
     add("--q", metavar="PREFIX", help=f"only where {name} begins like this (case matters)")
-    add("--stuck", action="store_true", help="only those that wait for a person, the broker or workers")
+    add("--stuck", action="store_true", help="only those that wait for a person, the broker or workers, or are overdue")
     add("--sort", metavar="FIELD", help="createdAt, updatedAt, appName or key; - in front descends (-createdAt)")
     add("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     add("--cursor", metavar="CURSOR", help="go on where a list ended")

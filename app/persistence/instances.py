@@ -38,6 +38,7 @@ __all__ = [
     "lock",
     "lock_one",
     "next_wake",
+    "overdue",
     "owed",
     "page",
     "rewake",
@@ -207,6 +208,15 @@ async def next_wake(connection: Connection, pair: Pair, sagas: Sequence[str]) ->
     query = select(func.min(pair.instances.c.wake_at, type_=UtcTime()), clock).where(*here)
     earliest, now = (await connection.execute(query)).one()
     return (earliest - now).total_seconds() if earliest is not None else None
+
+
+async def overdue(connection: Connection, pair: Pair, saga: str, seconds: float, limit: int) -> list[int]:
+    """The ids of up to `limit` instances whose wake-up has passed by so many seconds, the longest waiting first."""
+    table, here = pair.instances.c, _of(pair, [saga])
+    if here is None:
+        return []
+    query = select(table.id).where(table.wake_at <= connection.now() - timedelta(seconds=seconds), *here)
+    return list((await connection.execute(query.order_by(table.wake_at, table.id).limit(limit))).scalars())
 
 
 async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_id: int, limit: int) -> list[Instance]:

@@ -22,6 +22,8 @@ _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 _SORTS: Final = {"createdAt": "created_at", "updatedAt": "updated_at"}
 
+_QUIET: Final = (DEADLINE, RETRY, JOB)
+"""Why instances are woken that are not stuck by what their rows say."""
 NEAR: Final = 500
 """So many of the first rows are looked through for a prefix before anything else is tried."""
 FAR: Final = 30_000
@@ -34,9 +36,10 @@ After = tuple[datetime | str, int]
 
 @dataclass(frozen=True, slots=True)
 class Hindered:
-    """Instances that wait for their own worker, as their rows say, and that something holds up which no row tells of.
+    """Instances that the machine wakes, as their rows say, and that something holds up which no row tells of.
 
-    All in `states`, all that are undone and whose progress names one of `steps`, and all with these `ids`.
+    Of those that wait for their worker all in `states`, and all that are undone and whose progress names one of
+    `steps`; and all with these `ids`.
     """
 
     states: Sequence[str] = ()
@@ -167,9 +170,11 @@ def _stuck_ones(
         plain = _conditions(connection, pair, saga, replace(one, stuck=None))
         each += [live.where(*plain, *which) for which in _in_hindered_states(connection, pair.instances.c, one)]
         if ids := wanted.hindered.ids:
-            others = [connection.dialect.among(pair.instances.c.id, ids), *_waiting(pair.instances.c)]
+            table = pair.instances.c
+            others = [connection.dialect.among(table.id, ids), table.blocker.is_(None), table.wake_reason.in_(_QUIET)]
             states = [*wanted.hindered.states, *([COMPENSATING] if wanted.hindered.steps else [])]
-            each.append(rows.where(*plain, *others, pair.instances.c.state.not_in(sorted(states))))
+            elsewhere = or_(table.wake_reason != DEADLINE, table.state.not_in(sorted(states)))
+            each.append(rows.where(*plain, *others, elsewhere))
     return _first_of(by, each, limit)
 
 
@@ -230,13 +235,12 @@ def _in_hindered_states(connection: Connection, table: Any, wanted: Filter) -> I
 
 
 def _moving(connection: Connection, table: Any, hindered: Hindered) -> list[ColumnElement[bool]]:
-    reasons = or_(table.wake_reason.is_(None), table.wake_reason.in_((DEADLINE, RETRY, JOB)))
-    found = [table.blocker.is_(None), reasons]
-    for which in (
-        [table.state.in_(sorted(hindered.states))] if hindered.states else [],
-        [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else [],
-    ):
-        found += [or_(table.wake_reason.is_(None), table.wake_reason != DEADLINE, not_(one)) for one in which]
+    never = table.wake_reason.is_(None)
+    found = [table.blocker.is_(None), or_(never, table.wake_reason.in_(_QUIET))]
+    if hindered.states:
+        found.append(or_(never, table.wake_reason != DEADLINE, table.state.not_in(sorted(hindered.states))))
+    if hindered.ids:
+        found.append(or_(never, not_(connection.dialect.among(table.id, hindered.ids))))
     return found
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from app import clock
 from app.domain import jobs as rules
-from app.domain.jobs import PENDING, RUNNING, SUCCEEDED, Job
-from app.persistence import job_logs, jobs
+from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
+from app.persistence import job_logs, job_steps, jobs
 from app.persistence.engine import Database, Transaction
 from app.persistence.job_logs import Log
 from tests.conformance.store.plans import accesses, analyse, watched
@@ -20,6 +20,7 @@ from tests.conformance.store.test_jobs import pending
 from tests.integration.jobs.rows import joined
 
 Work = Callable[[Transaction], Awaitable[Any]]
+SECOND = timedelta(seconds=1)
 ROWS = 3000
 LIVE = 20
 
@@ -75,6 +76,9 @@ async def is_narrow(database: Database, work: Work) -> None:
         partial(jobs.unowned, seconds=30.0, limit=10),
         partial(jobs.orphans, seconds=30.0, limit=10),
         partial(jobs.owned_by, node="a"),
+        partial(
+            job_steps.waiting, saga="release", usual=dict.fromkeys((PENDING, DISPATCHED, RUNNING), SECOND), limit=9
+        ),
         jobs.next_due,
         jobs.next_overdue,
         jobs.loads,

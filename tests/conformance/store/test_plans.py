@@ -88,6 +88,7 @@ async def test_wake_ups_are_found_by_their_time(database: Database, of: Of, many
     pair, saga = of
     index = f"ix_{pair.instances.name}_wake_at"
     await by_index(database, lambda tx: instances.due(tx, pair, [saga], 100), index)
+    await by_index(database, lambda tx: instances.overdue(tx, pair, saga, 15.0, 100), index)
     await by_index(database, lambda tx: instances.deadlines(tx, pair, [saga], 5), index)
     after = many[0].created_at + timedelta(seconds=1), 5
     await by_index(database, lambda tx: instances.deadlines(tx, pair, [saga], 5, after), index)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import insert, text, update
 
 from app import clock
 from app.domain import jobs as rules
@@ -23,6 +23,7 @@ from app.orchestration.actions import Action
 from app.orchestration.redispatch import Redispatch
 from app.persistence import jobs, schema, tables
 from app.persistence.engine import Database, Transaction
+from app.persistence.instances import Filter as Live
 from app.persistence.jobs import Filter
 from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from sagas import Job as Work
@@ -153,6 +154,18 @@ class Yard(Rig):
         found = await self.explainer.why(saga.saga, saga.id)
         assert found.blocker == "job"
         return found.sentence, found.next_action
+
+    async def beats(self, saga: Instance, ahead: timedelta) -> None:
+        """The worker of the job was heard of so long after now."""
+        job = update(tables.jobs).where(tables.jobs.c.id == saga.command_id)
+        async with self.database.begin() as tx:
+            await tx.execute(job.values(worker_beat_at=tx.now() + ahead))
+
+    async def stuck_ones(self) -> tuple[list[int], list[int]]:
+        """The ids of the sagas that are stuck, and of those that are not."""
+        pages = [await self.stuck.page(RELEASE, Live(stuck=stuck), "createdAt", 10, None) for stuck in (True, False)]
+        stuck, moving = ([one.id for one in page] for page in pages)
+        return stuck, moving
 
     async def asks(self, saga: Instance, verb: Verb) -> None:
         """Ada asks for it."""
@@ -363,6 +376,23 @@ async def test_a_job_that_is_passed_over_is_cancelled(yard: Yard, verb: Verb, st
     await yard.word("evt.stepFailed")
     await yard.broker.settled("evt.stepFailed")
     assert (await yard.now(saga)).state == state
+
+
+async def test_a_saga_is_stuck_while_nobody_does_its_job(yard: Yard) -> None:
+    saga, other = await yard.building("one"), await yard.building("other")
+    for one in (saga, other):
+        await yard.says(one, RUNNING)
+        await yard.beats(one, timedelta(hours=1))  # so that it is in time, however long this takes
+    assert await yard.stuck_ones() == ([], [saga.id, other.id])
+    await yard.beats(saga, timedelta(minutes=-5))
+    assert await yard.stuck_ones() == ([saga.id], [other.id]), "nobody leads"
+    await leading(yard.database, Fence(1, "node-1"))
+    assert await yard.stuck_ones() == ([saga.id], [other.id]), "no worker serves its queue"
+    async with yard.database.begin() as tx:
+        now = tx.now()
+        row = {"id": "w-2", "queues": ["builders"], "jobs": 0, "started_at": now, "beat_at": now}
+        await tx.execute(insert(tables.workers).values(row))
+    assert await yard.stuck_ones() == ([], [saga.id, other.id]), "the machine will have it done by another"
 
 
 async def test_a_dry_run_leaves_the_job_alone(yard: Yard) -> None:

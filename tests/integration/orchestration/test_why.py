@@ -488,8 +488,9 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
     return app.id in found
 
 
-HELD = {"paused", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer"}
-"""What the list of the stuck has: these wait for a person, for the broker, or for workers that are not there."""
+HELD = {"paused", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer", "overdue"}
+"""What the list of the stuck has: these wait for a person, for the broker, or for workers or nodes that are not there.
+"""
 
 
 @pytest.mark.parametrize(("situation", "code", "sentence", "action"), SITUATIONS, ids=_name)
