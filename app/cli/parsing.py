@@ -101,9 +101,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 def uuid(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text.lower(), re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"{text[:40]!r} is no id: write it whole, in the form {_AN_ID}, as `list` shows it"
-        )
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no id: write it as `list` shows it, like {_AN_ID}")
     return text.lower()
 
 

@@ -200,6 +200,11 @@ def test_redispatch(api: FakeApi, shell: Shell, arguments: str, body: dict[str, 
     [
         (["apps", "skip", "1", "--output", "[1]"], "--output must be a JSON object"),
         (["apps", "skip", "1", "--output", "{"], "--output is not JSON"),
+        (["jobs", "submit", "q", "h", "--payload", "[1]"], "--payload must be a JSON object"),
+        (
+            ["jobs", "submit", "q", "h", "--payload", '{"x": ' + "9" * 5000 + "}"],
+            "--payload is not JSON (a number has more than 4300 digits): write an object",
+        ),
         (["apps", "edit", "1", "--data", "x"], "--data is not JSON"),
         (["redispatch", "1"], "--saga app"),
         (["sagas", "retry", "..", "1"], "no name of a saga"),

@@ -126,6 +126,8 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(shell: Shell, arguments
         ("worker --concurrency 1001", "from 1 to 1000"),
         ("serve --port 65536", "from 0 to 65535"),
         ("apps create x --by y --wait 86401", "up to a day (86400)"),
+        ("jobs show 12", "'12' is no id: write it as `list` shows it, like 0199c2a4-"),
+        ("dlq show x", "'x' is no id: write it as `list` shows it, like 0199c2a4-"),
     ],
 )
 def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, allowed: str) -> None:
