@@ -217,7 +217,10 @@ async def test_a_leader_that_changes_in_the_middle_of_a_firing_doubles_and_loses
     written, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(tx: Transaction) -> None:
-        await former._fire_one(tx, (await schedules.due(tx, 1))[0], Busy(), _Fired())
+        due = (await schedules.due(tx, 1))[0]
+        firing = await former._firing(tx, due, Busy())
+        assert firing is not None
+        await former._fire_one(tx, due, firing, _Fired())
         written.set()
         await go_on.wait()
         await leases.check(tx, former._fence)

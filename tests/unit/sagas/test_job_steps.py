@@ -264,8 +264,8 @@ def test_a_person_s_long_deadline_is_put_off_and_outlasts_a_pause() -> None:
     assert run.asks(Verb.SET_DEADLINE, at=end).history == ()
     run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
     assert run.instance.given == end + timedelta(hours=1)
-    run.asks(Verb.PAUSE)
-    assert run.instance.given is None
+    held = run.asks(Verb.PAUSE).instance
+    assert held.given is None
     run.asks(Verb.RESUME)
     assert (run.instance.given, run.instance.wake_reason) == (end + timedelta(hours=1, seconds=1), JOB)
     assert not run.instance.progress.unanswered, "there is no second copy of a job"
