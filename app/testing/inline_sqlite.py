@@ -1,7 +1,7 @@
 """How does the product's own SQL run on virtual time?  SQLite in a file, without the driver's thread.
 
 A `SqliteFile` is what the processes of a simulation share: the file, its one place for a writer, and its bad days. Each
-process opens it by a `SqliteClient` of its own, which dies with it.
+process opens it by a `SqliteClient` of its own, which dies with it. Statements run at once, their answers come later.
 """
 
 from __future__ import annotations
@@ -14,18 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool
-
-from app.persistence.dialects import dialect_of
-from app.persistence.engine import Database, parse_url
+from app.persistence.engine import Database
+from app.testing.inline_engine import CLOSED, engine
 
 BUSY: Final = 10.0
 """Seconds that a writer waits for its turn: the product's own `busy_timeout`, here in virtual time."""
-_POOL: Final = 10
-_CLOSED: Final = "connection closed"
-"""The words by which SQLAlchemy knows that a connection is lost."""
 _INSTEAD: Final = {
     "PRAGMA busy_timeout = 10000": "PRAGMA busy_timeout = 0",  # the turn is waited for here; in SQLite all would stand
     "PRAGMA synchronous = FULL": "PRAGMA synchronous = OFF",  # no power is ever cut here
@@ -115,8 +108,7 @@ class SqliteFile:
                 self._queue.remove(entry)
             if self._writer is connection and not connection.is_open:
                 self.release(connection)
-        if not connection.is_open:
-            raise _error(_CLOSED, sqlite3.SQLITE_IOERR)
+        connection.check()
 
     def release(self, connection: InlineConnection) -> None:
         """The connection writes no more: whoever has waited longest is next."""
@@ -153,9 +145,8 @@ class SqliteClient:
         self.alive = True
         self.connections: dict[InlineConnection, None] = {}
 
-    async def connect(self) -> InlineConnection:
-        """A new connection."""
-        await asyncio.sleep(self.file.pace())
+    def connect(self) -> InlineConnection:
+        """A new connection. Raises what SQLite raises for a file that cannot be opened."""
         return self.file.open(self)
 
     def sever(self) -> None:
@@ -167,138 +158,81 @@ class SqliteClient:
     def database(self) -> Database:
         """The product's database over this client."""
         url = f"sqlite+aiosqlite:///{self.file.path}"
-        pool = AsyncAdaptedQueuePool(
-            lambda: _DIALECT.dbapi.connect(async_creator_fn=self.connect),  # type: ignore[union-attr]
-            pool_size=_POOL,
-            max_overflow=0,
-            timeout=5.0,
-            use_lifo=True,
-            dialect=_DIALECT,
-        )
-        engine = Engine(
-            pool, _DIALECT, parse_url(url), hide_parameters=True, execution_options={"compiled_cache": _COMPILED}
-        )
-        dialect_of(parse_url(url)).listen(engine)
-        return Database(url, engine=AsyncEngine(engine))
+        return Database(url, engine=engine(url, self))
 
 
 class InlineConnection:
-    """What SQLAlchemy asks of a connection of aiosqlite, done at once and answered after a while."""
+    """What SQLAlchemy asks of a connection of `sqlite3`, until it is lost."""
+
+    isolation_level: str | None = None
 
     def __init__(self, file: SqliteFile, raw: sqlite3.Connection) -> None:
-        self._conn = raw  # by this name SQLAlchemy sets the isolation level
-        self._connection = True  # without it SQLAlchemy takes every COMMIT for done
-        self._file = file
-        self._tx = _AtOnce()
+        self.file = file
+        self.raw = raw
         self.is_open = True
 
-    @property
-    def isolation_level(self) -> str | None:
-        """Always None: the product begins its transactions itself."""
-        return self._conn.isolation_level
-
     def cursor(self) -> InlineCursor:
-        """A cursor."""
-        return InlineCursor(self, self._conn.cursor())
-
-    async def run(self, work: Callable[[], Any], writes: bool = False) -> Any:
-        """What `work` returns; the caller is told a little later. Raises what SQLite raises, or that all is lost."""
+        """A cursor. Raises that the connection is lost."""
         self.check()
-        if writes:
-            await self._file.turn(self)
-        try:
-            return work()
-        finally:
-            await asyncio.sleep(self._file.pace())
-            self.check()
+        return InlineCursor(self.raw.cursor())
 
     def check(self) -> None:
         """Raises that the connection is lost."""
         if not self.is_open:
-            raise _error(_CLOSED, sqlite3.SQLITE_IOERR)
+            raise sqlite3.ProgrammingError(CLOSED)
 
-    async def commit(self) -> None:
-        """COMMIT. On a bad day nobody learns what became of it."""
-        await asyncio.sleep(self._file.pace())
+    def commit(self) -> None:
+        """COMMIT."""
         self.check()
-        if not self._conn.in_transaction:
-            return
-        self._file.committing(self._conn)
-        if not self.is_open:
-            await asyncio.sleep(0)  # the dead do not come back from here
-            self.check()
-        lost = self._file.commit_lost()
-        if lost is not False:
-            self._conn.commit()
-            self._file.committed()
-        if lost is not None:
-            self.lose()
-        self._file.release(self)
-        await asyncio.sleep(self._file.pace())
-        self.check()
+        self.raw.commit()
 
-    async def rollback(self) -> None:
+    def rollback(self) -> None:
         """ROLLBACK."""
         if self.is_open:
-            self._conn.rollback()
-            self._file.release(self)
+            if self.raw.in_transaction:
+                self.raw.rollback()
+            self.file.release(self)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Gives the handle back."""
-        self.lose()
-
-    def stop(self) -> None:
-        """`close`, for whoever cannot wait."""
         self.lose()
 
     def lose(self) -> None:
         """The connection is gone, and what it has not committed is undone."""
         if self.is_open:
             self.is_open = False
-            self._file.forget(self, self._conn)
-            self._file.release(self)
+            self.file.forget(self, self.raw)
+            self.file.release(self)
 
 
 class InlineCursor:
-    """A cursor whose statements run at once."""
+    """A cursor that reads all its rows at once: half-read, it would keep its view of the file for the next user."""
 
-    def __init__(self, connection: InlineConnection, raw: sqlite3.Cursor) -> None:
-        self._connection = connection
+    def __init__(self, raw: sqlite3.Cursor) -> None:
         self._raw = raw
         self._rows: list[Any] = []
         self.arraysize = 1
+        self.executemany = raw.executemany
+        self.close = raw.close
 
-    async def __aenter__(self) -> InlineCursor:
-        return self
-
-    async def execute(self, statement: str, parameters: Any = ()) -> InlineCursor:
+    def execute(self, statement: str, parameters: Any = ()) -> None:
         """Runs one statement."""
-        told = _INSTEAD.get(statement, statement)
-        if told.startswith("PRAGMA"):
-            self._connection.check()
-            self._raw.execute(told)
-        else:
-            await self._connection.run(lambda: self._take(told, parameters), writes=told == "BEGIN IMMEDIATE")
-        return self
-
-    def _take(self, statement: str, parameters: Any) -> None:
-        # With all its rows: half-read, it would keep its view of the file for the handle's next user.
-        self._raw.execute(statement, parameters)
+        self._raw.execute(_INSTEAD.get(statement, statement), parameters)
         self._rows = self._raw.fetchall() if self._raw.description else []
 
-    async def executemany(self, statement: str, rows: Any) -> InlineCursor:
-        """Runs one statement for each of the rows."""
-        await self._connection.run(lambda: self._raw.executemany(statement, rows))
-        return self
-
-    async def fetchall(self) -> list[Any]:
+    def fetchall(self) -> list[Any]:
         """All rows."""
         rows, self._rows = self._rows, []
         return rows
 
-    async def close(self) -> None:
-        """Frees it."""
-        self._raw.close()
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        return self._rows.pop(0) if self._rows else None
+
+    def fetchmany(self, size: int = 1) -> list[Any]:
+        """The next rows."""
+        rows, self._rows = self._rows[:size], self._rows[size:]
+        return rows
 
     @property
     def description(self) -> Any:
@@ -316,24 +250,7 @@ class InlineCursor:
         return self._raw.lastrowid
 
 
-class _AtOnce:
-    """Stands in for the queue of aiosqlite's thread."""
-
-    def put_nowait(self, order: tuple[asyncio.Future[Any], Callable[[], Any]]) -> None:
-        future, function = order
-        future.set_result(function())
-
-
 def _error(text: str, code: int) -> sqlite3.OperationalError:
     error = sqlite3.OperationalError(text)
     error.sqlite_errorcode = code
     return error
-
-
-async def _nowhere() -> Any:
-    raise _error("unable to open database file", sqlite3.SQLITE_CANTOPEN)
-
-
-# Statements are compiled once for all simulations: that costs more than running them.
-_DIALECT: Final = create_async_engine("sqlite+aiosqlite:////nowhere", async_creator=_nowhere).sync_engine.dialect
-_COMPILED: Final[dict[Any, Any]] = {}

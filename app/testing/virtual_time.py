@@ -25,6 +25,8 @@ START: Final = 1000.0
 EPOCH: Final = 1_767_225_600.0
 """The wall clock when the loop's clock shows 0: the start of 2026."""
 MOST_ROUNDS: Final = 20
+MOST_CANCELLED: Final = 100
+"""Timers that were cancelled and are kept until their time, at least: to look for them costs too."""
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
@@ -207,9 +209,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _stopping: bool
 
     def _drop_cancelled(self) -> None:
+        if self._timer_cancelled_count > max(MOST_CANCELLED, len(self._scheduled) // 2):
+            self._forget_cancelled()
         while self._scheduled and self._scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
             heapq.heappop(self._scheduled)._scheduled = False
+
+    def _forget_cancelled(self) -> None:
+        for timer in self._scheduled:
+            timer._scheduled = not timer._cancelled
+        self._scheduled = [timer for timer in self._scheduled if timer._scheduled]
+        heapq.heapify(self._scheduled)
+        self._timer_cancelled_count = 0
 
     def _step(self, handle: Any) -> None:
         if handle._cancelled:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,9 +32,9 @@ from app.config import Settings
 from app.domain.jobs import FINAL
 from app.domain.leases import Fence, Mode
 from app.errors import Conflict, NotFound, RetryLater
-from app.jobs import sweeps
+from app.jobs import beats, sweeps
 from app.jobs.submit import Order
-from app.lifecycle import Service
+from app.lifecycle import Service, settle_memory
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.relay import OutboxRelay
 from app.persistence import schema
@@ -50,11 +51,13 @@ from workers.sdk.jobs.functions import JobFunction, JobTable
 from workers.sdk.jobs.runner import JobRunner
 
 QUEUE = "reports"
-DURATION = 20.0
-LONGEST = 10.0
+DURATION = 12.0
+LONGEST = 8.0
 PATIENCE = 400.0
 """Seconds in which everything must have ended after the last fault."""
-SWEPT_AFTER, SWEEP = 12.0, 3.0
+SWEPT_AFTER, SWEEP = 6.0, 2.0
+LATEST_COPY = 5.0
+"""Seconds after which a message comes a second time at the latest: before the queues of its job are swept."""
 CATALOG = Catalog([APP_PROVISIONING])
 TIMES = {
     "cluster": {
@@ -62,13 +65,13 @@ TIMES = {
         "dead": 6.0,
         "lease": 6.0,
         "renew": 2.0,
-        "presence": 0.5,
+        "presence": 1.5,
         "handoff_ack": 1.0,
         "handoff_hard": 8.0,
-        "orphan_check": 3.0,
-        "reconcile": 2.0,
+        "orphan_check": 4.0,
+        "reconcile": 4.0,
     },
-    "jobs": {"beat": 1.0, "silent": 5.0, "max_live": 50},
+    "jobs": {"beat": 2.0, "silent": 6.0, "max_live": 50},
 }
 TRIGGERS = (
     "CREATE TABLE sim_heard (n INTEGER PRIMARY KEY, job, history, seq, owner, epoch, writer)",
@@ -241,7 +244,7 @@ class WorkerMember(Member):
         self.brokers.append(broker)
         work = Work(self.realm.dice(f"work of {process.name}"))
         table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
-        runner = JobRunner(broker, table, [], worker_id=process.name, places=4, stop_timeout=2.0, beat=1.0)
+        runner = JobRunner(broker, table, [], worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
         await broker.start()
         await runner.start()
         await self.stopping.wait()
@@ -268,7 +271,7 @@ class Work:
         if fate > 0.9:
             raise Transient("Busy", "no paper")
         if fate > 0.85:
-            await elapse(30.0)
+            await elapse(20.0)
         return {"lines": count}
 
 
@@ -379,7 +382,10 @@ async def days(realm: Owners, nemesis: Nemesis) -> None:
     for member in realm.members:
         realm.loop.call_later(dice.uniform(0.0, 1.0), member.boot)
     clerk = asyncio.ensure_future(Clerk(realm).run())
+    begun = realm.loop.time()
     await nemesis.run()
+    slept = max((one.at + _asleep(one) for one in nemesis.plan if one.kind in SLEEPS), default=0.0)
+    await elapse(max(0.0, begun + slept - realm.loop.time()))
     nemesis.heal()
     if not await until(lambda: _is_over(realm, clerk), PATIENCE):
         realm.witness.complain(f"I2: not quiet {PATIENCE:g} s after the last fault")
@@ -434,26 +440,61 @@ class Simulation:
         return Owners(seed, loop, self._folder, self._template)
 
 
+def _asleep(fault: Fault) -> float:
+    return 8.0 + 4.0 * fault.share
+
+
 def sleep(nemesis: Nemesis, fault: Fault, member: Member) -> None:
     """It stands still until others have its jobs, and the broker does not miss it."""
-    nemesis.freeze(replace(fault, seconds=8.0 + 6.0 * fault.share, share=1.0), member)
+    nemesis.freeze(replace(fault, seconds=_asleep(fault), share=1.0), member)
+
+
+def lose(nemesis: Nemesis, fault: Fault, member: Member) -> None:
+    """A worker is gone, or stands still, for longer than one may be silent."""
+    worker = _busiest(nemesis.realm, "worker_id") or nemesis.realm.members[-1]
+    gone = replace(fault, seconds=_asleep(fault), share=1.0 if fault.share < 0.5 else 0.1)
+    (nemesis.freeze if fault.share < 0.5 else nemesis.kill)(gone, worker)
+
+
+def leave(nemesis: Nemesis, fault: Fault, member: Member) -> None:
+    """Whoever owns most has to hand it over."""
+    nemesis.stop(fault, _busiest(nemesis.realm, "owner") or member)
+
+
+def _busiest(realm: Realm, column: str) -> Member | None:
+    assert isinstance(realm, Owners)
+    count = (
+        f"SELECT {column} FROM jobs WHERE channels = 1 AND {column} IS NOT NULL GROUP BY 1 ORDER BY count(*) DESC, 1"
+    )
+    names = [name.partition("-")[0] for (name,) in realm.file.look(count)]
+    return next((one for name in names for one in realm.members if one.process.name == name), None)
+
+
+def weather(nemesis: Nemesis, fault: Fault, member: Member) -> None:
+    """Messages come late and twice, but not for as long as elsewhere."""
+    nemesis.weather(fault, member)
+    dice, server = nemesis.realm.dice(f"copies {fault.at}"), nemesis.realm.server
+    server.copied_after = lambda queue: dice.uniform(0.0, LATEST_COPY) if dice.random() < 0.5 else None
 
 
 BAD: dict[str, Deed] = {
     name: deed for name, deed in KINDS.items() if name not in ("stranger", "queue", "freeze writing")
 }
-BAD |= {"sleep": sleep, "sleep too": sleep}
+BAD |= {"sleep": sleep, "sleep too": sleep, "stop too": leave, "weather": weather}
+BAD |= {"worker": lose, "worker too": lose}
+SLEEPS = frozenset(("sleep", "sleep too", "worker", "worker too"))
 
 
 @contextmanager
 def _soon() -> Iterator[None]:
     """The queues of ended jobs are swept a little earlier."""
-    before = sweeps.SWEPT_AFTER, sweeps.SWEEP
+    before = sweeps.SWEPT_AFTER, sweeps.SWEEP, beats._LONG_OVER
     sweeps.SWEPT_AFTER, sweeps.SWEEP = SWEPT_AFTER, SWEEP  # type: ignore[misc]
+    beats._LONG_OVER = timedelta(seconds=SWEPT_AFTER / 2)  # type: ignore[misc]
     try:
         yield
     finally:
-        sweeps.SWEPT_AFTER, sweeps.SWEEP = before  # type: ignore[misc]
+        sweeps.SWEPT_AFTER, sweeps.SWEEP, beats._LONG_OVER = before  # type: ignore[misc]
 
 
 @contextmanager
@@ -461,7 +502,9 @@ def simulation() -> Iterator[Simulation]:
     """A simulation with a folder of its own, in memory where the machine has such."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="owners-") as folder:
-        yield Simulation(Path(folder))
+        runs = Simulation(Path(folder))
+        settle_memory()
+        yield runs
 
 
 def main() -> int:

@@ -166,3 +166,33 @@ def test_a_cancelled_writer_leaves_its_turn(loop: VirtualLoop, file: SqliteFile)
 
     loop.run_until_complete(days())
     assert names(file) == ["a", "c"]
+
+
+def test_a_connection_that_was_lost_while_nobody_used_it_takes_no_turn(loop: VirtualLoop, file: SqliteFile) -> None:
+    one, other = SqliteClient(file).database(), SqliteClient(file).database()
+
+    async def days() -> None:
+        await write(one, "a")
+        file.fail()
+        file.recover()
+        with pytest.raises(Unavailable):
+            await write(one, "b")
+        await write(other, "c")
+        await write(one, "d")
+
+    loop.run_until_complete(days())
+    assert names(file) == ["a", "c", "d"]
+    assert loop.time() < START + 1.0
+
+
+def test_more_than_the_pool_holds_wait_for_a_place(loop: VirtualLoop, database: Database) -> None:
+    async def read() -> int:
+        async with database.read() as connection:
+            await elapse(1.0)
+            return int((await connection.execute(text("SELECT 1"))).scalar_one())
+
+    async def days() -> list[int]:
+        return await asyncio.gather(*(read() for _ in range(25)))
+
+    assert loop.run_until_complete(days()) == [1] * 25
+    assert START + 3.0 < loop.time() < START + 4.0

@@ -12,6 +12,7 @@ import pytest
 from app import clock
 from app.errors import OrchestrixError
 from app.testing.virtual_time import (
+    MOST_CANCELLED,
     START,
     Killed,
     Process,
@@ -196,3 +197,14 @@ def test_the_end_leaves_no_task_behind() -> None:
     loop.close()
     assert task.done()
     assert told.lines == ["tick", "tick", "cleaned up"]
+
+
+def test_timers_that_were_cancelled_are_forgotten(loop: VirtualLoop) -> None:
+    async def days() -> None:
+        for _ in range(1000):
+            async with asyncio.timeout(3600.0):
+                await elapse(0.001)
+
+    loop.run_until_complete(days())
+    assert len(loop._scheduled) < 3 * MOST_CANCELLED
+    assert START + 0.999 < loop.time() < START + 1.001
