@@ -202,6 +202,7 @@ class Node:
             node=self.name,
             batch=tuned.batch,
             alarm=self.alarm.ring,
+            deaf=wakeups.deaf,
             jobs=self.job_steps,
         )
         move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke)

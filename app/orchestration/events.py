@@ -42,6 +42,8 @@ ATTEMPTS = 3
 BUSY_CAP = 1.0
 PATIENCE = 300.0
 """Seconds of a database outage after which what is in hand goes back to the broker."""
+DEAF = 5.0
+"""Seconds without a commit after which this node counts as one that cannot have heard any answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class EventListener:
         node: str,
         batch: int,
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+        deaf: Callable[[bool], None] = lambda _deaf: None,
         jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
@@ -101,6 +104,7 @@ class EventListener:
         self._relay = relay
         self._watch = watch
         self._alarm = alarm
+        self._deaf = deaf
         self._jobs = jobs or JobSteps(catalog)
         self._catalog = catalog
         self._node = node
@@ -214,12 +218,16 @@ class EventListener:
                     return
             else:
                 crash.point("events.after_commit")
+                if failures:
+                    self._deaf(False)
                 await self._settle_committed(consumer, batch, verdicts)
                 return
 
     async def _endure(self, consumer: Consumer, away: Exception, failures: int, seconds: float) -> None:
         if failures == 1:
             log.warning("events wait: %s", away)
+        if seconds > DEAF:
+            self._deaf(True)
         if seconds > PATIENCE:
             await consumer.reopen()
         else:

@@ -83,6 +83,7 @@ class Wakeups:
         self._wake = Wake()
         self._loop = Loop("wake-ups", self._round)
         self._heard_since: datetime | None = None
+        self._deaf = False
         self._next_look = 0.0
         self._unheard: set[str] = set()
         self._asked_at: float | None = None
@@ -106,6 +107,12 @@ class Wakeups:
         times = [one.wake_at for one in moved if one.wake_at is not None]
         if times and (min(times) - self._database.now()).total_seconds() < self._next_look - clock.monotonic():
             self._wake.set()
+
+    def deaf(self, yes: bool) -> None:
+        """Whether this process can write down no answer that it hears; it counts as hearing from the end of that."""
+        if self._deaf or yes:
+            self._heard_since = self._database.now()
+        self._deaf = yes
 
     def _link_up(self, _generation: int) -> None:
         self._heard_since = self._database.now()
@@ -160,7 +167,8 @@ class Wakeups:
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=NAP)))
             return
         unheard = here is not None and here.order.command in self._unheard
-        around = Surroundings(unsent, unheard, self._heard_since or now)
+        hears_since = now if self._deaf else self._heard_since or now
+        around = Surroundings(unsent, unheard, hears_since)
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
             case Moved() as moved:
                 woken.moved.append(moved)

@@ -132,6 +132,7 @@ class Rig:
             node="rig-1",
             batch=batch,
             alarm=self.wakeups.expect,
+            deaf=self.wakeups.deaf,
             jobs=jobs,
         )
         self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)

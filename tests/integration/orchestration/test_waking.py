@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from app.broker.port import Outcome, Published
+from app.errors import Unavailable
+from app.orchestration import events
 from app.orchestration import incarnation as incarnation_service
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.wakeups import Wakeups
@@ -63,6 +66,26 @@ async def test_after_an_outage_everybody_has_one_full_time_again(rig: Rig) -> No
         rig.report(one, "evt.strolled")
     for one in sagas:
         assert (await rig.reached(one, "COMPLETED")).version == 2, "none had failed"
+
+
+async def test_while_answers_cannot_be_written_down_no_step_is_late(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a table that is locked, while everything else can be read and written."""
+    monkeypatch.setattr(events, "DEAF", 0.2)
+    real, away = rig.listener._write, True
+
+    async def write(*arguments: Any) -> Any:
+        if away:
+            raise Unavailable("the table is locked")
+        return await real(*arguments)
+
+    monkeypatch.setattr(rig.listener, "_write", write)
+    await rig.wakeups.start()
+    saga = await rig.begin("patient", saga="calm")
+    await rig.outbox_empty()
+    rig.report(saga, "evt.strolled")
+    await holds(lambda: len(rig.sent("cmd.stroll")) == 1, during=2.5)
+    away = False
+    assert (await rig.reached(saga, "COMPLETED")).version == 2, "it was not tried again"
 
 
 async def test_timeouts_come_at_a_limited_rate(rig: Rig) -> None:
