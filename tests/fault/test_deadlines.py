@@ -15,6 +15,7 @@ from tests.fault import brief
 from tests.fault.world import NO_GIT, World
 from tests.support import eventually, holds
 
+
 async def test_the_broker_is_away_for_two_deadlines(world: World, scale: Callable[[int, int], int]) -> None:
     names = [f"patient-{n}" for n in range(scale(100, 1000))]
     time = scale(2, 20)  # seconds that `tell` has: in as many all that has piled up is worked off, with slack
