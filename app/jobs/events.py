@@ -197,6 +197,7 @@ class JobEvents:
         if verdict is not Verdict.LOST:
             if heard.dead:
                 await bury(heard.broker, heard.consumer, heard.dead)
+                crash.point("jobs.events.after_burial")
             crash.point("jobs.events.before_ack")
             await heard.consumer.acknowledge(heard.deliveries)
         if not heard.answer.done():

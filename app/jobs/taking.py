@@ -208,7 +208,9 @@ class Taker:
                 found.append(read(delivery.body))
             except Unreadable as refused:
                 dead.append((delivery, str(refused)))
-        await bury(self._broker, consumer, dead)
+        if dead:
+            await bury(self._broker, consumer, dead)
+            crash.point("jobs.take.after_burial")
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app import crash
 from app.errors import NotFound
 from app.orchestration import keys
 from app.orchestration.again import send_again
@@ -88,6 +89,7 @@ class Redispatch:
             after = live[-1].id
             wanted = [one for one in live if ids is None or one.id in ids]
             sent += await self._database.run(lambda tx, wanted=wanted: self._owe(tx, wanted))  # type: ignore[misc]
+            crash.point("redispatch.after_chunk")
             self._relay.poke()
         return sent
 

@@ -22,6 +22,7 @@ from tests.fault.crashing import (
 from tests.fault.crashing_control import (
     asked_node_dies,
     mover_dies,
+    redispatcher_dies,
     redriving_dies,
     retry_is_due,
     step_is_late,
@@ -83,6 +84,7 @@ CASES: Final[dict[str, Case]] = {
     "control.after_commit": Case(asked_node_dies, state=FAILED),
     "redispatch.after_claim": Case(forgotten, most=1),
     "redispatch.before_declare": Case(forgotten, most=1),
+    "redispatch.after_chunk": Case(redispatcher_dies, most=1),
     "deadletters.before_commit": Case(mover_dies, most=1),
     "deadletters.after_commit": Case(mover_dies, most=1),
     "redrive.before_commit": Case(redriving_dies),

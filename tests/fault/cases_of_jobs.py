@@ -10,9 +10,11 @@ from app.domain.jobs import CANCELLED, SUCCEEDED
 from tests.fault.crashing import At
 from tests.fault.crashing_jobs import JobRig
 from tests.fault.job_deaths import (
+    burial_dies,
     canceller_dies,
     firing_dies,
     heir_dies,
+    keeper_dies,
     last_word_dies,
     leaver_dies,
     node_dies,
@@ -67,6 +69,7 @@ JOB_CASES: Final[dict[str, Case]] = {
     "jobs.take.after_commit": Case(node_dies, most=2),
     "jobs.take.after_commit handed": Case(taker_dies, pair=True),
     "jobs.take.before_answer": Case(taker_dies, pair=True),
+    "jobs.take.after_burial": Case(burial_dies),
     "jobs.take.before_ack": Case(node_dies, most=2),
     "jobs.take.before_ack handed": Case(taker_dies, pair=True),
     "jobs.events.after_receive": Case(node_dies, most=3),
@@ -74,6 +77,7 @@ JOB_CASES: Final[dict[str, Case]] = {
     "jobs.events.before_commit retry": Case(retry_dies, passage=2, attempts=2),
     "jobs.events.after_commit": Case(node_dies, most=3),
     "jobs.events.after_commit retry": Case(retry_dies, passage=2, attempts=2),
+    "jobs.events.after_burial": Case(burial_dies),
     "jobs.events.before_ack": Case(node_dies, most=3),
     "jobs.cancel.before_commit": Case(canceller_dies, state=CANCELLED),
     "jobs.cancel.after_commit": Case(canceller_dies, state=CANCELLED),
@@ -92,6 +96,8 @@ JOB_CASES: Final[dict[str, Case]] = {
     "jobs.end.before_delete": Case(node_dies),
     "jobs.end.after_delete": Case(node_dies),
     "jobs.end.after_commit": Case(node_dies),
+    "deadletters.before_commit order": Case(keeper_dies, attempts=2),
+    "deadletters.after_commit order": Case(keeper_dies, attempts=2),
     "leader.after_token": Case(heir_dies),
     "leader.before_commit": Case(heir_dies),
     "leader.after_commit": Case(heir_dies),

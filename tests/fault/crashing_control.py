@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import pytest
 
 from app.broker.topology import DEAD
 from sagas.engine.definition import FAILED
@@ -141,6 +142,35 @@ async def _cancel(client: Client, id: int) -> httpx.Response | None:
         return None
     assert answer.status_code == 200, answer.text
     return answer
+
+
+async def redispatcher_dies(rig: Rig, at: At) -> None:
+    """While somebody has all commands sent again, and then asks once more."""
+    node, client = await rig.ready_node(at)
+    async with client:
+        assert await create(client, rig.names, at_once=10) == list(rig.names)
+        await rig.sent()
+        noted = await _noted(rig)
+        with pytest.raises(httpx.HTTPError):
+            await _redispatch(client)
+    await died(node, at)
+    assert await _noted(rig) == noted, "nobody was told that it is done"
+    _, client = await rig.ready_node()
+    async with client:
+        assert await _redispatch(client) == APPS
+    assert await _noted(rig) == noted + 1
+    rig.worker()
+
+
+async def _redispatch(client: Client) -> int:
+    answer = await client.http.post("/redispatch", json={"saga": "app", "reason": "to be sure"})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["redispatched"])
+
+
+async def _noted(rig: Rig) -> int:
+    ((count,),) = await rig.sql("SELECT count(*) FROM audit WHERE verb = 'redispatch'")
+    return int(count)
 
 
 async def mover_dies(rig: Rig, at: At) -> None:

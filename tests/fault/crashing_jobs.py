@@ -45,7 +45,17 @@ QUICK: Final = {
     "ORCHESTRIX_GIT__PROVIDER": "none",
     "ORCHESTRIX_WORKERS": "numbered",
 }
-OF_JOBS: Final = ("job_logs", "job_attempts", "jobs", "schedules", "outbox", "nodes", "workers", "idempotency_keys")
+OF_JOBS: Final = (
+    "job_logs",
+    "job_attempts",
+    "jobs",
+    "schedules",
+    "outbox",
+    "nodes",
+    "workers",
+    "idempotency_keys",
+    "dead_letters",
+)
 
 
 @dataclass(frozen=True)

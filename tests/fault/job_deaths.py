@@ -7,12 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import pika
 import pytest
 
+from app.broker.topology import DEAD, JOB_ASSIGNED, dispatch_queue, status_queue
 from tests.acceptance.system import Client
 from tests.fault.crashing import At, died
 from tests.fault.crashing_jobs import JOBS, JobRig
 from tests.support import eventually
+from tests.taps import channel
 
 DUES = 2
 """How often a schedule is due in its life."""
@@ -132,6 +135,62 @@ async def taker_dies(rig: JobRig, at: At) -> None:
     await rig.ready_node()
     rig.go()
     assert await giver.exited(deadline=20) == 0, giver.log_tail()
+
+
+async def burial_dies(rig: JobRig, at: At) -> None:
+    """The only node, while it puts aside what it cannot read: of those that need an owner, or of a job's own words."""
+    node, client = await rig.up(at)
+    async with client:
+        await rig.patient(client, 1)
+    queue = status_queue(str(rig.wishes[0].id)) if at.point.startswith("jobs.events") else JOB_ASSIGNED
+    with channel(rig.broker_url) as ours:
+        properties = pika.BasicProperties(message_id="poison", delivery_mode=2)  # type: ignore[no-untyped-call]
+        ours.basic_publish("", queue, b"\xff{", properties)
+    await died(node, at)
+    await rig.ready_node()
+    rig.go()
+    await eventually(lambda: _kept(rig, "poison"), deadline=30, every=0.1, message="the letter is kept once")
+
+
+async def keeper_dies(rig: JobRig, at: At) -> None:
+    """Who keeps the dead order of a job, whose try ends by that."""
+    first, client = await rig.leader()
+    async with client:
+        assert (await rig.wish(client)).id
+        await eventually(lambda: _ordered(rig), deadline=20, every=0.05, message="the order is sent")
+    first.kill9()
+    id = await eventually(lambda: _kill_order(rig), deadline=20, every=0.1, message="the order dies")
+    keeper, _ = rig.armed_node(at)
+    await died(keeper, at)
+    ((count,),) = await rig.sql("SELECT count(*) FROM dead_letters")
+    assert count == (0 if at.point.endswith("before_commit") else 1)
+    await rig.up()
+    await eventually(lambda: _kept(rig, str(id)), deadline=30, every=0.1, message="the letter is kept once")
+
+
+async def _ordered(rig: JobRig) -> bool:
+    ((owed,),) = await rig.sql("SELECT count(*) FROM outbox")
+    ((sent,),) = await rig.sql("SELECT count(*) FROM jobs WHERE state = 'DISPATCHED'")
+    return bool(sent and not owed)
+
+
+def _kill_order(rig: JobRig) -> str | None:
+    """What is in the queue of the orders dies instead; its id."""
+    queue = dispatch_queue("default")
+    with channel(rig.broker_url) as ours:
+        ours.confirm_delivery()
+        _, properties, body = ours.basic_get(queue, auto_ack=True)
+        if properties is None:
+            return None
+        properties.headers = {**(properties.headers or {}), "x-reason": "by-hand", "x-routing-key": queue}
+        ours.basic_publish(DEAD, queue, body, properties)
+        return str(properties.message_id)
+
+
+async def _kept(rig: JobRig, id: str) -> bool:
+    found = await rig.sql("SELECT message_id FROM dead_letters")
+    assert len(found) <= 1, found
+    return [row[0] for row in found] == [id]
 
 
 async def firing_dies(rig: JobRig, at: At, handler: str = "count") -> None:
