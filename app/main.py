@@ -28,6 +28,9 @@ log = logging.getLogger("orchestrix")
 
 STOP_HTTP = 5
 """Seconds that open requests have to end."""
+KEEP_ALIVE = 75
+"""Seconds that a connection may idle: longer than clients and load balancers keep theirs (60 at most by default), for who
+closes first must be the one that sends, or a request is lost now and then on a connection that is just being closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ def _server(node: Node) -> Server:
             log_config=None,
             server_header=False,
             timeout_graceful_shutdown=STOP_HTTP,
+            timeout_keep_alive=KEEP_ALIVE,
         )
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from tests.acceptance.plain_pika import PikaWorker, succeed
 from tests.acceptance.system import AGAIN, Client, System, create_all
 from tests.processes import Process, Processes
-from tests.support import eventually, free_port
+from tests.support import eventually, free_port, holds
 
 SLACK = 3
 SHORT = {"ORCHESTRIX_ORCHESTRATOR__CLAIM": "2"}
@@ -123,6 +125,19 @@ def _seconds_to_ready(dev: Process) -> float:
     found = re.search(r"Ready in ([0-9.]+)s", dev.log())
     assert found
     return float(found[1])
+
+
+async def test_a_connection_that_idles_is_not_closed_before_its_client_does_it(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """Clients keep theirs for 5 s and load balancers for a minute: a server that is first loses their next request."""
+    _, dev = start_dev(processes, tmp_path)
+    address = urlsplit(dev["apiUrl"])
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"200"
+    await holds(lambda: not reader.at_eof(), during=7)
+    writer.close()
 
 
 async def test_the_cli_creates_waits_and_shows(processes: Processes, tmp_path: Path) -> None:

@@ -148,4 +148,4 @@ def test_tests_run_in_two_processes_unless_told_otherwise(machine: Machine, type
 def test_a_soak_runs_in_one_process(machine: Machine) -> None:
     machine.has_venv.touch()
     assert machine.make("soak").returncode == 0
-    assert machine.noted().splitlines()[-1].split() == ["python", "-m", "pytest"]
+    assert machine.noted().splitlines()[-1].split() == ["python", "-m", "pytest", "-o", "faulthandler_timeout=3600"]
