@@ -135,7 +135,11 @@ async def test_a_connection_that_idles_is_not_closed_before_its_client_does_it(
     address = urlsplit(dev["apiUrl"])
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await reader.readline()).split()[1] == b"200"
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    assert head.split()[1] == b"200"
+    assert length
+    await reader.readexactly(int(length[1]))
     await holds(lambda: not reader.at_eof(), during=7)
     writer.close()
 
