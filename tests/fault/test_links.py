@@ -50,8 +50,9 @@ async def test_slow_links_with_jitter(world: World, scale: Callable[[int, int], 
     for member in world.members:
         member.database.slow(0.01 * scale(3, 20), 0.01 * scale(2, 15))
         member.broker.slow(0.01 * scale(3, 20), 0.01 * scale(2, 15))
-    async with world.stream("slow", rate=5) as stream, HealthWatch(world.urls[0]) as health:
-        await stream.more(scale(15, 200))
+    # Over links of 0.2 s a command takes a worker some 3 s, and ten at a time is what it does.
+    async with world.stream("slow", rate=scale(5, 1)) as stream, HealthWatch(world.urls[0]) as health:
+        await stream.more(scale(15, 100))
         assert health.ready, health.reasons
     assert not stream.refused
     assert not stream.unknown
