@@ -29,8 +29,8 @@ log = logging.getLogger("orchestrix")
 STOP_HTTP = 5
 """Seconds that open requests have to end."""
 KEEP_ALIVE = 75
-"""Seconds that a connection may idle: longer than clients and load balancers keep theirs (60 at most by default), for who
-closes first must be the one that sends, or a request is lost now and then on a connection that is just being closed."""
+"""Seconds that a connection may idle: longer than clients and load balancers keep theirs (60 at most by default).
+A server that closes first loses the request that its client is just sending."""
 
 
 @dataclass(frozen=True, slots=True)
