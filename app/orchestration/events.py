@@ -213,15 +213,16 @@ class EventListener:
                 await self._endure(consumer, away, failures, clock.monotonic() - begun)
             except Exception as error:
                 failures += 1
+                self._deaf(False)
                 await self._take_apart(consumer, batch, error, failures)
                 if len(batch) > 1 or failures >= ATTEMPTS or not isinstance(error, Conflict):
                     return
             else:
                 crash.point("events.after_commit")
-                if failures:
-                    self._deaf(False)
+                self._deaf(False)
                 await self._settle_committed(consumer, batch, verdicts)
                 return
+        self._deaf(False)  # what was in hand is the broker's again
 
     async def _endure(self, consumer: Consumer, away: Exception, failures: int, seconds: float) -> None:
         if failures == 1:

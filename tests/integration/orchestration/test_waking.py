@@ -88,6 +88,26 @@ async def test_while_answers_cannot_be_written_down_no_step_is_late(rig: Rig, mo
     assert (await rig.reached(saga, "COMPLETED")).version == 2, "it was not tried again"
 
 
+async def test_what_could_not_be_written_and_is_gone_excuses_nobody_any_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "DEAF", 0.1)
+
+    async def write(*_: Any) -> Any:
+        raise Unavailable("the table is locked")
+
+    monkeypatch.setattr(rig.listener, "_write", write)
+    await rig.wakeups.start()
+    saga = await rig.begin("hasty", saga="hasty")
+    await rig.outbox_empty()
+    rig.report(saga, "evt.hurried")
+    await eventually(lambda: rig.wakeups._deaf, deadline=5)
+    rig.broker.go_down()
+    rig.broker.queue("evt.hurried").ready.clear()
+    rig.broker.come_up()
+    await rig.reached(saga, "FAILED", deadline=10)
+
+
 async def test_timeouts_come_at_a_limited_rate(rig: Rig) -> None:
     slow = Wakeups(rig.database, rig.broker, rig.relay, rig.watch, CATALOG, batch=100, timeouts=4.0)
     sagas = [await rig.begin(f"many-{n}", saga="hasty") for n in range(12)]
