@@ -179,8 +179,8 @@ async def mover_dies(rig: Rig, at: At) -> None:
     node, client = await rig.ready_node(at)
     letters = poison(rig, "evt.gitRepoCreated")
     await died(node, at)
-    kept = await _count(rig) - older
-    assert (kept == 0) == (at.point == "deadletters.before_commit"), kept
+    kept = await _count(rig)  # it may have died at one of an earlier turn, which is kept and was not acknowledged
+    assert kept == older if at.point == "deadletters.before_commit" else kept > 0
     _, client = await rig.ready_node()
     rig.worker()
     async with client:
