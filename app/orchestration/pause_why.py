@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.engine.definition import COMPLETED, Saga
+from sagas.engine.definition import COMPLETED, Saga, Step
 from sagas.engine.orders import out
 from sagas.engine.state import Instance
 from sagas.engine.undo import in_flight
@@ -20,6 +20,14 @@ def still_coming(saga: Saga, instance: Instance) -> str:
     then = f"{what} may be at work: a success counts at once"
     if here.undoes and len(instance.progress.todo) == 1:
         return f" {then}, and with it all is undone and the saga has failed."
-    if not here.undoes and here.step.then == COMPLETED:
+    if not here.undoes and _behind(saga, here.step) == COMPLETED:
         return f" {then}, and completes the saga, for this is its last step."
     return f" {then}, and what follows waits for `resume`."
+
+
+def _behind(saga: Saga, step: Step) -> str:
+    """The state that a success of `step` leads to, with the moves that the orchestrator makes at once after it."""
+    state = step.then
+    while (following := saga.immediate.get(state)) is not None:
+        state = following
+    return state

@@ -42,6 +42,16 @@ def test_the_last_step_completes_a_paused_saga() -> None:
     assert (run.state, run.instance.blocker) == (COMPLETED, None)
 
 
+def test_so_does_one_behind_which_all_moves_are_made_at_once() -> None:
+    step = Step("mash", "MASHING", "cmd.mash", "evt.mashed", "MASHED", LAST)
+    saga = Saga("brew", (step,), immediate={"MASHED": "COOLED", "COOLED": COMPLETED})
+    run = Run(saga)
+    run.asks(Verb.PAUSE)
+    assert still_coming(saga, run.instance).endswith("and completes the saga, for this is its last step.")
+    run.done("mash")
+    assert (run.state, run.instance.blocker) == (COMPLETED, None)
+
+
 def test_the_last_undo_ends_a_paused_saga() -> None:
     run = Run(BREW, "mash")
     run.fails(FOR_GOOD)
