@@ -283,7 +283,8 @@ def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted
         raise RefusedVerb(
             "the time of its job counts, and it has no deadline: say at what time", allowed(saga, instance)
         )
-    before = before or instance.wake_at
+    if before is None and instance.wake_reason != JOB:  # else that is the time of the next look, and no deadline
+        before = instance.wake_at
     at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), tick)
     if not tick.now <= at < NEVER:
         raise BadAsk("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")

@@ -292,6 +292,15 @@ def test_what_is_no_deadline_cannot_be_put_off_and_needs_no_cancelling() -> None
     assert run.instance.wake_at != NEVER
 
 
+def test_a_person_s_deadline_may_be_the_time_of_the_next_look() -> None:
+    run = building()
+    at = run.instance.wake_at
+    assert at is not None
+    acted = run.asks(Verb.SET_DEADLINE, at=at)
+    assert (len(acted.history), run.instance.given, run.instance.wake_reason) == (1, at, DEADLINE)
+    assert run.asks(Verb.SET_DEADLINE, at=at).history == ()
+
+
 def test_without_a_job_nothing_is_at_work() -> None:
     run = Run(RELEASE)
     before: Instance = run.instance
