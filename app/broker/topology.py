@@ -199,9 +199,13 @@ def to_json(topology: Topology) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any]) -> Topology:
-    """The topology that `to_json` wrote."""
+    """The topology that `to_json` wrote; what a node of another version has added counts for nothing."""
     return Topology(
-        tuple(Exchange(**one) for one in stored.get("exchanges", ())),
-        tuple(Queue(**one) for one in stored.get("queues", ())),
-        tuple(Binding(**one) for one in stored.get("bindings", ())),
+        tuple(Exchange(**_known(Exchange, one)) for one in stored.get("exchanges", ())),
+        tuple(Queue(**_known(Queue, one)) for one in stored.get("queues", ())),
+        tuple(Binding(**_known(Binding, one)) for one in stored.get("bindings", ())),
     )
+
+
+def _known(kind: type[Exchange | Queue | Binding], stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stored[name] for name in kind.__slots__ if name in stored}

@@ -58,10 +58,11 @@ class Progress:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> Progress:
-        """The reverse of `to_json`."""
-        if not stored:
+        """The reverse of `to_json`; what a node of another version has added counts for nothing."""
+        known = {name: stored[name] for name in cls.__slots__ if name in stored} if stored else {}
+        if not known:
             return NO_PROGRESS
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
         return cls(**fields)
 
 

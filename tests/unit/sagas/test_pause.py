@@ -261,3 +261,9 @@ def test_who_was_late_before_the_pause_has_the_step_s_time_after_it() -> None:
     run.asks(Verb.PAUSE)
     run.asks(Verb.RESUME)
     assert (run.instance.wake_reason, run.wait) == ("deadline", 10)
+
+
+def test_what_another_version_remembers_beside_is_passed_over() -> None:
+    stored = {"attempts": {"a": 2}, "sent": ["c-1"], "of_another_version": [1]}
+    assert Progress.from_json(stored) == Progress(attempts={"a": 2}, sent=("c-1",))
+    assert Progress.from_json({"of_another_version": 1}) == Progress()
