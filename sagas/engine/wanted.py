@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -72,8 +72,8 @@ def perhaps(kind: Kind) -> Kind:
 
 
 def listed(value: object) -> object:
-    """The same as a tuple, if it is a list or the like."""
-    return tuple(value) if isinstance(value, list | set | frozenset | Iterator) else value
+    """The same as a tuple, if it is a list or whatever else can be gone through and is no text and no mapping."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else value
 
 
 def number(value: object) -> bool:

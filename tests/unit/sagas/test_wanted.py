@@ -77,6 +77,7 @@ def test_lists_are_as_good_as_tuples() -> None:
     assert RetryPolicy(never=["Gone"]).never == ("Gone",)  # type: ignore[arg-type]
     assert Saga("x", [step()]).steps == (step(),)  # type: ignore[arg-type]
     assert Saga("x", (one for one in [step()])).steps == (step(),)  # type: ignore[arg-type]
+    assert Saga("x", {"first": step()}.values()).steps == (step(),)  # type: ignore[arg-type]
 
 
 def test_a_jobs_name_is_that_of_the_api() -> None:
