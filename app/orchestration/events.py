@@ -43,7 +43,7 @@ BUSY_CAP = 1.0
 PATIENCE = 300.0
 """Seconds of a database outage after which what is in hand goes back to the broker."""
 DEAF = 5.0
-"""Seconds without a commit after which this node counts as one that cannot have heard any answer."""
+"""Seconds after which who cannot write down an answer says so: no step is late by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class EventListener:
         node: str,
         batch: int,
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
-        deaf: Callable[[bool], None] = lambda _deaf: None,
+        deaf: Callable[[], None] = lambda: None,
         jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
@@ -213,22 +213,19 @@ class EventListener:
                 await self._endure(consumer, away, failures, clock.monotonic() - begun)
             except Exception as error:
                 failures += 1
-                self._deaf(False)
                 await self._take_apart(consumer, batch, error, failures)
                 if len(batch) > 1 or failures >= ATTEMPTS or not isinstance(error, Conflict):
                     return
             else:
                 crash.point("events.after_commit")
-                self._deaf(False)
                 await self._settle_committed(consumer, batch, verdicts)
                 return
-        self._deaf(False)  # what was in hand is the broker's again
 
     async def _endure(self, consumer: Consumer, away: Exception, failures: int, seconds: float) -> None:
         if failures == 1:
             log.warning("events wait: %s", away)
         if seconds > DEAF:
-            self._deaf(True)
+            self._deaf()
         if seconds > PATIENCE:
             await consumer.reopen()
         else:

@@ -25,7 +25,7 @@ from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
 from sagas.engine.expiry import Rearmed, Surroundings, wake
 from sagas.engine.orders import Moved, Tick, out
-from sagas.engine.state import JOB, Instance
+from sagas.engine.state import DEADLINE, JOB, Instance
 
 log = logging.getLogger("orchestrix.wakeups")
 
@@ -33,6 +33,8 @@ NAP = 5.0
 """Seconds between two looks when nothing is due earlier."""
 HELD = 0.1
 """Seconds until the next look where all that is due is in somebody else's hands."""
+DEAF = 15.0
+"""Seconds for which deadlines wait once more when an answer could not be written down: its next try takes fewer."""
 FRESH = 1.0
 """Seconds for which it is believed how many consumers a queue has."""
 TIMEOUTS = "timeouts"
@@ -83,7 +85,7 @@ class Wakeups:
         self._wake = Wake()
         self._loop = Loop("wake-ups", self._round)
         self._heard_since: datetime | None = None
-        self._deaf = False
+        self._deaf_until = 0.0
         self._next_look = 0.0
         self._unheard: set[str] = set()
         self._asked_at: float | None = None
@@ -108,11 +110,9 @@ class Wakeups:
         if times and (min(times) - self._database.now()).total_seconds() < self._next_look - clock.monotonic():
             self._wake.set()
 
-    def deaf(self, yes: bool) -> None:
-        """Whether this process can write down no answer that it hears; it counts as hearing from the end of that."""
-        if self._deaf or yes:
-            self._heard_since = self._database.now()
-        self._deaf = yes
+    def deaf(self) -> None:
+        """This process hears answers that it cannot write down; it says so again while that lasts."""
+        self._deaf_until = clock.monotonic() + DEAF
 
     def _link_up(self, _generation: int) -> None:
         self._heard_since = self._database.now()
@@ -166,9 +166,11 @@ class Wakeups:
         if here is None and one.progress.awaited is None:  # of another version of its saga: its own nodes know it
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=NAP)))
             return
+        if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
+            woken.rearmed.append(_rewake(one, now + timedelta(seconds=DEAF)))
+            return
         unheard = here is not None and here.order.command in self._unheard
-        hears_since = now if self._deaf else self._heard_since or now
-        around = Surroundings(unsent, unheard, hears_since)
+        around = Surroundings(unsent, unheard, self._heard_since or now)
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
             case Moved() as moved:
                 woken.moved.append(moved)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from app import clock
 from app.broker.port import Outcome, Published
 from app.errors import Unavailable
-from app.orchestration import events
+from app.orchestration import events, wakeups
 from app.orchestration import incarnation as incarnation_service
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.wakeups import Wakeups
@@ -88,10 +89,11 @@ async def test_while_answers_cannot_be_written_down_no_step_is_late(rig: Rig, mo
     assert (await rig.reached(saga, "COMPLETED")).version == 2, "it was not tried again"
 
 
-async def test_what_could_not_be_written_and_is_gone_excuses_nobody_any_more(
+async def test_what_could_not_be_written_and_is_gone_holds_up_nobody_for_long(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "DEAF", 0.1)
+    monkeypatch.setattr(wakeups, "DEAF", 0.5)
 
     async def write(*_: Any) -> Any:
         raise Unavailable("the table is locked")
@@ -101,7 +103,7 @@ async def test_what_could_not_be_written_and_is_gone_excuses_nobody_any_more(
     saga = await rig.begin("hasty", saga="hasty")
     await rig.outbox_empty()
     rig.report(saga, "evt.hurried")
-    await eventually(lambda: rig.wakeups._deaf, deadline=5)
+    await eventually(lambda: rig.wakeups._deaf_until > clock.monotonic(), deadline=5)
     rig.broker.go_down()
     rig.broker.queue("evt.hurried").ready.clear()
     rig.broker.come_up()
