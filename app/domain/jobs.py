@@ -105,6 +105,11 @@ class Job:
         """Whether nothing more comes of it."""
         return self.state in FINAL
 
+    @property
+    def unbegun(self) -> bool:
+        """Whether no worker has begun it yet: not even an earlier attempt of it."""
+        return (self.state, self.attempt) in ((PENDING, 0), (DISPATCHED, 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

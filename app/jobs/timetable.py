@@ -252,7 +252,8 @@ class Timetable:
     async def _delete(self, tx: Transaction, key: str, by: By) -> _Done:
         before = await _locked(tx, key)
         unbegun = await schedules.unbegun(tx, before.id)
-        stops = await runs.cancel(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
+        reasons = dict.fromkeys(unbegun, "its schedule was deleted")
+        stops = await runs.cancel(tx, reasons, only=lambda job: job.unbegun)  # a worker may have begun it meanwhile
         await schedules.remove(tx, before.id)
         await _audit(tx, "delete-schedule", before, by)
         return _Done(before, stops=stops)

@@ -114,7 +114,7 @@ async def unfinished(connection: Connection, ids: Sequence[str]) -> list[str]:
 
 
 async def unbegun(connection: Connection, id: str) -> list[str]:
-    """The ids of the jobs of a schedule that no worker has begun: not even an earlier attempt of them."""
+    """The ids of the jobs of a schedule that are `unbegun`; one that is not locked may be begun at any moment."""
     table = jobs.c
     first = ((table.state == PENDING) & (table.attempt == 0)) | ((table.state == DISPATCHED) & (table.attempt == 1))
     query = select(table.id).where(table.schedule_id == id, first)

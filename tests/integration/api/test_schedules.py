@@ -411,6 +411,26 @@ async def test_a_run_ends_with_its_schedule_unless_a_worker_has_begun_it(
     assert (left.state, left.cancel_reason) == (after, "its schedule was deleted" if after == "CANCELLED" else None)
 
 
+async def test_a_run_that_is_begun_while_its_schedule_is_deleted_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await made(world)
+    await world.client.post("/schedules/hourly/run")
+    (run,) = await runs(world, one)
+    async with world.database.read() as connection:
+        seen = await schedules.unbegun(connection, one["id"])
+    assert seen == [run.id]
+    await changed(world, run, state=RUNNING, attempt=1)
+
+    async def earlier(*_: Any) -> list[str]:
+        return seen
+
+    monkeypatch.setattr(schedules, "unbegun", earlier)
+    assert (await world.client.delete("/schedules/hourly")).status_code == 200
+    (left,) = await runs(world, one)
+    assert (left.state, left.cancel_reason) == (RUNNING, None)
+
+
 async def test_a_schedule_that_an_earlier_version_has_let_in_is_a_problem_and_no_riddle(world: World) -> None:
     await made(world)
     await world.client.post("/schedules/hourly/pause")
