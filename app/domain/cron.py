@@ -26,6 +26,7 @@ _DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
+_LARGEST_STEP: Final = 999
 _EVERY_HOUR: Final = ("*", "*/1", "0-23")
 _EXAMPLE: Final = "'30 9 * * MON-FRI' is half past nine from Monday to Friday"
 
@@ -44,13 +45,18 @@ class _Field:
     def check(self, text: str) -> None:
         """Raises `Invalid` that names the field and the part that cannot be read."""
         for part in text.split(","):
-            self._check_step(part)
+            self._check_step(part, _LARGEST_STEP)
             if not self._readable(part.upper()):
                 raise Invalid(f"cron has the {self.name} {part[:40]!r}, which cannot be read: write {self._allowed()}")
 
-    def _check_step(self, part: str) -> None:
+    def check_new(self, text: str) -> None:
+        """Raises `Invalid` for a step beyond the values that there are."""
+        for part in text.split(","):
+            self._check_step(part, self._values)
+
+    def _check_step(self, part: str, largest: int) -> None:
         _, slash, step = part.partition("/")
-        if slash and step.isascii() and step.isdigit() and not 0 < int(step[:9]) <= self._values:
+        if slash and step.isascii() and step.isdigit() and not 0 < int(step[:9]) <= largest:
             raise Invalid(
                 f"cron has the {self.name} {part[:40]!r}, whose step does not fit: write one from 1 to {self._values}"
             )
@@ -109,6 +115,11 @@ class Cron:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_plain", _checked(self.expression))
+
+    def check_new(self) -> None:
+        """Raises `Invalid` for what is read where it was written long ago, and is not to be written any more."""
+        for one, text in zip(_FIELDS, self._plain.split(), strict=True):
+            one.check_new(text)
 
     def after(self, moment: datetime) -> datetime | None:
         """The first due time later than `moment`, in UTC and to the minute; None if none comes within fifty years."""

@@ -334,8 +334,8 @@ def released(job: Job, now: datetime) -> Job:
 
 
 def faults(schedule: Schedule, times: Times, now: datetime) -> list[tuple[str, str]]:
-    """(field, what is wrong and what to do about it) for everything that does not fit together."""
-    found: list[tuple[str, str]] = []
+    """(field, what is wrong and what to do about it) for everything that is not to be written so, or not together."""
+    found = _of_cron(times)
     if schedule.starts_at is not None and schedule.ends_at is not None and schedule.ends_at < schedule.starts_at:
         found.append(("endsAt", "is before startsAt: it would never be due; put it later"))
     elif times.after(now) is None:
@@ -347,3 +347,12 @@ def faults(schedule: Schedule, times: Times, now: datetime) -> list[tuple[str, s
             ("misfire", "catch_up runs one after another what overlap cancel_previous would cancel: choose fire_once")
         )
     return found
+
+
+def _of_cron(times: Times) -> list[tuple[str, str]]:
+    try:
+        if isinstance(times.timing, Cron):
+            times.timing.check_new()
+    except Invalid as wrong:
+        return [("cron", str(wrong).removeprefix("cron "))]
+    return []

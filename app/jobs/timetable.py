@@ -28,7 +28,7 @@ from app.domain.schedules import (
 from app.errors import Conflict, Invalid, NotFound
 from app.jobs import runs
 from app.jobs.events import Stop
-from app.jobs.zones import zone
+from app.jobs.zones import new_zone, zone
 from app.persistence import audit, jobs, schedules
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
@@ -260,17 +260,17 @@ class Timetable:
 
 
 def _times(schedule: Schedule, now: datetime) -> Times:
-    """Its due times, if everything about it fits. Raises `BadSchedule`."""
-    _, times = _read(schedule)
+    """Its due times, if everything about it may be written so today. Raises `BadSchedule`."""
+    _, times = _read(schedule, new_zone)
     if found := faults(schedule, times, now):
         raise BadSchedule(found)
     return times
 
 
-def _read(schedule: Schedule) -> tuple[tzinfo, Times]:
-    """Its time zone and due times. Raises `BadSchedule`, also for one that an earlier version has let in."""
+def _read(schedule: Schedule, place_of: Callable[[str], tzinfo] = zone) -> tuple[tzinfo, Times]:
+    """Its time zone and due times, also of one that only an earlier version lets in. Raises `BadSchedule`."""
     try:
-        place = zone(schedule.zone)
+        place = place_of(schedule.zone)
     except Invalid as wrong:
         raise BadSchedule([("timeZone", str(wrong).removeprefix("timeZone "))]) from None
     try:

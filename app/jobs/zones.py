@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from app.errors import Invalid
 
-PSEUDO: Final = frozenset({"Factory", "localtime", "posixrules", "leapseconds"})
+_PSEUDO: Final = frozenset({"Factory", "localtime", "posixrules", "leapseconds"})
 """Files beside the zones: what they mean differs from one machine to the next, or is no time at all."""
-_VARIANTS: Final = ("posix/", "right/")
 
 
 @cache
@@ -20,13 +19,20 @@ def zone(name: str) -> ZoneInfo:
 
     What a process has once read it keeps: new rules come with its next start.
     """
-    known = _names()
-    if name in known:
-        return ZoneInfo(name)
-    near = get_close_matches(name[:100], known, n=1)
+    known = available_timezones()
+    if name not in known:
+        raise _unknown(name, known)
+    return ZoneInfo(name)
+
+
+def new_zone(name: str) -> ZoneInfo:
+    """`zone` for what is written now: no file beside the zones, as earlier versions have let in."""
+    if name in _PSEUDO:
+        raise _unknown(name, available_timezones())
+    return zone(name)
+
+
+def _unknown(name: str, known: set[str]) -> Invalid:
+    near = get_close_matches(name[:100], known - _PSEUDO, n=1)
     meant = f": did you mean {near[0]}?" if near else ""
-    raise Invalid(f"timeZone {name[:100]!r} is no name of the IANA time zone database, as Europe/Berlin or UTC{meant}")
-
-
-def _names() -> set[str]:
-    return {name for name in available_timezones() - PSEUDO if not name.startswith(_VARIANTS)}
+    return Invalid(f"timeZone {name[:100]!r} is no name of the IANA time zone database, as Europe/Berlin or UTC{meant}")

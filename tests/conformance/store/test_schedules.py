@@ -417,6 +417,14 @@ async def test_one_that_cannot_be_read_does_not_stop_the_others(
     assert (await cluster.now(bad)).trouble is None
 
 
+async def test_one_that_could_not_be_written_any_more_is_fired_as_before(cluster: Cluster) -> None:
+    old = schedule("old", cron="*/90 * * * *", interval_ms=None, zone="Factory")
+    await cluster.put(old)
+    assert await (await cluster.leader()).fire() == 1
+    assert len(await cluster.runs(old)) == 1
+    assert (await cluster.now(old)).trouble is None
+
+
 async def test_the_loop_fires_in_time_and_lets_go(cluster: Cluster) -> None:
     soon = cluster.database.now() + timedelta(seconds=0.6)
     one = schedule(due=soon, interval_ms=60_000)

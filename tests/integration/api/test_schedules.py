@@ -431,13 +431,13 @@ async def test_a_run_that_is_begun_while_its_schedule_is_deleted_goes_on(
     assert (left.state, left.cancel_reason) == (RUNNING, None)
 
 
-async def test_a_schedule_that_an_earlier_version_has_let_in_is_a_problem_and_no_riddle(world: World) -> None:
+async def test_a_stored_schedule_that_cannot_be_read_is_a_problem_and_no_riddle(world: World) -> None:
     await made(world)
     await world.client.post("/schedules/hourly/pause")
     async with world.database.begin() as tx:
         before = await schedules.lock(tx, "hourly")
         assert before is not None
-        await schedules.store(tx, before, replace(before, zone="localtime"))
+        await schedules.store(tx, before, replace(before, zone="Mars/Olympus"))
     span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
     for answer in (
         await world.client.post("/schedules/hourly/resume"),
@@ -447,6 +447,25 @@ async def test_a_schedule_that_an_earlier_version_has_let_in_is_a_problem_and_no
         assert problem(answer, 422, "invalid_body")["errors"][0]["pointer"] == "/timeZone"
     assert (await world.client.patch("/schedules/hourly", json={"timeZone": "UTC"})).status_code == 200
     assert (await world.client.post("/schedules/hourly/resume")).status_code == 200
+
+
+async def test_a_schedule_that_only_an_earlier_version_lets_in_goes_on_until_it_is_edited(world: World) -> None:
+    await made(world)
+    await world.client.post("/schedules/hourly/pause")
+    async with world.database.begin() as tx:
+        before = await schedules.lock(tx, "hourly")
+        assert before is not None
+        await schedules.store(tx, before, replace(before, zone="Factory", cron="*/90 * * * *", interval_ms=None))
+    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T03:00:00Z", "dryRun": True}
+    for answer in (
+        await world.client.post("/schedules/hourly/backfill", json=span),
+        await world.client.post("/schedules/hourly/resume"),
+        await world.client.get("/schedules/hourly/preview"),
+    ):
+        assert answer.status_code == 200, answer.text
+    for change, pointer in (({"timeZone": "UTC"}, "/cron"), ({"cron": "0 * * * *"}, "/timeZone")):
+        body = problem(await world.client.patch("/schedules/hourly", json=change), 422, "invalid_body")
+        assert [error["pointer"] for error in body["errors"]] == [pointer]
 
 
 async def test_what_people_do_is_written_down(world: World) -> None:
