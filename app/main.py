@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,13 +19,15 @@ from app.api.application import build
 from app.api.context import ApiContext
 from app.bootstrap.dev import development
 from app.bootstrap.node import Node, build_node
-from app.bootstrap.parts import Signals, first_of
+from app.bootstrap.parts import Signals, first_of, given_up, stage
 from app.bootstrap.ports import listening, nearby
 from app.config import Settings
 from app.lifecycle import Service, settle_memory
 
 log = logging.getLogger("orchestrix")
 
+RESIGN: Final = 5.0
+"""Seconds that the leader's duties and its last word have, before the rest of the node ends all the same."""
 STOP_HTTP = 5
 """Seconds that open requests have to end."""
 KEEP_ALIVE = 75
@@ -128,7 +130,8 @@ async def _run(
         try:
             await first_of(signals.stop, beginning)
         finally:
-            beginning.cancel()
+            node.health.draining = True
+            await given_up(beginning)
             await _stop(node, worker, server, serving)
 
 
@@ -144,14 +147,22 @@ async def _begin(node: Node, worker: Service | None, ready: Callable[[], None]) 
 async def _stop(node: Node, worker: Service | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
     """First what has work in hand, in the order in which it is handed on; then what answers; then what that needs."""
     node.health.draining = True
-    await node.resign()
+    await stage("giving up the lead", _resign(node))
     if worker is not None:
-        await worker.stop()
-    await node.retire()
+        await stage("stopping the worker", worker.stop())
+    await stage("leaving the cluster", node.retire())
     if server is not None and serving is not None:
         server.should_exit = True
-        await serving
-    await node.stop()
+        await stage("ending HTTP", serving)
+    await stage("stopping the node", node.stop())
+
+
+async def _resign(node: Node) -> None:
+    try:
+        async with asyncio.timeout(RESIGN):
+            await node.resign()
+    except TimeoutError:
+        log.warning("the lead could not be given up within %g s: it ends with what follows", RESIGN)
 
 
 def _server(node: Node) -> Server:

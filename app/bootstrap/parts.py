@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from app import clock
@@ -160,6 +161,20 @@ async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
             await waiting
     finally:
         waiting.cancel()
+
+
+async def given_up(beginning: asyncio.Task[None]) -> None:
+    """Waits until it has ended. Its error was told by `first_of`, or comes of the end."""
+    with contextlib.suppress(Exception):
+        await ended(beginning)
+
+
+async def stage(doing: str, work: Awaitable[None]) -> None:
+    """A part of the end of a process: an error in it is told, and does not keep what comes after it running."""
+    try:
+        await work
+    except Exception:
+        log.exception("%s failed", doing)
 
 
 def watched(health: Health, database: DatabaseWatch, broker: Broker) -> None:

@@ -6,7 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from app.bootstrap.parts import DatabaseWatch, Signals, first_of, load_catalog, open_broker, open_database, unique_name
+from app.bootstrap.parts import (
+    DatabaseWatch,
+    Signals,
+    first_of,
+    given_up,
+    load_catalog,
+    open_broker,
+    open_database,
+    stage,
+    unique_name,
+)
 from app.broker.topology import saga_topology
 from app.config import Settings
 from app.lifecycle import settle_memory
@@ -49,8 +59,8 @@ async def run_worker(
         try:
             await first_of(signals.stop, beginning)
         finally:
-            beginning.cancel()
-            await worker.stop()
-            await watch.stop()
-            await broker.stop()
-            await database.close()
+            await given_up(beginning)
+            await stage("stopping the worker", worker.stop())
+            await stage("ending the watch of the database", watch.stop())
+            await stage("leaving the broker", broker.stop())
+            await stage("leaving the database", database.close())
