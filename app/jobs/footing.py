@@ -36,6 +36,7 @@ class Footing:
         self._limit = limit
         self._answered_at = 0.0
         self._is_firm = True
+        self._has_let_go = False
         self._was_told = False
         self._asking: asyncio.Task[None] | None = None
         self._loop = Loop("footing of jobs", self._round)
@@ -57,7 +58,7 @@ class Footing:
             self._answered_at, self._was_told = clock.monotonic(), False
             if not self._is_firm:
                 await self._take_up()
-        elif self._is_firm and clock.monotonic() - self._answered_at >= self._limit:
+        elif not self._has_let_go and clock.monotonic() - self._answered_at >= self._limit:
             await self._let_go()
         await asyncio.sleep(self._limit / LOOKS)
 
@@ -79,12 +80,13 @@ class Footing:
             log.error("the question whether the database is there failed; that counts as no answer", exc_info=error)
 
     async def _let_go(self) -> None:
+        self._is_firm = False  # first: what fails half-way is taken up again too
         log.warning("no database for %.0f s: others may read the jobs of this node", self._limit)
         await self._taker.let_go()
         await self._holdings.leave(self._holdings.epochs)
-        self._is_firm = False
+        self._has_let_go = True
 
     async def _take_up(self) -> None:
         await self._taker.start()
-        self._is_firm = True
+        self._is_firm, self._has_let_go = True, False
         await self._reconcile.look()

@@ -30,9 +30,14 @@ class Reading:
 
     def __init__(self) -> None:
         self.epochs: dict[str, int] = {}
+        self.trouble: Exception | None = None
+        self.left = 0
 
     async def leave(self, job_ids: object) -> None:
         """There is nothing to leave."""
+        self.left += 1
+        if self.trouble is not None:
+            raise self.trouble
 
     async def look(self) -> None:
         """There is nothing to compare."""
@@ -59,7 +64,8 @@ class Rig:
     def __init__(self) -> None:
         self.server = MemoryServer(Random(1))
         self.broker = Slow(self.server)
-        holdings = cast(Holdings, Reading())
+        self.reading = Reading()
+        holdings = cast(Holdings, self.reading)
         self.taker = Taker(cast(Database, None), self.broker, holdings, NODE)
         self.trouble: BaseException | None = None
         self.footing = Footing(self.ping, self.taker, holdings, cast(Reconcile, Reading()), limit=LIMIT)
@@ -146,3 +152,23 @@ async def test_whatever_the_question_raises_is_no_answer(
     await rig.read(1, 1)
     told = [one.message for one in caplog.records if "counts as no answer" in one.message]
     assert len(told) == (1 if isinstance(trouble, OSError) else 0), told
+
+
+async def test_a_let_go_that_fails_half_way_is_taken_up_again(rig: Rig) -> None:
+    rig.reading.trouble = Unavailable("a channel hangs")
+    await rig.footing.start()
+    rig.trouble = Unavailable("it is away")
+    await eventually(lambda: rig.reading.left > 0, deadline=5)
+    await rig.read(0, 0)
+    rig.trouble = None
+    await rig.read(1, 1)
+
+
+async def test_a_let_go_that_fails_is_tried_again_while_there_is_no_database(rig: Rig) -> None:
+    rig.reading.trouble = Unavailable("a channel hangs")
+    await rig.footing.start()
+    rig.trouble = Unavailable("it is away")
+    await eventually(lambda: rig.reading.left > 1, deadline=5)
+    rig.reading.trouble = None
+    await eventually(lambda: rig.reading.left > 2, deadline=5)
+    await holds(lambda: rig.reading.left == 3, during=2 * LIMIT)
