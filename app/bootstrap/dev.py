@@ -63,7 +63,9 @@ class Hands:
             async with asyncio.timeout(HEARD_OUT):
                 await self._all_heard()
         except TimeoutError:
-            log.warning("not all that workers have said could be written: what is missing is done again")
+            log.warning(
+                "workers go on speaking, or not all that they have said could be written: what is missing is done again"
+            )
 
     async def _all_heard(self) -> None:
         while True:
