@@ -76,7 +76,9 @@ class Beats:
             await self._consumer.acknowledge(deliveries)
 
     async def _heed(self, beats: Sequence[Beat]) -> None:
-        present, left = [one for one in beats if not one.left], {cleaned(one.worker_id) for one in beats if one.left}
+        last = {cleaned(one.worker_id): one for one in beats}
+        present = [one for one in beats if not one.left]
+        left = {worker for worker, one in last.items() if one.left}
         office = self._office
         if office is not None and present:
             await _Hearing(office).hear(present)

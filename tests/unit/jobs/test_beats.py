@@ -1,0 +1,83 @@
+"""Is a worker listed that was heard of and has left within the same moment?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from app.broker.port import Broker, Delivery
+from app.domain.leases import Fence
+from app.jobs.beats import Beats
+from app.jobs.sweeps import Office
+from app.orchestration.relay import OutboxRelay
+from app.persistence import nodes, schema
+from app.persistence.engine import Database
+from app.persistence.nodes import WorkerBeat
+
+
+class Post:
+    """A broker, and its consumer, with one batch."""
+
+    def __init__(self, batch: list[Delivery]) -> None:
+        self.batch = batch
+        self.done = asyncio.Event()
+
+    async def consume(self, *args: object, **options: object) -> Post:
+        return self
+
+    async def receive(self, *args: object, **options: object) -> list[Delivery]:
+        if self.done.is_set():
+            await asyncio.Event().wait()
+        return self.batch
+
+    async def acknowledge(self, deliveries: object) -> None:
+        self.done.set()
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+@pytest.fixture
+async def database(sqlite_url: str) -> AsyncIterator[Database]:
+    await schema.upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    yield database
+    await database.close()
+
+
+async def heard(database: Database, words: list[str], *, leads: bool) -> list[str]:
+    """The workers that are listed once `w-1`, which was listed, has said this at once."""
+    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 0)]))
+    bodies = [json.dumps({"workerId": "w-1", "queues": [], "jobs": [], "state": word}).encode() for word in words]
+    post = Post([cast(Delivery, Said(body)) for body in bodies])
+    beats = Beats(database, cast(Broker, post), "node-1")
+    office = Office(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
+    beats.heed(office if leads else None)
+    await beats.start()
+    await asyncio.wait_for(post.done.wait(), 10)
+    await beats.stop()
+    async with database.read() as connection:
+        return [one.id for one in await nodes.listed_workers(connection, 10, 60.0)]
+
+
+class Said:
+    """A message with that body."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "other"])
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [(["LEFT", "ALIVE"], ["w-1"]), (["ALIVE", "LEFT"], []), (["LEFT", "ALIVE", "LEFT"], []), (["ALIVE"], ["w-1"])],
+    ids=" ".join,
+)
+async def test_the_last_word_of_a_worker_counts(
+    database: Database, words: list[str], listed: list[str], leads: bool
+) -> None:
+    assert await heard(database, words, leads=leads) == listed
