@@ -15,17 +15,17 @@ from typing import Final
 
 from app.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
 from sagas.engine.errors import OrchestrixError
-from sagas.engine.wanted import FLAG, SECONDS, TEXT, Kind, complaint, number, perhaps
+from sagas.engine.wanted import FLAG, SECONDS, Kind, complaint, number, perhaps
 
 __all__ = ["OWN_TROUBLE", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
 
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 """What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
 LONGEST_WAIT: Final = 30 * 86_400
-"""Seconds: the longest wait that a worker can ask for."""
+"""Seconds: the longest wait that a worker gets, whatever it asks for."""
 _WAIT: Final = Kind(
-    lambda value: isinstance(value, int | float) and number(value) and 0 <= value <= LONGEST_WAIT,
-    f"a number of seconds from 0 to {LONGEST_WAIT} (30 days)",
+    lambda value: isinstance(value, int | float) and number(value) and value >= 0,
+    "a number of seconds, 0 or more,",
     lambda value: SECONDS.example(value) if isinstance(value, str | timedelta) else "30",
 )
 
@@ -33,18 +33,18 @@ _WAIT: Final = Kind(
 class StepFailed(OrchestrixError):
     """The step failed, and why: `type` is one word for programs, `message` a sentence for people.
 
-    `retry_after` is the worker's wish in seconds, for the orchestrator alone decides about retries; at most 30 days.
-    Raises `Invalid` for what cannot be meant, which then counts as any error that a handler did not foresee.
+    Of what is no text its text is taken: a verdict is not lost by how it is explained. `retry_after` is the worker's
+    wish in seconds, for the orchestrator alone decides about retries; what is beyond counts as 30 days. Raises
+    `Invalid` for what cannot be meant, which then counts as any error that a handler did not foresee.
     """
 
     def __init__(self, type: str, message: str, *, retryable: bool = True, retry_after: float | None = None) -> None:
-        _demand(self, type=(type, TEXT), message=(message, TEXT), retryable=(retryable, FLAG))
-        _demand(self, retry_after=(retry_after, perhaps(_WAIT)))
-        super().__init__(message)
-        self.type = type
-        self.message = message
+        _demand(self, retryable=(retryable, FLAG), retry_after=(retry_after, perhaps(_WAIT)))
+        self.type = text_of(type)
+        self.message = text_of(message)
         self.retryable = retryable
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else min(retry_after, LONGEST_WAIT)
+        super().__init__(self.message)
 
 
 class Transient(StepFailed):
@@ -67,6 +67,14 @@ class Permanent(StepFailed):
 
     def __init__(self, type: str, message: str) -> None:
         super().__init__(type, message, retryable=False)
+
+
+def text_of(value: object) -> str:
+    """`value` for people: of a class its name, of an error what it says."""
+    try:
+        return value.__name__ if isinstance(value, type) else str(value)
+    except Exception:
+        return "its text cannot be read"
 
 
 def _demand(failure: StepFailed, **given: tuple[object, Kind]) -> None:

@@ -6,7 +6,7 @@ import math
 
 from sagas.engine.messages import MAX_ID, StepError
 
-from .errors import StepFailed
+from .errors import StepFailed, text_of
 
 
 def said(failure: StepFailed) -> StepError:
@@ -16,14 +16,7 @@ def said(failure: StepFailed) -> StepError:
 
 def unforeseen(error: BaseException) -> StepError:
     """The failure behind an error that the function did not foresee: another try may help."""
-    return StepError(type(error).__name__, _text(error), retryable=True)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "its text cannot be read"
+    return StepError(type(error).__name__, text_of(error), retryable=True)
 
 
 def _milliseconds(seconds: float | None) -> int | None:
