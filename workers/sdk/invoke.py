@@ -52,7 +52,7 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
         if (task := asyncio.current_task()) and task.cancelling():
             raise
         return _bug(job, error)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         if isinstance(error, TimeoutError) and limit is not None and limit.expired:
             return _timeout(job)
         return _bug(job, error)

@@ -153,6 +153,7 @@ async def test_a_verdict_is_not_lost_by_what_explains_it(type: Any, message: Any
     ("error", "type"),
     [
         (SystemExit(3), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
         (TimeoutError("its own"), "TimeoutError"),
         (asyncio.CancelledError(), "CancelledError"),
         (StopIteration(), "RuntimeError"),
@@ -318,7 +319,13 @@ def fail(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("error", "type"), [(Permanent("Taken", "no"), "Taken"), (SystemExit(1), "SystemExit"), (StopIteration(), "")]
+    ("error", "type"),
+    [
+        (Permanent("Taken", "no"), "Taken"),
+        (SystemExit(1), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (StopIteration(), ""),
+    ],
 )
 async def test_errors_come_out_of_the_thread(error: BaseException, type: str) -> None:
     assert type in (await error_of(plain(lambda _: fail(error))))["type"]

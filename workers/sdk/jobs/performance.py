@@ -66,7 +66,7 @@ class Performance:
         try:
             work = self._how(self._function.function, self._context)
             return Outcome(await crash.within("worker.jobs.in_work", work))
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             return Outcome(error=error)
 
     def _time_out(self) -> None:

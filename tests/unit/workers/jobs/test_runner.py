@@ -127,6 +127,7 @@ SECONDS = "a number of seconds, 0 or more, is wanted, as after=30"
         (lambda: Retry(after=-5), {"type": "Invalid", "message": f"Retry(after=-5): {SECONDS}", "retryable": True}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
+        (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "", "retryable": True}),
     ],
 )
 def test_an_error_is_told_with_what_may_help(house: House, error: Any, said: dict[str, Any]) -> None:
