@@ -322,8 +322,12 @@ def _no_consumer(facts: Facts) -> Found | None:
     return ("no_consumer", f"{_silence(facts)}.", _worker(facts)) if facts.unheard else None
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def _silence(facts: Facts) -> str:
-    told = [f"{name} has {count} message{'' if count == 1 else 's'}" for name, count in facts.unheard.items()]
+    told = [f"{name} has {_many(count, 'message')}" for name, count in facts.unheard.items()]
     return " and ".join(f"{one} and no consumer" for one in told)
 
 
@@ -334,8 +338,8 @@ def _worker(facts: Facts) -> str:
 def _backlog(facts: Facts) -> Found | None:
     if not facts.queue or not facts.queue[0] or facts.here is None:
         return None
-    count, workers = facts.queue
-    sentence = f"{facts.here.order.command} has {count} messages for {workers} consumers (try {facts.tries})."
+    there = f"{_many(facts.queue[0], 'message')} for {_many(facts.queue[1], 'consumer')}"
+    sentence = f"{facts.here.order.command} has {there} (try {facts.tries})."
     return "backlog", sentence, "Wait, or start more workers."
 
 

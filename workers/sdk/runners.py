@@ -78,7 +78,7 @@ class Runners:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
         except TimeoutError:
-            LOGGER.warning("%d commands did not end in time and go to other workers", len(self._busy))
+            LOGGER.warning("did not end in time, and will be done again: %d of the commands", len(self._busy))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
