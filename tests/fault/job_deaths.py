@@ -168,8 +168,8 @@ async def keeper_dies(rig: JobRig, at: At) -> None:
 
 
 async def _ordered(rig: JobRig) -> bool:
-    ((owed,),) = await rig.sql("SELECT count(*) FROM outbox")
     ((sent,),) = await rig.sql("SELECT count(*) FROM jobs WHERE state = 'DISPATCHED'")
+    ((owed,),) = await rig.sql("SELECT count(*) FROM outbox")  # asked second: what is owed came with the state
     return bool(sent and not owed)
 
 
