@@ -80,6 +80,8 @@ class PostgreSql:
             "default_transaction_isolation": "read committed",
             "idle_in_transaction_session_timeout": "5000",
             "lock_timeout": "2000",
+            # No statement here gains by it, and asyncpg would switch it off and on again around each of its questions.
+            "jit": "off",
         }
         return {
             "connect_args": {"timeout": 5, "command_timeout": limit, "server_settings": settings},
@@ -189,7 +191,7 @@ def _still_open(connection: Any, record: ConnectionPoolEntry, _proxy: object) ->
         raise InvalidatePoolError("the server has closed the connection")
     if clock.monotonic() - record.info.get(_LAST_USE, math.inf) > FRESH:
         try:
-            connection.run_async(lambda driver: driver.execute(""))
+            connection.run_async(lambda driver: driver.execute("SELECT 1"))  # at an empty one asyncpg itself fails
         except Exception as error:
             raise InvalidatePoolError("the server does not answer on the connection") from error
 

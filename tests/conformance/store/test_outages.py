@@ -91,6 +91,17 @@ async def test_idle_sessions_that_ended_are_replaced_without_an_error(
     await served.ping()
 
 
+async def test_idle_sessions_that_are_well_are_kept(served: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql, "FRESH", 0.0)
+    sessions = []
+    for _ in range(3):
+        async with served.begin() as tx:
+            sessions.append(await served.dialect.session(tx))
+        async with served.read():
+            pass
+    assert len(set(sessions)) == 1, "a new session costs a dozen round trips, and forgets what was prepared"
+
+
 async def test_a_reader_that_lost_its_session_hears_so_each_time(served: Database) -> None:
     async with served.read() as connection:
         await end_session_of(connection)
