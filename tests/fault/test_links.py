@@ -47,13 +47,13 @@ async def _go_on(world: World, names: list[str]) -> None:
 
 async def test_slow_links_with_jitter(world: World, scale: Callable[[int, int], int]) -> None:
     # The usual claim: within one of 2 s no message gets there and its confirm back over the slowest of these links.
-    await world.up(env={**NO_GIT, "ORCHESTRIX_ORCHESTRATOR__CLAIM": "15"})
+    # Over links of 0.2 s a worker needs some two seconds for a command, and does ten at a time.
+    await world.up(workers=scale(1, 2), env={**NO_GIT, "ORCHESTRIX_ORCHESTRATOR__CLAIM": "15"})
     for member in world.members:
         member.database.slow(0.01 * scale(3, 20), 0.01 * scale(2, 15))
         member.broker.slow(0.01 * scale(3, 20), 0.01 * scale(2, 15))
-    # Over links of 0.2 s a command takes a worker some 3 s, and ten at a time is what it does.
-    async with world.stream("slow", rate=scale(5, 1)) as stream, HealthWatch(world.urls[0]) as health:
-        await stream.more(scale(15, 100))
+    async with world.stream("slow", rate=5) as stream, HealthWatch(world.urls[0]) as health:
+        await stream.more(scale(15, 200))
         assert health.ready, health.reasons
     assert not stream.refused
     assert not stream.unknown
