@@ -33,8 +33,9 @@ from app.testing.inline_sqlite import SqliteClient, SqliteFile
 from app.testing.memory_client import MemoryBroker
 from app.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
 from tests.simulation.ears import heard
+from tests.simulation.realm import Member, Realm, Witness
 from tests.simulation.replay import replay
-from tests.simulation.unrest import KINDS, Member, Nemesis, Outcome, Realm, Witness, days
+from tests.simulation.unrest import KINDS, Nemesis, Outcome, days
 
 SETTINGS = ClusterSettings()
 DURATION = 40.0

@@ -22,10 +22,11 @@ from app.lifecycle import Loop
 from app.testing.memory_client import MemoryBroker
 from app.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
 from tests.simulation.ears import heard
+from tests.simulation.realm import Member, Realm, Witness
 from tests.simulation.replay import replay
 from tests.simulation.row import Row, RowSeat
 from tests.simulation.unrest import KINDS as COMMON
-from tests.simulation.unrest import Deed, Fault, Member, Nemesis, Outcome, Realm, Witness, days
+from tests.simulation.unrest import Deed, Fault, Nemesis, Outcome, days
 
 LEASE, RENEW = 6.0, 2.0
 DURATION = 25.0

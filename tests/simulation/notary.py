@@ -10,7 +10,7 @@ from typing import Any
 from app.broker.port import Delivery, Outgoing
 from app.domain.jobs import FINAL
 from app.testing.inline_sqlite import SqliteFile
-from tests.simulation.unrest import Witness
+from tests.simulation.realm import Witness
 
 
 class Notary(Witness):

@@ -24,7 +24,7 @@ from app import clock
 from app.bootstrap.coordinator import Cluster, make_coordinator
 from app.bootstrap.jobs import Jobs
 from app.broker.port import Topology
-from app.broker.topology import STOPS, queues_of_work, saga_topology
+from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
 from app.config import Settings
 from app.domain.jobs import FINAL
@@ -42,14 +42,12 @@ from app.testing.virtual_time import Killed, Process, VirtualLoop, VirtualSource
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from tests.simulation.ears import heard
+from tests.simulation.hands import QUEUE, WorkerMember
 from tests.simulation.notary import Notary
+from tests.simulation.realm import Member, Realm
 from tests.simulation.replay import replay
-from tests.simulation.unrest import KINDS, Deed, Fault, Member, Nemesis, Outcome, Realm, end, until
-from workers import JobContext, Transient
-from workers.sdk.jobs.functions import JobFunction, JobTable
-from workers.sdk.jobs.runner import JobRunner
+from tests.simulation.unrest import KINDS, Deed, Fault, Nemesis, Outcome, end, until
 
-QUEUE = "reports"
 DURATION = 12.0
 LONGEST = 8.0
 PATIENCE = 400.0
@@ -124,49 +122,6 @@ class NodeMember(Member):
         self.process.on_death.append(made.sever)
         self.brokers.append(made)
         return made
-
-
-class WorkerMember(Member):
-    """A worker of jobs."""
-
-    realm: Owners
-    fence = None
-
-    async def live(self, process: Process) -> None:
-        broker = MemoryBroker(self.realm.server, topology=queues_of_work(Topology()) + STOPS)
-        process.on_death.append(broker.sever)
-        self.brokers.append(broker)
-        work = Work(self.realm.dice(f"work of {process.name}"))
-        table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
-        runner = JobRunner(broker, table, [], worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
-        await broker.start()
-        await runner.start()
-        await self.stopping.wait()
-        await runner.stop()
-        await broker.stop()
-
-
-class Work:
-    """What the workers do: talks, and does not always come to a good end."""
-
-    def __init__(self, dice: Random) -> None:
-        self._dice = dice
-
-    async def report(self, context: JobContext) -> dict[str, Any]:
-        """Logs so many lines, and tells how many."""
-        dice, fate = self._dice, self._dice.random()
-        count = dice.randrange(0, 25)
-        for number in range(count):
-            await context.log(f"line {number}")
-            if dice.random() < 0.3:
-                await context.progress({"line": number})
-            await elapse(dice.uniform(0.0, 0.6))
-            context.raise_if_cancelled()
-        if fate > 0.9:
-            raise Transient("Busy", "no paper")
-        if fate > 0.85:
-            await elapse(20.0)
-        return {"lines": count}
 
 
 class Owners(Realm):

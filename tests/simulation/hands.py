@@ -1,0 +1,59 @@
+"""Who does the jobs of a simulation, and does not always come to a good end?"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from app.broker.port import Topology
+from app.broker.topology import STOPS, queues_of_work
+from app.testing.memory_client import MemoryBroker
+from app.testing.virtual_time import Process, elapse
+from tests.simulation.realm import Member
+from workers import JobContext, Transient
+from workers.sdk.jobs.functions import JobFunction, JobTable
+from workers.sdk.jobs.runner import JobRunner
+
+QUEUE: Final = "reports"
+
+
+class WorkerMember(Member):
+    """A worker of jobs."""
+
+    fence = None
+
+    async def live(self, process: Process) -> None:
+        broker = MemoryBroker(self.realm.server, topology=queues_of_work(Topology()) + STOPS)
+        process.on_death.append(broker.sever)
+        self.brokers.append(broker)
+        work = Work(self.realm.dice(f"work of {process.name}"))
+        table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
+        runner = JobRunner(broker, table, [], worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
+        await broker.start()
+        await runner.start()
+        await self.stopping.wait()
+        await runner.stop()
+        await broker.stop()
+
+
+class Work:
+    """What the workers do: talks, and does not always come to a good end."""
+
+    def __init__(self, dice: Random) -> None:
+        self._dice = dice
+
+    async def report(self, context: JobContext) -> dict[str, Any]:
+        """Logs so many lines, and tells how many."""
+        dice, fate = self._dice, self._dice.random()
+        count = dice.randrange(0, 25)
+        for number in range(count):
+            await context.log(f"line {number}")
+            if dice.random() < 0.3:
+                await context.progress({"line": number})
+            await elapse(dice.uniform(0.0, 0.6))
+            context.raise_if_cancelled()
+        if fate > 0.9:
+            raise Transient("Busy", "no paper")
+        if fate > 0.85:
+            await elapse(20.0)
+        return {"lines": count}
