@@ -14,7 +14,7 @@ async def reindex(context: JobContext) -> dict[str, int]:
 """
 
 from workers.sdk.context import Context
-from workers.sdk.errors import Permanent, Retry, StepFailed, Transient, Unavailable
+from workers.sdk.errors import BadCall, Permanent, Retry, StepFailed, Transient, Unavailable
 from workers.sdk.handlers import HandlerTable, handles
 from workers.sdk.jobs.context import JobContext
 from workers.sdk.jobs.functions import JobTable, job
@@ -22,6 +22,7 @@ from workers.sdk.jobs.halt import JobCancelled
 from workers.sdk.worker import Worker
 
 __all__ = [
+    "BadCall",
     "Context",
     "HandlerTable",
     "JobCancelled",

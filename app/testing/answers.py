@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from app.errors import Invalid
 from app.testing.spans import Span, seconds_of
 from app.testing.virtual_time import current_process
-from app.testing.wanted import OBJECT, WHOLE, demand, perhaps
+from app.testing.wanted import COUNT, OBJECT, demand, perhaps, plain
 from workers.sdk.errors import StepFailed
 from workers.sdk.handlers import Output
 
@@ -56,6 +56,7 @@ class When:
     def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
         """The step succeeds with `output`, and does nothing."""
         demand("succeeds", output=(output, perhaps(OBJECT)))
+        plain("succeeds", output=output)
 
         async def play(_own: Own) -> Output:
             return output
@@ -78,9 +79,9 @@ class When:
 
     def times(self, tries: int) -> When:
         """The last answer is that to so many tries, not to all that follow. Raises `Invalid`."""
-        demand("times", tries=(tries, WHOLE))
-        if not self.answers or tries < 1:
-            raise Invalid("times(n) limits an answer to n tries, at least 1: say the answer first")
+        demand("times", tries=(tries, COUNT))
+        if not self.answers:
+            raise Invalid("times(n) limits an answer to n tries: say the answer first")
         self.answers[-1] = replace(self.answers[-1], times=tries)
         return self
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from app.broker.port import Delivery, Outgoing
 from app.broker.topology import COMMANDS, DEAD, EVENTS
+from sagas.engine.wanted import brief
 
 WIDE: Final = 110
 MOST: Final = 150
@@ -94,8 +95,11 @@ class Chronicle(logging.Handler):
 
 
 def told(fields: Any) -> str:
-    """JSON, not too much of it."""
-    text = json.dumps(fields, ensure_ascii=False) if fields else ""
+    """JSON, not too much of it; what is none is told all the same, for it is the worker that refuses it."""
+    try:
+        text = json.dumps(fields, ensure_ascii=False) if fields else ""
+    except Exception:
+        text = brief(fields)
     return text if len(text) <= WIDE else f"{text[:WIDE]}…"
 
 

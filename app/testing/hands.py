@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from app import clock
 from app.domain import jobs as rules
-from app.domain.jobs import FAILED, OVERDUE, PENDING, SUCCEEDED, Attempt, Job, Moved, Status
+from app.domain.jobs import OVERDUE, PENDING, Attempt, Job, Moved, Status
 from app.jobs import ends
 from app.lifecycle import Loop, Wake
 from app.persistence import jobs
@@ -17,8 +17,8 @@ from app.persistence.engine import Database, Transaction
 from app.persistence.jobs import Filter
 from sagas.engine.messages import Command
 from workers.sdk.context import Context
-from workers.sdk.errors import StepFailed
 from workers.sdk.handlers import Output
+from workers.sdk.jobs.endings import raised, returned
 
 MOST: Final = 1000
 Do = Callable[[Context, Command], Awaitable[Output]]
@@ -107,12 +107,12 @@ class Hands:
 def _said(doing: asyncio.Future[Output]) -> Said:
     """What a worker would say of this: an end for good, whatever it was."""
     try:
-        output = doing.result()
-    except StepFailed as failed:
-        return Said(FAILED, error={"type": failed.type, "message": failed.message, "retryable": False})
-    except Exception as error:
-        return Said(FAILED, error={"type": type(error).__name__, "message": str(error), "retryable": False})
-    return Said(SUCCEEDED, dict(output) if output is not None else None)
+        ending = returned(doing.result())
+    except Exception as unforeseen:
+        ending = raised(unforeseen)
+    failed = ending.error
+    error = None if failed is None else {"type": failed.type, "message": failed.message, "retryable": False}
+    return Said(ending.status, ending.result, error)
 
 
 def _of(moved: Moved) -> Sequence[Attempt]:

@@ -26,7 +26,9 @@ from app.testing.spans import Between, Span, seconds_of
 from app.testing.stage import StoryError
 from app.testing.turns import Turns
 from app.testing.virtual_time import VirtualLoop, VirtualSource
-from app.testing.wanted import OBJECT, PERCENT, TEXT, WHOLE, demand, perhaps
+from app.testing.wanted import COUNT, NAME, OBJECT, PERCENT, REASON, TEXT, WHOLE, demand, perhaps, plain
+from sagas.engine.messages import dump, load
+from sagas.engine.wanted import brief
 from workers.sdk.jobs.context import JobContext
 from workers.sdk.jobs.dispatch import Dispatch
 from workers.sdk.jobs.endings import Ending
@@ -132,17 +134,18 @@ def given_job(
     """
     known = [one for one in registered_jobs if one.function is job]
     if not known:
-        name = getattr(job, "__qualname__", repr(job))
+        name = getattr(job, "__qualname__", brief(job))
         raise ConfigError(f'{name} does no job: write @job("…") above it')
     demand(
-        "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, WHOLE), key=(key, TEXT), seed=(seed, WHOLE)
+        "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, COUNT), key=(key, NAME), seed=(seed, WHOLE)
     )
+    plain("given_job", payload=payload)
     milliseconds = None if timeout is None else max(1, round(seconds_of(timeout) * 1000))
     order = Dispatch(
         job_id=key,
         history_id=f"{key}-{attempt}",
         handler=known[0].name,
-        payload=dict(payload or {}),
+        payload=load(dump(dict(payload or {}))),
         attempt=attempt,
         timeout_ms=milliseconds,
         correlation_id=f"story-{key}",
@@ -173,7 +176,7 @@ class JobStory:
     ) -> JobStory:
         """Somebody cancels the job: `at` a time after its begin, `after` it has logged a line that contains this text,
         or when its progress has come to `percent`. Raises `ConfigError` unless one of them is said."""
-        demand("cancel", reason=(reason, TEXT))
+        demand("cancel", reason=(reason, REASON))
         return self._stop(lambda halt: halt.set(Cause.CANCELLED, reason), at, after, percent)
 
     def worker_stops(

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from app.errors import Invalid
-from sagas.engine.wanted import brief, number
+from sagas.engine.wanted import TEN_YEARS, brief, number
 
 Span: TypeAlias = str | float | timedelta
 """Seconds, a text such as `500ms`, `30s`, `5m`, `2h` or `1d`, or a `timedelta`."""
@@ -25,8 +25,10 @@ def is_span(value: object) -> bool:
 def seconds_of(span: Span) -> float:
     """The seconds of `span`. Raises `Invalid`."""
     seconds = _seconds(span)
-    if seconds is None or seconds < 0:
-        raise Invalid(f"{brief(span)} is no length of time: write 500ms, 30s, 5m, 2h or 1d, or seconds")
+    if seconds is None or not 0 <= seconds <= TEN_YEARS:
+        raise Invalid(
+            f"{brief(span)} is no length of time: write 500ms, 30s, 5m, 2h or 1d, or seconds, from 0 to ten years"
+        )
     return seconds
 
 
@@ -55,4 +57,7 @@ class Between:
 
 def between(low: Span, high: Span) -> Between:
     """What `expect(elapsed=...)` takes. Raises `Invalid`."""
-    return Between(seconds_of(low), seconds_of(high))
+    found = Between(seconds_of(low), seconds_of(high))
+    if found.low > found.high:
+        raise Invalid(f"between({brief(low)}, {brief(high)}): no time is so: write the shorter one first")
+    return found

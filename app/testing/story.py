@@ -23,7 +23,7 @@ from app.testing.places import AFTER, BEFORE, Crash, Place, place_of
 from app.testing.repertoire import Part, repertoire
 from app.testing.spans import Span, is_span, seconds_of
 from app.testing.stage import Plot, Stage, StoryError
-from app.testing.wanted import OBJECT, SAGA, TEXT, WHOLE, demand, perhaps
+from app.testing.wanted import COUNT, NAME, OBJECT, REASON, SAGA, TEXT, WHOLE, demand, perhaps, plain
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.defaults import begun
@@ -51,7 +51,8 @@ def given(
     chance decides, such as the jitter of retries: the same seed, the same story. Raises `ConfigError` for handlers that
     do not fit the saga, and `BadData` for data that it refuses.
     """
-    demand("given", saga=(saga, SAGA), data=(data, perhaps(OBJECT)), key=(key, TEXT), seed=(seed, WHOLE))
+    demand("given", saga=(saga, SAGA), data=(data, perhaps(OBJECT)), key=(key, NAME), seed=(seed, WHOLE))
+    plain("given", data=data)
     return Story(Plot(saga, repertoire(handlers, saga), begun(saga, data or {}), key, seed, {}))
 
 
@@ -94,7 +95,7 @@ class Story:
         after a state: the node, around the commit that leads there. After `cmd.pay sent`: the node, before it knows.
         """
         names = {"before": before, "during": during, "after": after}
-        demand("crash", **{name: (value, perhaps(TEXT)) for name, value in names.items()}, nth=(nth, WHOLE))
+        demand("crash", **{name: (value, perhaps(TEXT)) for name, value in names.items()}, nth=(nth, COUNT))
         place = place_of(self._plot.saga, before, during, after, nth)
         self._crashes.append(Crash(place, seconds_of(back_after)))
         return self
@@ -134,11 +135,13 @@ class Story:
     def skip(self, output: Mapping[str, Any] | None = None, reason: str = WHY) -> Story:
         """Takes the step for done, with `output`, or a failed undo."""
         demand("skip", output=(output, perhaps(OBJECT)))
+        plain("skip", output=output)
         return self._ask(Ask(Verb.SKIP, PERSON, reason, output=output))
 
     def edit(self, patch: Mapping[str, Any], reason: str = WHY) -> Story:
         """Changes the data by a merge patch."""
         demand("edit", patch=(patch, OBJECT))
+        plain("edit", patch=patch)
         return self._ask(Ask(Verb.EDIT, PERSON, reason, patch=patch))
 
     # What became of it.
@@ -191,7 +194,7 @@ class Story:
         return self._stage
 
     def _ask(self, ask: Ask) -> Story:
-        demand(ask.verb.value, reason=(ask.reason, TEXT))
+        demand(ask.verb.value, reason=(ask.reason, REASON))
         self._do(lambda stage: stage.play(stage.ask(ask)))
         return self
 

@@ -7,13 +7,54 @@ from typing import Any, Final
 
 from app.errors import ConfigError
 from sagas.engine.definition import Saga
-from sagas.engine.wanted import FLAG, TEXT, WHOLE, Kind, complaint, number, of, perhaps
+from sagas.engine.flaws import flaw
+from sagas.engine.names import normal
+from sagas.engine.wanted import FLAG, REASON, TEXT, WHOLE, Kind, complaint, number, of, perhaps
 
-__all__ = ["FLAG", "OBJECT", "PERCENT", "SAGA", "TEXT", "WHOLE", "demand", "perhaps"]
+__all__ = [
+    "COUNT",
+    "FLAG",
+    "NAME",
+    "OBJECT",
+    "PERCENT",
+    "REASON",
+    "SAGA",
+    "TEXT",
+    "WHOLE",
+    "demand",
+    "perhaps",
+    "plain",
+]
 
 OBJECT: Final = of("a mapping", '{"film": "Metropolis"}', Mapping)
 SAGA: Final = of("a Saga", "ORDER after ORDER = Saga(…)", Saga)
 PERCENT: Final = Kind(lambda value: number(value) and 0 <= float(str(value)) <= 100, "a percentage", lambda _: "50")
+
+COUNT: Final = Kind(
+    lambda value: isinstance(value, int) and WHOLE.fits(value) and 1 <= value < 2**31,
+    "a whole number from 1 on",
+    lambda _: "1",
+)
+NAME: Final = Kind(
+    lambda value: isinstance(value, str) and _is_name(value),
+    "a text of 1 to 200 characters without white space around it",
+    lambda _: '"story"',
+)
+
+
+def _is_name(text: str) -> bool:
+    """Whether a person could start a saga, or submit a job, by it."""
+    try:
+        return normal(text) == text
+    except ValueError:
+        return False
+
+
+def plain(call: str, **given: Mapping[str, Any] | None) -> None:
+    """Raises `ConfigError` for the first of these parameters of `call` that could not come over the wire."""
+    for name, value in given.items():
+        if value is not None and (wrong := flaw(value)) is not None:
+            raise ConfigError(f"{call}({name}=…) is no JSON: {wrong}")
 
 
 def demand(call: str, **given: tuple[Any, Kind]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from .calls import made_as
 from .errors import OrchestrixError
 from .steps import (
     AGAIN,
@@ -111,6 +112,7 @@ _MODEL: Final = Kind(
 )
 
 
+@made_as('Saga("order", steps=(Step(…), Step(…)))')
 @dataclass(frozen=True)
 class Saga:
     """A saga as data. Checked when it is made: raises `DefinitionError` that says what to change.
@@ -184,11 +186,17 @@ class Saga:
         return self._positions.get(state, len(self.path))
 
     def check(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """`data` as a plain dict if the saga's model accepts it; raises `BadData` otherwise."""
+        """`data` as a plain dict if the saga's model accepts it; raises `BadData` otherwise.
+
+        An error that a validator of the model has not foreseen is a refusal too, with that error as its cause.
+        """
         try:
             self.data.model_validate(data)
         except ValidationError as refused:
             raise BadData([dict(error) for error in refused.errors(include_url=False, include_context=False)]) from None
+        except Exception as broken:
+            said = f"the model {self.data.__name__} cannot check it, for its own code fails: {type(broken).__name__}"
+            raise BadData([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
         return dict(data)
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from .calls import made_as
 from .errors import DefinitionError
 from .names import normal
-from .wanted import SPAN, TEXT, TEXTS, WHOLE, Kind, brief, demand, listed, of, perhaps
+from .wanted import REASON, SPAN, TEN_YEARS, TEXT, TEXTS, WHOLE, Kind, brief, demand, listed, of, perhaps, span_of
 
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
@@ -31,20 +32,30 @@ _STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
 _COMMAND = re.compile(r"cmd\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 _EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
+_NAME = "a letter, then letters, digits, ., - and _, at most 100 in all"
 _DEAD = ".dead"
 _QUEUE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
-_MOST_RETRIES = 1000
+_MOST_TRIES = 1000
+"""The id of each try of a step is kept on its saga's row while the step is out."""
 SHORTEST = timedelta(milliseconds=1)
-LONGEST = timedelta(days=3650)
+LONGEST = timedelta(seconds=TEN_YEARS)
 _MINUTE = timedelta(seconds=60)
 
 
+def require(holds: bool, otherwise: str) -> None:
+    """Raises `DefinitionError` with the sentence `otherwise` unless it holds."""
+    if not holds:
+        raise DefinitionError(otherwise)
+
+
+@made_as("RetryPolicy(attempts=3, base=timedelta(seconds=2))")
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often a step is tried before its failure counts.
 
-    `attempts` includes the first one. The wait before attempt n is drawn from [0, min(cap, base * 2 ** (n - 2))], which
-    is called full jitter. An error whose type is among `never` is not tried again, whatever the worker says.
+    `attempts` includes the first one, and is at most 1,000. The wait before attempt n is drawn from
+    [0, min(cap, base * 2 ** (n - 2))], which is called full jitter. An error whose type is among `never` is not tried
+    again, whatever the worker says.
     """
 
     attempts: int = 5
@@ -55,6 +66,11 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "never", listed(self.never))
         demand(self, attempts=WHOLE, base=SPAN, cap=SPAN, never=TEXTS)
+        tried = f"RetryPolicy(attempts={brief(self.attempts)}): attempts counts the first one too"
+        require(1 <= self.attempts <= _MOST_TRIES, f"{tried}, so it is from 1 to {_MOST_TRIES}")
+        base, cap = (span_of(f"{one.total_seconds():g}") for one in (self.base, self.cap))
+        ordered = f"RetryPolicy(base={base}, cap={cap}): base and cap must be in this order, from nothing to ten years"
+        require(timedelta(0) <= self.base <= self.cap <= LONGEST, ordered)
 
     def wait(self, tries: int, chance: float) -> timedelta:
         """The wait after that many tries in this run; `chance` is drawn from [0, 1)."""
@@ -65,6 +81,7 @@ class RetryPolicy:
 _POLICY = RetryPolicy()
 
 
+@made_as('Job("build-image")')
 @dataclass(frozen=True, slots=True)
 class Job:
     """Long work that a step stands for: the function `name` (`@job("name")`) of the workers of `queue`.
@@ -96,6 +113,7 @@ _JOB: Final = Kind(
 )
 
 
+@made_as('Compensation("cmd.…", "evt.…")')
 @dataclass(frozen=True, slots=True)
 class Compensation:
     """What undoes a finished step: a command, or a job, and the event that says that it is undone."""
@@ -115,6 +133,7 @@ class Compensation:
         return milliseconds(self.timeout)
 
 
+@made_as('NothingToUndo("a letter stays a letter")')
 @dataclass(frozen=True, slots=True)
 class NothingToUndo:
     """Says on purpose that a step leaves nothing behind; `why` is for the reader."""
@@ -122,7 +141,7 @@ class NothingToUndo:
     why: str
 
     def __post_init__(self) -> None:
-        demand(self, why=TEXT)
+        demand(self, why=REASON)
 
 
 _UNDO: Final = Kind(
@@ -132,6 +151,7 @@ _UNDO: Final = Kind(
 )
 
 
+@made_as('Step("pay", "PAYING", "cmd.pay", "evt.paid", then="COMPLETED", undo=Compensation("cmd.…", "evt.…"))')
 @dataclass(frozen=True, slots=True)
 class Step:
     """One command, or one job, and the event that ends it. The saga is in `state` while it is out, then in `then`.
@@ -196,9 +216,6 @@ def _check_order(at: str, order: Step | Compensation) -> None:
     require(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
     _check_messages(at, order.command, order.event)
     require(SHORTEST <= order.timeout <= LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
-    require(order.retry.attempts >= 1, f"{at}: attempts counts the first one too, so it is at least 1")
-    waits = timedelta(0) <= order.retry.base <= order.retry.cap <= LONGEST
-    require(waits, f"{at}: a retry's base and cap must be in this order, from nothing to ten years")
 
 
 def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
@@ -215,17 +232,22 @@ def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
     require(bool(_QUEUE.fullmatch(job.queue)), f"{at}: a job's queue is letters, digits, ., - and _, at most 100")
     in_range = job.timeout is None or SHORTEST <= job.timeout <= LONGEST
     require(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
-    require(0 <= job.retries <= _MOST_RETRIES, f"{at}: the job's retries must be from 0 to {_MOST_RETRIES}")
+    require(0 <= job.retries <= _MOST_TRIES, f"{at}: the job's retries must be from 0 to {_MOST_TRIES}")
 
 
 def _check_messages(at: str, command: str, event: str) -> None:
-    require(bool(_COMMAND.fullmatch(command)), f"{at}: command {command!r} must be cmd. and a name")
-    require(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
+    check_command(at, command)
     _check_event(at, event)
 
 
+def check_command(at: str, command: str) -> None:
+    """Raises `DefinitionError` for what can be no command's name; `at` is where it stands."""
+    require(bool(_COMMAND.fullmatch(command)), f"{at}: command {brief(command)} must be cmd. and a name: {_NAME}")
+    require(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
+
+
 def _check_event(at: str, event: str) -> None:
-    require(bool(_EVENT.fullmatch(event)), f"{at}: event {event!r} must be evt. and a name")
+    require(bool(_EVENT.fullmatch(event)), f"{at}: event {brief(event)} must be evt. and a name: {_NAME}")
     require(not event.endswith(_DEAD), f"{at}: {event} would share its queue with dead letters: end it otherwise")
     require(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
 
@@ -234,9 +256,3 @@ def check_state(at: str, state: str, *, end: bool = False) -> None:
     """Raises `DefinitionError` for what can be no state; only an `end` can be COMPLETED."""
     require(bool(_STATE.fullmatch(state)), f"{at}: state {state!r} must be [A-Z][A-Z0-9_]*, at most 40 characters")
     require(state not in RESERVED or (end and state == COMPLETED), f"{at}: state {state} is reserved")
-
-
-def require(holds: bool, otherwise: str) -> None:
-    """Raises `DefinitionError` with the sentence `otherwise` unless it holds."""
-    if not holds:
-        raise DefinitionError(otherwise)

@@ -13,6 +13,8 @@ from .errors import DefinitionError
 _SHOWN: Final = 60
 """Characters of a wrong value that are shown."""
 _PLAIN: Final = {"async_generator": "async generator", "NoneType": "None"}
+TEN_YEARS: Final = 3650 * 86_400
+"""Seconds: the longest time that anything can be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ def number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -inf < value < inf
 
 
+def _seconds(value: object) -> bool:
+    return isinstance(value, int | float) and number(value) and 0 <= value <= TEN_YEARS
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -127,5 +133,10 @@ TEXTS: Final = Kind(
 FLAG: Final = of("True or False", "True", bool)
 WHOLE: Final = Kind(_whole, "a whole number", _whole_meant)
 SPAN: Final = Kind(lambda value: isinstance(value, timedelta), "a length of time", lambda v: span_of(_meant(v) or "30"))
-SECONDS: Final = Kind(number, "a number of seconds", lambda value: _meant(value) or "30")
+SECONDS: Final = Kind(_seconds, "a number of seconds from 0 to ten years", lambda value: _meant(value) or "30")
+REASON: Final = Kind(
+    lambda value: isinstance(value, str) and bool(value.strip()),
+    "a reason in words",
+    lambda _value: '"a letter is gone"',
+)
 WORDS: Final = Kind(_words, "a mapping of texts to texts", lambda _value: '{"BOOKED": "TELLING"}')

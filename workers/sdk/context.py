@@ -5,14 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from app import clock
 from sagas.engine.messages import Command
 
+from .errors import BadCall, no_such
+
 LOGGER: Final = logging.getLogger("orchestrix.worker")
 DO: Final = ":do"
 UNDO: Final = ":undo"
+
+
+class StepLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines say which step they are about."""
+
+    if not TYPE_CHECKING:  # it would hide from type checkers that it cannot be called
+
+        def __call__(self, *_args: object, **_named: object) -> NoReturn:
+            raise BadCall('context.log(…) is a job\'s: a step writes by a logger, context.log.info("…")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,12 @@ class Context:
         return max(0.0, self.ends - clock.monotonic())
 
     @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+    def log(self) -> StepLog:
         """A logger whose lines carry the correlation id."""
         extra = {"correlation_id": self.correlation_id, "saga": self.saga, "app_id": self.app_id, "step": self.step}
-        return logging.LoggerAdapter(LOGGER, extra)
+        return StepLog(LOGGER, extra)
+
+    if not TYPE_CHECKING:  # it would hide from type checkers what is misspelt
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_such("a step", self, name)

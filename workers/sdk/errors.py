@@ -5,41 +5,68 @@ OrchestrixError       (sagas.engine.errors)
 │   ├── Transient     another try may help
 │   ├── Retry         the same, for who has nothing more to say than when
 │   └── Permanent     no try will ever help
+├── BadCall           (below Invalid) the handler calls ours as it cannot be called: no try will mend that
 └── Unavailable       (app.errors, below RetryLater) not the step's fault: the worker keeps the command and waits
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Final
 
 from app.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
+from sagas.engine.calls import made_as
 from sagas.engine.errors import OrchestrixError
 from sagas.engine.wanted import FLAG, SECONDS, Kind, complaint, number, perhaps
 
-__all__ = ["OWN_TROUBLE", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
+__all__ = ["OWN_TROUBLE", "BadCall", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
 
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 """What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
 LONGEST_WAIT: Final = 30 * 86_400
 """Seconds: the longest wait that a worker gets, whatever it asks for."""
+UNSAID: Final = "it does not say why"
 _WAIT: Final = Kind(
     lambda value: isinstance(value, int | float) and number(value) and value >= 0,
     "a number of seconds, 0 or more,",
     lambda value: SECONDS.example(value) if isinstance(value, str | timedelta) else "30",
 )
+_ELSEWHERE: Final = {
+    "sleep": "write await asyncio.sleep(…), or time.sleep(…) in a thread",
+    "progress": "only a job says how far it is",
+    "payload": "what a step is given is command.data",
+    "data": "what a job is given is context.payload",
+    "effect_key": "a job marks its effects by context.job_id",
+    "idempotency_key": "a job marks its effects by context.job_id",
+}
+"""What a step has and a job has not, or the other way round."""
 
 
+class BadCall(Invalid, AttributeError, TypeError, ValueError):
+    """A function of ours was called with what it does not take; the message says what to write instead.
+
+    A handler or a job that does not catch it has failed for good: the next try would write the same.
+    """
+
+
+@made_as('StepFailed("SoldOut", "no seat is left")', BadCall)
 class StepFailed(OrchestrixError):
     """The step failed, and why: `type` is one word for programs, `message` a sentence for people.
 
-    Of what is no text its text is taken: a verdict is not lost by how it is explained. `retry_after` is the worker's
-    wish in seconds, for the orchestrator alone decides about retries; what is beyond counts as 30 days. Raises
-    `Invalid` for what cannot be meant, which then counts as any error that a handler did not foresee.
+    Of one text alone that is the message, and the name of the class the type. Of what is no text its text is taken: a
+    verdict is not lost by how it is explained. `retry_after` is the worker's wish in seconds, for the orchestrator
+    alone decides about retries; what is beyond counts as 30 days. Raises `BadCall` for what cannot be meant.
     """
 
-    def __init__(self, type: str, message: str, *, retryable: bool = True, retry_after: float | None = None) -> None:
-        _demand(self, retryable=(retryable, FLAG), retry_after=(retry_after, perhaps(_WAIT)))
+    def __init__(
+        self, type: str = UNSAID, message: str = UNSAID, *, retryable: bool = True, retry_after: float | None = None
+    ) -> None:
+        demand(self.__class__.__name__, retryable=(retryable, FLAG), retry_after=(retry_after, perhaps(_WAIT)))
+        if message is UNSAID:
+            type, message = UNSAID, type
+        if type is UNSAID:
+            type = self.__class__.__name__
         self.type = text_of(type)
         self.message = text_of(message)
         self.retryable = retryable
@@ -47,25 +74,33 @@ class StepFailed(OrchestrixError):
         super().__init__(self.message)
 
 
+@made_as('Transient("Busy", "503 from the agency", retry_after=30)', BadCall)
 class Transient(StepFailed):
     """The step failed, but another try may help; `retry_after` in seconds."""
 
-    def __init__(self, type: str, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, type: str = UNSAID, message: str = UNSAID, *, retry_after: float | None = None) -> None:
         super().__init__(type, message, retryable=True, retry_after=retry_after)
 
 
+@made_as('Retry(after=30, message="503 from the agency")', BadCall)
 class Retry(StepFailed):
-    """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other."""
+    """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other.
 
-    def __init__(self, after: float, message: str = "it asks to be tried again later", *, type: str = "Retry") -> None:
-        _demand(self, after=(after, _WAIT))
+    Without `after` the wait is that of the step's policy.
+    """
+
+    def __init__(
+        self, after: float | None = None, message: str = "it asks to be tried again later", *, type: str = "Retry"
+    ) -> None:
+        demand(self.__class__.__name__, after=(after, perhaps(_WAIT)))
         super().__init__(type, message, retryable=True, retry_after=after)
 
 
+@made_as('Permanent("SoldOut", "no seat is left")', BadCall)
 class Permanent(StepFailed):
     """The step failed and no try will ever help."""
 
-    def __init__(self, type: str, message: str) -> None:
+    def __init__(self, type: str = UNSAID, message: str = UNSAID) -> None:
         super().__init__(type, message, retryable=False)
 
 
@@ -77,7 +112,19 @@ def text_of(value: object) -> str:
         return "its text cannot be read"
 
 
-def _demand(failure: StepFailed, **given: tuple[object, Kind]) -> None:
+def demand(call: str, **given: tuple[object, Kind]) -> None:
+    """Raises `BadCall` for the first of these parameters of `call` that is not of its kind."""
     for name, (value, kind) in given.items():
-        if (wrong := complaint(f"{type(failure).__name__}(", name, value, kind)) is not None:
-            raise Invalid(wrong)
+        if (wrong := complaint(f"{call}(", name, value, kind)) is not None:
+            raise BadCall(wrong)
+
+
+def no_such(who: str, context: object, name: str) -> BadCall:
+    """What says that the context of `who` has no `name`, and what is meant instead."""
+    lacks = f"the context of {who} has no {name}"
+    if name.startswith("_"):  # asked for by Python itself
+        return BadCall(lacks)
+    known = sorted(one for one in {*dir(type(context)), *getattr(context, "__dict__", ())} if not one.startswith("_"))
+    near = get_close_matches(name, known, 1)
+    meant = f"perhaps {near[0]} is meant" if near else f"it has {', '.join(known)}"
+    return BadCall(f"{lacks}: {_ELSEWHERE.get(name, meant)}")

@@ -6,7 +6,7 @@ import math
 
 from sagas.engine.messages import MAX_ID, StepError
 
-from .errors import StepFailed, text_of
+from .errors import BadCall, StepFailed, text_of
 
 
 def said(failure: StepFailed) -> StepError:
@@ -15,8 +15,9 @@ def said(failure: StepFailed) -> StepError:
 
 
 def unforeseen(error: BaseException) -> StepError:
-    """The failure behind an error that the function did not foresee: another try may help."""
-    return StepError(type(error).__name__, text_of(error), retryable=True)
+    """The failure behind an error that the function did not foresee: another try may help, but not where it is how the
+    function is written."""
+    return StepError(type(error).__name__, text_of(error), retryable=not isinstance(error, BadCall))
 
 
 def _milliseconds(seconds: float | None) -> int | None:

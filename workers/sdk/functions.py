@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from app.errors import ConfigError
+
+OURS: Final = frozenset({"app", "sagas", "workers", "migrations"})
+"""The packages whose lines are not the author's."""
 
 
 def place_of(function: object) -> str:
@@ -18,10 +21,23 @@ def checked(function: Callable[..., Any], count: int, arguments: str) -> None:
     """Raises `ConfigError` unless it takes `count` `arguments`, and answers by what it returns."""
     if not callable(function):
         raise ConfigError(f"{place_of(function)} is no function: write def or async def below the decorator")
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        kind = "an async generator" if inspect.isasyncgenfunction(function) else "a generator"
+    if isinstance(function, type):
+        raise ConfigError(f"{place_of(function)} is a class: write def or async def below the decorator")
+    if (kind := _yielding(function)) is not None:
         raise ConfigError(f"{place_of(function)} is {kind} function, for it has a yield: return a mapping, or None")
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
         raise ConfigError(f"{place_of(function)} must take {arguments}") from None
+    except ValueError:  # of a function that is written in C, nobody knows
+        pass
+
+
+def _yielding(function: Callable[..., Any]) -> str | None:
+    """What it is called if it yields; of an object that can be called, its `__call__` is what counts."""
+    for one in (function, type(function).__call__):
+        if inspect.isasyncgenfunction(one):
+            return "an async generator"
+        if inspect.isgeneratorfunction(one):
+            return "a generator"
+    return None

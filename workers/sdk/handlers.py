@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from app.errors import ConfigError
+from sagas.engine.calls import called_as
+from sagas.engine.errors import DefinitionError
 from sagas.engine.messages import Command
+from sagas.engine.steps import check_command
 from sagas.engine.wanted import brief
 
 from .context import Context
@@ -15,6 +18,7 @@ from .functions import checked, place_of
 Output: TypeAlias = Mapping[str, Any] | None
 Handler: TypeAlias = Callable[[Context, Command], Output | Awaitable[Output]]
 H = TypeVar("H", bound=Callable[..., Any])
+TAKES: Final = (2, "two arguments, the context and the command")
 
 
 class Registration(NamedTuple):
@@ -27,24 +31,33 @@ class Registration(NamedTuple):
 registered: list[Registration] = []
 
 
+@called_as('@handles("cmd.createGitRepo")', ConfigError, "@handles")
 def handles(command: str) -> Callable[[H], H]:
     """Makes a function the handler of `command` (`cmd.…`).
 
     It is called with the `Context` and the `Command`; the mapping that it returns is the data of the success event. An
     `async def` runs in the worker's event loop and is cancelled when the step's time is over; a `def` runs in a thread
-    of its own, which nothing can cancel: a long one asks `context.remaining`.
+    of its own, which nothing can cancel: a long one asks `context.remaining`. Raises `ConfigError`.
     """
-
-    if not isinstance(command, str) or not command.startswith("cmd."):
-        what = command if isinstance(command, str) else place_of(command) if callable(command) else brief(command)
-        raise ConfigError(f'@handles({what}): write the command\'s name, as in @handles("cmd.createGitRepo")')
+    _check(command)
 
     def register(handler: H) -> H:
-        checked(handler, 2, "two arguments, the context and the command")
+        checked(handler, *TAKES)
         registered.append(Registration(command, handler))
         return handler
 
     return register
+
+
+def _check(command: object) -> None:
+    """Raises `ConfigError` for what cannot be a command's name."""
+    what = place_of(command) if callable(command) else brief(command)
+    if not isinstance(command, str) or not command.startswith("cmd."):
+        raise ConfigError(f'@handles({what}): write the command\'s name, as in @handles("cmd.createGitRepo")')
+    try:
+        check_command(f"@handles({what})", command)
+    except DefinitionError as wrong:
+        raise ConfigError(str(wrong)) from None
 
 
 class HandlerTable(Mapping[str, Handler]):
@@ -56,7 +69,8 @@ class HandlerTable(Mapping[str, Handler]):
             self.add(command, handler)
 
     def add(self, command: str, handler: Handler) -> None:
-        """Raises `ConfigError` if another function handles the command already."""
+        """Raises `ConfigError` for what cannot handle it, or if another function handles the command already."""
+        checked(handler, *TAKES)
         known = self._handlers.setdefault(command, handler)
         if known is not handler:
             raise ConfigError(f"{command} has two handlers, {place_of(known)} and {place_of(handler)}: remove one")

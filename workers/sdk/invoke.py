@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
 
 from app.broker.port import Outgoing
-from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, explained, load
-from sagas.engine.wanted import called
+from sagas.engine.messages import StepError
 
 from . import events, failures
 from .context import LOGGER, Context
@@ -17,6 +14,7 @@ from .errors import OWN_TROUBLE, StepFailed
 from .handlers import Handler
 from .job import Job
 from .limit import Limit, MoreTime, no_more
+from .outputs import sendable
 from .threads import call, is_async
 
 
@@ -30,9 +28,9 @@ async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[
     if isinstance(outcome, StepError):
         return events.failed(job, outcome), False
     try:
-        return _checked(job, outcome), True
-    except (TypeError, ValueError, RecursionError, Unreadable) as bad:
-        error = StepError("BadOutput", f"the handler's answer cannot be sent: {explained(bad)}", retryable=False)
+        return events.succeeded(job, sendable(outcome) or {}), True
+    except ValueError as bad:
+        error = StepError("BadOutput", f"the handler's answer cannot be sent: {bad}", retryable=False)
         LOGGER.error("%s: %s", job.command.type, error.message, extra=job.told)
         return events.failed(job, error), False
 
@@ -68,16 +66,3 @@ def _timeout(job: Job) -> StepError:
     error = StepError("Timeout", f"{job.what} was not done in {job.command.timeout_ms} ms", retryable=True)
     LOGGER.warning("%s", error.message, extra=job.told)
     return error
-
-
-def _checked(job: Job, output: object) -> Outgoing:
-    """The success event with `output`, proved to be readable by its reader."""
-    if output is not None and not isinstance(output, Mapping):
-        raise TypeError(f"it is {called(output)}: return a mapping, or None")
-    data: dict[str, Any] = dict(output or {})
-    if data and (size := len(dump(data))) > MAX_DATA:
-        raise ValueError(f"it has {size} bytes, at most {MAX_DATA} are allowed")
-    event = events.succeeded(job, data)
-    if data:
-        load(event.body)
-    return event

@@ -14,12 +14,12 @@ from app.errors import ConfigError, OrchestrixError
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import Saga
 
+from .functions import OURS
 from .handlers import HandlerTable, registered
 from .jobs.functions import JobTable, registered_jobs
 
 SAGAS: Final = "ORCHESTRIX_SAGAS"
 WORKERS: Final = "ORCHESTRIX_WORKERS"
-OURS: Final = frozenset({"app", "sagas", "workers", "migrations"})
 
 
 def load_sagas(names: Sequence[str]) -> list[Saga]:

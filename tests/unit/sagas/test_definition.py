@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_validator
 
 from sagas import COMPLETED, FAILED, Compensation, DefinitionError, FreeData, NothingToUndo, RetryPolicy, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING, AppData
@@ -46,6 +47,11 @@ WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "leads to failed": (lambda: Saga("x", (step(then=FAILED),)), "state FAILED is reserved"),
     "leads to undo": (lambda: Saga("x", (step(then="COMPENSATION_FAILED"),)), "COMPENSATION_FAILED is reserved"),
     "command without prefix": (lambda: Saga("x", (step(command="work"),)), "command 'work' must be cmd. and a name"),
+    "command with a space": (
+        lambda: Saga("x", (step(command="cmd.a b"),)),
+        "command 'cmd.a b' must be cmd. and a name: a letter, then letters, digits, ., - and _, at most 100 in all",
+    ),
+    "event with a space": (lambda: Saga("x", (step(event="evt.a b"),)), "and a name: a letter, then letters, digits"),
     "command is an event": (lambda: Saga("x", (step(command="evt.work"),)), "must be cmd. and a name"),
     "command is a pattern": (lambda: Saga("x", (step(command="cmd.*"),)), "must be cmd. and a name"),
     "command too long": (lambda: Saga("x", (step(command="cmd." + "a" * 101),)), "must be cmd. and a name"),
@@ -64,14 +70,17 @@ WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "negative time": (lambda: Saga("x", (step(timeout=timedelta(seconds=-1)),)), "timeout must be from 1 ms"),
     "less than the wire can say": (lambda: Saga("x", (step(timeout=timedelta(microseconds=999)),)), "from 1 ms"),
     "more than a calendar holds": (lambda: Saga("x", (step(timeout=timedelta.max),)), "to ten years"),
-    "never tried": (lambda: Saga("x", (step(retry=RetryPolicy(attempts=0)),)), "it is at least 1"),
+    "never tried": (lambda: Saga("x", (step(retry=RetryPolicy(attempts=0)),)), "it is from 1 to 1000"),
     "retry waits backwards": (lambda: Saga("x", (step(retry=RetryPolicy(base=timedelta(-1))),)), "base and cap"),
     "cap of a century": (
         lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(days=36500))),)),
         "from nothing to ten years",
     ),
-    "undo never tried": (lambda: undone(retry=RetryPolicy(attempts=0)), "step 'one', undo: attempts counts the first"),
-    "undo's cap under base": (lambda: undone(retry=RetryPolicy(cap=timedelta(0))), "step 'one', undo: a retry's base"),
+    "undo never tried": (lambda: undone(retry=RetryPolicy(attempts=0)), "attempts counts the first one"),
+    "undo's cap under base": (
+        lambda: undone(retry=RetryPolicy(cap=timedelta(0))),
+        "base and cap must be in this order",
+    ),
     "no time for the run": (lambda: Saga("x", (step(),), timeout=timedelta(0)), "saga 'x': the timeout must be from"),
     "too much for the run": (lambda: Saga("x", (step(),), timeout=timedelta.max), "from 1 ms to ten years"),
     "cap under base": (lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(0))),)), "base and cap"),
@@ -223,6 +232,25 @@ def test_data_keeps_what_the_client_wrote() -> None:
     assert ORDER.check({"amount": "3"}) == {"amount": "3"}, "the model judges, it does not rewrite"
     assert AppData.model_fields.keys() == {"repoUrl", "executorGroup"}
     assert APP_PROVISIONING.check({}) == {}, "defaults are the reader's business"
+
+
+class Priced(BaseModel):
+    amount: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def look_up(cls, data: Any) -> Any:
+        return {"amount": {"Rome": 5}[data["city"]]}
+
+
+def test_a_model_whose_own_code_fails_refuses_the_data() -> None:
+    priced = Saga("x", (step(),), data=Priced)
+    assert priced.check({"city": "Rome"}) == {"city": "Rome"}
+    with pytest.raises(BadData) as refused:
+        priced.check({"city": "Atlantis"})
+    said = "data: the model Priced cannot check it, for its own code fails: KeyError: 'Atlantis'"
+    assert str(refused.value) == said
+    assert isinstance(refused.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("data", [{"amount": "many"}, {"amount": None}, {"address": 5}, {"amount": 1.5}])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sagas import Compensation, DefinitionError, Job, NothingToUndo, RetryPolicy, Saga, Step
+from sagas.engine.calls import called_as
 from sagas.engine.wanted import brief, called
 from tests.unit.sagas.builders import step
 
@@ -24,6 +25,15 @@ WRONG: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (Job, {"name": "build", "retries": True}, "a whole number is wanted"),
     (RetryPolicy, {"attempts": "3"}, r"RetryPolicy\(attempts='3'\): a whole number is wanted, as attempts=3"),
     (RetryPolicy, {"attempts": 2.0}, "a whole number is wanted, as attempts=2"),
+    (RetryPolicy, {"attempts": 10**40}, "attempts counts the first one too, so it is from 1 to 1000"),
+    (RetryPolicy, {"attempts": 0}, r"RetryPolicy\(attempts=0\): attempts counts the first one too"),
+    (RetryPolicy, {"attempts": 1001}, "from 1 to 1000"),
+    (
+        RetryPolicy,
+        {"base": timedelta(-1)},
+        r"RetryPolicy\(base=timedelta\(seconds=-86400\), cap=timedelta\(seconds=300\)\): ",
+    ),
+    (RetryPolicy, {"base": timedelta.max, "cap": timedelta.max}, "in this order, from nothing to ten years"),
     (RetryPolicy, {"base": 1}, r"base=timedelta\(seconds=1\)"),
     (RetryPolicy, {"cap": 1.5}, r"cap=timedelta\(seconds=1.5\)"),
     (RetryPolicy, {"never": "SoldOut"}, r"a tuple of texts is wanted, as never=\('SoldOut',\)"),
@@ -35,7 +45,13 @@ WRONG: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (Compensation, {"timeout": 10**4000}, HALF_A_MINUTE),
     (Compensation, {"retry": 3}, r"a RetryPolicy is wanted, as retry=RetryPolicy\(attempts=3\)"),
     (Compensation, {"job": "untag"}, r"a Job is wanted, as job=Job\('untag'\)"),
-    (NothingToUndo, {"why": None}, "a text is wanted"),
+    (
+        NothingToUndo,
+        {"why": None},
+        r'NothingToUndo\(why=None\): a reason in words is wanted, as why="a letter is gone"',
+    ),
+    (NothingToUndo, {"why": ""}, r"NothingToUndo\(why=''\): a reason in words is wanted"),
+    (NothingToUndo, {"why": " \n"}, "a reason in words is wanted"),
     (step, {"name": 5}, r"Step\(name=5\): a text is wanted"),
     (step, {"state": 5}, r"Step\('one', state=5\): a text is wanted"),
     (step, {"command": None}, "command=None.*: a text is wanted"),
@@ -85,6 +101,43 @@ def test_a_jobs_name_is_that_of_the_api() -> None:
     assert decomposed.name == "caf\u00e9/tables: all"
     build = Step("a", "A", job=decomposed, event="evt.a", then="COMPLETED", undo=NothingToUndo("nothing is left"))
     assert Saga("x", (build,)).steps == (build,)
+
+
+CALLS: list[tuple[Callable[[], object], str]] = [
+    (lambda: Saga("x"), r"Saga\('x'\): steps is missing: write Saga\(\"order\", steps=\(Step\(…\), Step\(…\)\)\)"),  # type: ignore[call-arg]
+    (lambda: Saga(), r"Saga\(\): name and steps are missing: write Saga"),  # type: ignore[call-arg]
+    (lambda: Step("s"), r"Step\('s'\): state is missing: write Step\("),  # type: ignore[call-arg]
+    (lambda: step(timeuot=3), r"Step\(.*…\): it takes no timeuot=, perhaps timeout= is meant: write Step\("),
+    (lambda: step(colour=3), r": it takes no colour=: write Step\("),
+    (lambda: Job(), r'Job\(\): name is missing: write Job\("build-image"\)'),  # type: ignore[call-arg]
+    (lambda: Job("a", "b", None, 0, 5), r"it takes 4 arguments without a name, not 5"),  # type: ignore[call-arg]
+    (lambda: Job("a", name="b"), r"Job\('a', name='b'\): name is given twice"),  # type: ignore[misc]
+    (lambda: NothingToUndo(), r"NothingToUndo\(\): why is missing: write NothingToUndo\("),  # type: ignore[call-arg]
+    (lambda: Compensation(cmd="cmd.a"), r"Compensation\(cmd='cmd.a'\): it takes no cmd=.* is meant|it takes no cmd="),  # type: ignore[call-arg]
+    (lambda: RetryPolicy(tries=3), r"RetryPolicy\(tries=3\): it takes no tries="),  # type: ignore[call-arg]
+]
+
+
+@pytest.mark.parametrize(("call", "sentence"), CALLS)
+def test_arguments_that_are_missing_or_unknown_are_told_with_the_right_form(
+    call: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(DefinitionError, match=sentence) as refused:
+        call()
+    assert refused.value.__cause__ is refused.value.__context__ is None
+
+
+def test_an_error_of_the_called_one_itself_stays_what_it_is() -> None:
+    @called_as("halved(4)", DefinitionError)
+    def halved(number: int) -> float:
+        return len("x" * number) / 2
+
+    assert halved(4) == 2
+    assert halved.__name__ == "halved"
+    with pytest.raises(TypeError, match="can't multiply"):
+        halved("4")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"halved\(\): number is missing: write halved\(4\)"):
+        halved()  # type: ignore[call-arg]
 
 
 class Silent:

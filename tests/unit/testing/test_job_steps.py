@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,15 @@ def test_a_job_fails_for_good_and_is_not_undone_itself() -> None:
     story.when("build-image").fails("NoSpace", "disk full")
     story.run()
     story.expect(state="FAILED", undone=["tag"], attempts={"build-image": 1}, error="NoSpace: disk full")
+
+
+def test_a_result_that_cannot_be_sent_fails_the_job_as_it_does_in_production() -> None:
+    async def build(context: Context, command: Command) -> Any:
+        return {"layers": {1, 2}}
+
+    story = given(RELEASE, handlers={**HANDLERS, "build-image": build}).run()
+    error = "BadResult: the job's result cannot be sent: ['layers'] is a set, which JSON does not hold"
+    story.expect(state="FAILED", error=error)
 
 
 def test_a_job_takes_as_long_as_its_double_takes() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import timeit
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -359,3 +359,33 @@ def test_handlers_by_name_by_module_and_without_a_thread() -> None:
 
 def test_a_story_is_told_in_no_time() -> None:
     assert min(timeit.repeat(lambda: order().run(), number=1, repeat=7)) < 0.3
+
+
+async def _fetched() -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda: {"at": datetime(2026, 1, 1, tzinfo=UTC)}, "BadOutput: the handler's answer cannot be sent: ['at'] is"),
+        (lambda: {1: 2}, "BadOutput: the handler's answer cannot be sent: it has the key 1"),
+        (_fetched, "BadOutput: the handler's answer cannot be sent: it is a coroutine, for an await is missing"),
+    ],
+)
+def test_an_answer_that_cannot_be_sent_fails_as_it_does_in_production(answer: Callable[[], Any], error: str) -> None:
+    def pay(context: Context, command: Any) -> Any:
+        return answer()
+
+    story = given(ORDER, handlers={**dict.fromkeys(_commands(), _nothing), "cmd.pay": pay}, data={"amount": 1})
+    story.run()
+    story.expect(state="FAILED", attempts={"cmd.pay": 1}, undone=["pay", "reserve"], error=error)
+
+
+def test_a_mistake_of_the_handler_is_not_tried_again() -> None:
+    async def pay(context: Any, command: Any) -> None:
+        context.log("paid")
+
+    story = given(ORDER, handlers={**dict.fromkeys(_commands(), _nothing), "cmd.pay": pay}, data={"amount": 1})
+    story.run()
+    story.expect(state="FAILED", attempts={"cmd.pay": 1}, error="BadCall: context.log(…) is a job's")

@@ -33,7 +33,19 @@ def expected(**wanted: Any) -> list[str]:
 WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: given(cast(Any, "order")), r"given\(saga='order'\): a Saga is wanted"),
     (lambda: given(ORDER, data=cast(Any, [1])), r"given\(data=\[1\]\): a mapping or None is wanted, as data=\{"),
-    (lambda: given(ORDER, data=DATA, key=cast(Any, 5)), r'a text is wanted, as key="5"'),
+    (lambda: given(ORDER, data=DATA, key=cast(Any, 5)), r'a text of 1 to 200 characters .*is wanted, as key="story"'),
+    (lambda: given(ORDER, data=DATA, key=""), r"given\(key=''\): a text of 1 to 200 characters"),
+    (lambda: given(ORDER, data={**DATA, "at": {1}}), r"given\(data=…\) is no JSON: \['at'\] is a set"),
+    (lambda: given(ORDER, data=DATA, handlers={"cmd.pay": cast(Any, 5)}), "5 is no function"),
+    (lambda: given(ORDER, data=DATA, handlers={"cmd.pay": cast(Any, len)}), "must take two arguments"),
+    (lambda: story().skip({"at": {1}}), r"skip\(output=…\) is no JSON: \['at'\] is a set"),
+    (lambda: story().edit({1: 2}), r"edit\(patch=…\) is no JSON: it has the key 1"),  # type: ignore[dict-item]
+    (lambda: story().cancel(""), r"cancel\(reason=''\): a reason in words is wanted"),
+    (lambda: story().when("cmd.pay").succeeds({"at": {1}}), r"succeeds\(output=…\) is no JSON: \['at'\] is a set"),
+    (lambda: story().when("cmd.pay").fails("Busy").times(0), r"times\(tries=0\): a whole number from 1 on is wanted"),
+    (lambda: story().when("cmd.pay").takes(1e300), "is no length of time: .* from 0 to ten years"),
+    (lambda: story().crash(after="cmd.pay", nth=0), r"crash\(nth=0\): a whole number from 1 on is wanted"),
+    (lambda: between("5s", "1s"), r"between\('5s', '1s'\): no time is so: write the shorter one first"),
     (lambda: given(ORDER, data=DATA, seed=cast(Any, "x")), "a whole number is wanted"),
     (lambda: given(ORDER, data=DATA, handlers=cast(Any, 5)), "5 is no handler: give functions with @handles"),
     (lambda: given(ORDER, data=DATA, handlers=cast(Any, "orders")), "'orders' is no handler"),
@@ -44,15 +56,15 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         lambda: story().when("cmd.pay").succeeds(cast(Any, [1])),
         r"succeeds\(output=\[1\]\): a mapping or None is wanted",
     ),
-    (lambda: story().when("cmd.pay").fails("Busy").times(cast(Any, "2")), "a whole number is wanted, as tries=2"),
+    (lambda: story().when("cmd.pay").fails("Busy").times(cast(Any, "2")), "a whole number from 1 on is wanted"),
     (lambda: story().when("cmd.pay").takes(cast(Any, None)), "None is no length of time: write 500ms"),
     (lambda: story().when("cmd.pay").takes(float("nan")), "nan is no length of time"),
     (lambda: story().when("cmd.pay").takes(float("inf")), "inf is no length of time"),
-    (lambda: story().crash(after="cmd.pay", nth=cast(Any, "1")), "a whole number is wanted, as nth=1"),
+    (lambda: story().crash(after="cmd.pay", nth=cast(Any, "1")), "a whole number from 1 on is wanted, as nth=1"),
     (lambda: story().crash(after=cast(Any, ["cmd.pay"])), "a text or None is wanted"),
     (lambda: story().crash(after="cmd.pay", back_after=cast(Any, {})), "{} is no length of time"),
     (lambda: story().run(limit=cast(Any, None)), "None is no length of time"),
-    (lambda: story().cancel(cast(Any, 5)), r'cancel\(reason=5\): a text is wanted, as reason="5"'),
+    (lambda: story().cancel(cast(Any, 5)), r"cancel\(reason=5\): a reason in words is wanted"),
     (lambda: story().skip(cast(Any, [1])), r"skip\(output=\[1\]\): a mapping or None is wanted"),
     (lambda: story().edit(cast(Any, [1])), r"edit\(patch=\[1\]\): a mapping is wanted"),
     (lambda: between(cast(Any, None), 5), "None is no length of time"),
@@ -88,9 +100,14 @@ def talk() -> Any:
     [
         ({"payload": [1]}, r"given_job\(payload=\[1\]\): a mapping or None is wanted"),
         ({"payload": "x"}, "a mapping or None is wanted"),
-        ({"attempt": "1"}, "a whole number is wanted, as attempt=1"),
+        ({"payload": {"at": {1}}}, r"given_job\(payload=…\) is no JSON: \['at'\] is a set"),
+        ({"attempt": "1"}, "a whole number from 1 on is wanted, as attempt=1"),
+        ({"attempt": 0}, "a whole number from 1 on is wanted"),
+        ({"attempt": 10**40}, "a whole number from 1 on is wanted"),
+        ({"timeout": 10**400}, "is no length of time"),
+        ({"key": " "}, "a text of 1 to 200 characters"),
         ({"timeout": []}, r"\[\] is no length of time"),
-        ({"key": 5}, "a text is wanted"),
+        ({"key": 5}, "a text of 1 to 200 characters"),
         ({"seed": "x"}, "a whole number is wanted"),
     ],
 )
@@ -104,6 +121,13 @@ def test_what_happens_to_a_job_too(talk: Any) -> None:
     told.expect(result={"payload": {}}, logs=["hello"])
     with pytest.raises(ConfigError, match=r"a list of texts is wanted, as logs=\['hello'\]"):
         told.expect(logs="hello")
-    for wrong in ({"after": 5}, {"percent": "50"}, {"percent": 500}, {"at": "x"}, {"reason": 5, "at": 1}):
+    for wrong in (
+        {"after": 5},
+        {"percent": "50"},
+        {"percent": 500},
+        {"at": "x"},
+        {"reason": 5, "at": 1},
+        {"reason": "", "at": 1},
+    ):
         with pytest.raises((ConfigError, Invalid), match=r"is wanted|no length of time"):
             given_job(talk).cancel(**cast(Any, wrong))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -41,10 +41,34 @@ def test_two_handlers_for_one_command_are_refused() -> None:
 def test_a_decorator_without_command_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"make\): write the command's name"):
         handles(make)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"evt\.a\): write the command's name"):
+    with pytest.raises(ConfigError, match=r"@handles\('evt\.a'\): write the command's name"):
         handles("evt.a")
     with pytest.raises(ConfigError, match=r"@handles\(5\): write the command's name"):
         handles(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r'@handles\(\): command is missing: write @handles\("cmd.createGitRepo"\)'):
+        handles()  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"@handles\('cmd.a', queue='b'\): it takes no queue=: write @handles"):
+        handles("cmd.a", queue="b")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="it takes one argument without a name, not 2"):
+        handles("cmd.a", "cmd.b")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["cmd.", "cmd.x y", "cmd.1", "cmd.*", "cmd.é", "cmd.a\n", "cmd." + "a" * 101])
+def test_a_command_that_no_saga_could_have_is_refused_with_the_rule(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be cmd\. and a name: a letter, then letters, digits, .*at most 100"):
+        handles(name)
+
+
+def test_a_command_whose_queue_is_that_of_dead_letters_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"@handles\('cmd.a.dead'\): .* would share its queue with dead letters"):
+        handles("cmd.a.dead")
+
+
+def test_a_table_takes_what_can_handle_commands() -> None:
+    with pytest.raises(ConfigError, match=r"5 is no function"):
+        HandlerTable([("cmd.a", 5)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"must take two arguments, the context and the command"):
+        HandlerTable([("cmd.a", lambda context: None)])  # type: ignore[list-item, misc]
 
 
 def test_a_function_that_cannot_be_called_with_context_and_command_is_refused() -> None:
@@ -57,5 +81,13 @@ def test_a_function_that_yields_is_refused() -> None:
     async def rows(context: Context, command: Command) -> AsyncIterator[int]:
         yield 1
 
+    class Rows:
+        def __call__(self, context: Context, command: Command) -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(ConfigError, match=r"is a generator function, for it has a yield"):
+        handles("cmd.a")(Rows())
+    with pytest.raises(ConfigError, match=r"Rows is a class: write def or async def below the decorator"):
+        handles("cmd.a")(Rows)
     with pytest.raises(ConfigError, match=r"rows is an async generator function, for it has a yield: return a map"):
         handles("cmd.a")(rows)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, cast
 from unittest import mock
 
 import pytest
+from pydantic import BaseModel
 
 from app import clock
 from app.broker.port import Outgoing
@@ -96,7 +99,7 @@ async def test_an_unforeseen_error_is_retryable_and_its_stack_trace_stays_here(
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: Retry(after=-5), "Retry(after=-5): a number of seconds, 0 or more, is wanted"),
+        (lambda: Retry(after=-5), "Retry(after=-5): a number of seconds, 0 or more, or None is wanted"),
         (lambda: Retry(after=float("inf")), "Retry(after=inf): a number of seconds"),
         (lambda: Retry(after=float("nan")), "Retry(after=nan): a number of seconds"),
         (lambda: Retry(after=cast(Any, "30")), "is wanted, as after=30"),
@@ -104,18 +107,56 @@ async def test_an_unforeseen_error_is_retryable_and_its_stack_trace_stays_here(
         (lambda: Transient("Busy", "no", retry_after=-1), "Transient(retry_after=-1): "),
         (lambda: Transient("Busy", "no", retry_after=cast(Any, True)), "Transient(retry_after=True): "),
         (lambda: StepFailed("Bad", "x", retryable=cast(Any, "no")), "True or False is wanted, as retryable=True"),
+        (
+            lambda: Permanent("Bad", "x", cast(Any, 5)),  # type: ignore[call-arg]
+            "Permanent('Bad', 'x', 5): it takes 2 arguments without a name, not 3: write Permanent(\"SoldOut\", ",
+        ),
+        (
+            lambda: Permanent("Bad", "x", retry_after=5),  # type: ignore[call-arg]
+            "Permanent('Bad', 'x', retry_after=5): it takes no retry_after=: write Permanent(",
+        ),
+        (
+            lambda: Transient("Bad", "x", retryafter=5),  # type: ignore[call-arg]
+            "it takes no retryafter=, perhaps retry_after= is meant: write Transient(",
+        ),
+        (lambda: Retry(1, "x", "y"), "it takes 2 arguments without a name, not 3"),  # type: ignore[call-arg]
+        (lambda: Retry(1, after=2), "after is given twice: write Retry(after=30, "),  # type: ignore[misc]
+        (lambda: StepFailed("Bad", "x", True), "2 arguments without a name, not 3"),  # type: ignore[call-arg]
     ],
 )
-async def test_a_failure_that_cannot_be_meant_counts_as_any_error_of_the_handler(
+async def test_a_failure_that_cannot_be_meant_is_a_mistake_that_no_try_will_mend(
     call: Callable[[], StepFailed], sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def mistaken(context: Context, command: Command) -> None:
         raise call()
 
     error = await error_of(mistaken)
-    assert (error["type"], error["retryable"], "retryAfterMs" in error) == ("Invalid", True, False)
+    assert (error["type"], error["retryable"], "retryAfterMs" in error) == ("BadCall", False, False)
     assert sentence in error["message"]
     assert [record.exc_info is not None for record in caplog.records] == [True], "the author sees where he wrote it"
+
+
+class NoStock(Permanent):
+    """A kind of failure of an author's own."""
+
+
+SAID: list[tuple[Any, dict[str, Any]]] = [
+    (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
+    (Permanent(message="only"), {"type": "Permanent", "message": "only", "retryable": False}),
+    (Permanent, {"type": "Permanent", "message": "it does not say why", "retryable": False}),
+    (NoStock("3 left"), {"type": "NoStock", "message": "3 left", "retryable": False}),
+    (Transient("busy"), {"type": "Transient", "message": "busy", "retryable": True}),
+    (Transient(retry_after=1), {"message": "it does not say why", "retryable": True, "retryAfterMs": 1000}),
+    (StepFailed("odd", retryable=False), {"type": "StepFailed", "message": "odd", "retryable": False}),
+    (Retry, {"type": "Retry", "message": "it asks to be tried again later", "retryable": True}),
+    (Retry(message="no"), {"type": "Retry", "message": "no", "retryable": True}),
+]
+
+
+@pytest.mark.parametrize(("failure", "told"), SAID)
+async def test_a_verdict_is_not_lost_by_what_it_leaves_out(failure: Any, told: dict[str, Any]) -> None:
+    error = await error_of(raising(failure))
+    assert error == {"type": "Transient", **told}
 
 
 def test_a_wait_of_more_than_30_days_counts_as_30_days() -> None:
@@ -257,27 +298,98 @@ def deep() -> Mapping[str, Any]:
     return data
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        7,
-        "text",
-        ["a"],
-        {"at": datetime(2026, 1, 1, tzinfo=UTC)},
-        {"rate": float("nan")},
-        {"name": "a\0b"},
-        {"name": "\ud800"},
-        {("a", "b"): 1},
-        {1: "a", "1": "b"},
-        {"big": "x" * (64 * 1024)},
-        endless(),
-        deep(),
-    ],
-    ids=str,
-)
-async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(answer: object) -> None:
-    error = await error_of(returning(answer))
+@dataclass
+class Parcel:
+    weight: int
+
+
+class Trip(BaseModel):
+    city: str
+
+
+class Broken(dict[str, Any]):
+    def items(self) -> Any:
+        raise LookupError("nothing here")
+
+
+async def fetched() -> dict[str, Any]:
+    return {}
+
+
+UNSENDABLE: list[tuple[Callable[[], object], str]] = [
+    (lambda: 7, "it is an int: return a mapping, or None"),
+    (lambda: "text", "it is a str: return a mapping"),
+    (lambda: ["a"], "it is a list: return a mapping"),
+    (lambda: Trip(city="Rome"), 'it is a Trip: return its .model_dump(mode="json")'),
+    (lambda: Parcel(3), "it is a Parcel: return dataclasses.asdict(…) of it"),
+    (fetched, "it is a coroutine, for an await is missing: write return await … in an async def"),
+    (lambda: asyncio.get_running_loop().create_future(), "it is a Future, for an await is missing"),
+    (lambda: {"at": datetime(2026, 1, 1, tzinfo=UTC)}, "['at'] is a datetime, which JSON does not hold: give its .iso"),
+    (lambda: {"rows": [{}, {"price": Decimal(1)}]}, "['rows'][1]['price'] is a Decimal, which JSON does not hold"),
+    (lambda: {"rate": float("nan")}, "['rate'] is nan, which is no number in JSON: give None, or leave it out"),
+    (lambda: {"name": "a\0b"}, "['name'] is a text that has a NUL character or half of a surrogate pair"),
+    (lambda: {"name": "\ud800"}, "['name'] is a text that has a NUL character"),
+    (lambda: {("a", "b"): 1}, "it has the key ('a', 'b'), a tuple, and keys are texts in JSON: give str(…) of it"),
+    (lambda: {"by": {1: "a"}}, "['by'] has the key 1, an int, and keys are texts in JSON"),
+    (lambda: {"id": fetched()}, "['id'] is a coroutine, for an await is missing: give await … of it"),
+    (lambda: {"big": "x" * (64 * 1024)}, "it has 65546 bytes, at most 65536 are allowed"),
+    (endless, "['self'] is a dict that has itself inside, and would never end"),
+    (deep, "is nested too deeply: 63 levels of objects and arrays are the most"),
+    (Broken, "it cannot be read: LookupError: nothing here"),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), UNSENDABLE, ids=[sentence[:40] for _, sentence in UNSENDABLE])
+async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(
+    make: Callable[[], object], sentence: str
+) -> None:
+    error = await error_of(returning(make()))
     assert (error["type"], error["retryable"]) == ("BadOutput", False)
+    assert error["message"].startswith("the handler's answer cannot be sent: ")
+    assert sentence in error["message"]
+
+
+async def test_a_plain_function_that_forgets_its_await_is_told_so() -> None:
+    error = await error_of(plain(lambda _: fetched()))
+    assert (error["type"], "for an await is missing" in error["message"]) == ("BadOutput", True)
+
+
+MISTAKES: list[tuple[Callable[[Any], object], str]] = [
+    (lambda context: context.log("x"), 'context.log(…) is a job\'s: a step writes by a logger, context.log.info("…")'),
+    (lambda context: context.sleep, "the context of a step has no sleep: write await asyncio.sleep(…)"),
+    (lambda context: context.progress(3), "the context of a step has no progress: only a job says how far it is"),
+    (lambda context: context.atempt, "the context of a step has no atempt: perhaps attempt is meant"),
+    (lambda context: context.colour, "the context of a step has no colour: it has app_id, app_name, attempt, "),
+]
+
+
+@pytest.mark.parametrize(("mistake", "sentence"), MISTAKES)
+async def test_what_the_context_does_not_have_is_a_mistake_that_no_try_will_mend(
+    mistake: Callable[[Any], object], sentence: str
+) -> None:
+    async def mistaken(context: Context, command: Command) -> None:
+        mistake(context)
+
+    error = await error_of(mistaken)
+    assert (error["type"], error["retryable"]) == ("BadCall", False)
+    assert error["message"].startswith(sentence)
+
+
+async def test_an_error_of_pythons_own_stays_one_that_another_try_may_mend() -> None:
+    async def mistaken(context: Context, command: Command) -> None:
+        len(cast(Any, 5))
+
+    error = await error_of(mistaken)
+    assert (error["type"], error["retryable"]) == ("TypeError", True)
+
+
+def test_a_context_can_be_asked_and_copied_as_any_object() -> None:
+    context = Context.of(COMMAND, 1.0)
+    assert getattr(context, "colour", "none") == "none"
+    assert not hasattr(context, "sleep")
+    assert copy.copy(context) == context
+    with pytest.raises(AttributeError):
+        context.__dict__  # noqa: B018
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"a": 1}, {"name": "é🎉"}, {"big": "x" * (64 * 1024 - 10)}])

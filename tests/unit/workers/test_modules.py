@@ -91,8 +91,20 @@ def test_modules_named_like_ours_are_refused(write: Write, name: str) -> None:
             SAGA.replace("COMPLETED, undo", "COMPLETED, timeout=30, undo"),
             r"timedelta\(seconds=30\) .*broken.py, line 4",
         ),
-        (SAGA + "x = Step('a')", r"TypeError: Step.__init__\(\) missing .*/my_broken.py, line 6"),
-        (f"{WORKER}\nfrom workers import job\njob('x', grace='1')", "a number of seconds is wanted.*broken.py, line 8"),
+        (SAGA + "x = Step('a')", r"Step\('a'\): state is missing: write Step\(\"pay\", .*/my_broken.py, line 6\)"),
+        (
+            SAGA + "Saga('x', stepps=())",
+            r"Saga\('x', stepps=\(\)\): .* perhaps steps= is meant.*/my_broken.py, line 6\)",
+        ),
+        (SAGA + "NothingToUndo('')", r"a reason in words is wanted.*/my_broken.py, line 6\)"),
+        (
+            f"{WORKER}\nfrom workers import job\n@job()\ndef f(context): ...",
+            r"@job\(\): name is missing.*broken.py, line 8",
+        ),
+        (f"{WORKER}\nfrom workers import job\n@job\ndef f(context): ...", r"@job\(my_broken.f\): .*broken.py, line 8"),
+        (WORKER.replace('("cmd.send")', "()"), r"@handles\(\): command is missing: write @handles.*broken.py, line 3"),
+        (WORKER.replace("cmd.send", "cmd.x y"), r"@handles\('cmd.x y'\): command 'cmd.x y' must .*broken.py, line 3"),
+        (f"{WORKER}\nfrom workers import job\njob('x', grace='1')", "ten years is wanted.*broken.py, line 8"),
         ("", "has no saga at its top level"),
     ],
 )

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from app import clock
 from app.persistence.words import cleaned
+from sagas.engine.calls import called_as
+from sagas.engine.flaws import flaw
 from sagas.engine.messages import Unreadable, dump, explained, load
-from sagas.engine.wanted import brief, called
+from sagas.engine.wanted import SECONDS, TEN_YEARS, Kind, brief, called
+from workers.sdk.errors import BadCall, demand, no_such, text_of
 
 from .dispatch import Dispatch
 from .halt import Halt, JobCancelled
+from .pending import pending
 
 T = TypeVar("T")
 
@@ -22,6 +26,11 @@ MAX_LOG: Final = 8000
 """Characters of a log message; what is behind them is cut."""
 MAX_PROGRESS: Final = 4096
 """Bytes of JSON."""
+_WAIT: Final = Kind(
+    lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0),
+    "a number of seconds, 0 or more, or None",
+    SECONDS.example,
+)
 
 
 class Voice(Protocol):
@@ -64,24 +73,26 @@ class JobContext:
         """The seconds that the attempt has left, never below 0; infinite without a time-out."""
         return max(0.0, self._ends - clock.monotonic())
 
+    @called_as('await context.log("page 3", level="info")', BadCall, "context.log")
     def log(self, message: object, level: str = "info") -> Awaitable[None]:
         """Writes a line into the job's log, which is kept in order; waits while too many are under way.
 
-        A text of more than 8,000 characters is cut. Raises `ValueError` for a level other than debug, info, warning and
+        A text of more than 8,000 characters is cut. Raises `BadCall` for a level other than debug, info, warning and
         error, `JobCancelled` once the attempt has ended.
         """
         if level not in LEVELS:
-            raise ValueError(f"{brief(level)} is no level: write {', '.join(LEVELS)}")
-        text = _cut(cleaned(str(message)))
-        return self._speak(lambda: self._voice.log(level, text))
+            raise BadCall(f"context.log(level={brief(level)}): there is no such level: write {', '.join(LEVELS)}")
+        text = _cut(cleaned(text_of(message)))
+        return pending(self._speak(lambda: self._voice.log(level, text)), "context.log")
 
+    @called_as("await context.progress(50)", BadCall, "context.progress")
     def progress(self, done: float | Mapping[str, Any]) -> Awaitable[None]:
         """Says how far the job is: a percentage, or a JSON object of at most 4 KiB. Only the last word counts.
 
-        Raises `ValueError` or `TypeError` for what is neither, `JobCancelled` once the attempt has ended.
+        Raises `BadCall` for what is neither, `JobCancelled` once the attempt has ended.
         """
         value = _progress(done)
-        return self._speak(lambda: self._voice.progress(value))
+        return pending(self._speak(lambda: self._voice.progress(value)), "context.progress")
 
     @property
     def cancelled(self) -> bool:
@@ -104,18 +115,29 @@ class JobContext:
         if (reason := self.cancel_reason) is not None:
             raise JobCancelled(reason)
 
+    @called_as("await context.wait_cancelled(timeout=5)", BadCall, "context.wait_cancelled")
     def wait_cancelled(self, timeout: float | None = None) -> Awaitable[bool]:
-        """Waits until the job is to stop, at most `timeout` seconds; the answer is `cancelled`."""
+        """Waits until the job is to stop, at most `timeout` seconds; the answer is `cancelled`.
+
+        Raises `BadCall` for what is no time; an infinite one is as good as None.
+        """
+        demand("context.wait_cancelled", timeout=(timeout, _WAIT))
+        longest = None if timeout is None else min(timeout, TEN_YEARS)
 
         async def wait() -> bool:
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(longest):
                     await self._halt.wait()
             except TimeoutError:
                 pass
             return self.cancelled
 
-        return self._ask(wait)
+        return pending(self._ask(wait), "context.wait_cancelled")
+
+    if not TYPE_CHECKING:  # it would hide from type checkers what is misspelt
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_such("a job", self, name)
 
     def _speak(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
         if self._halt.over:
@@ -138,20 +160,33 @@ def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(done, Mapping):
         return _object(done)
     if isinstance(done, bool) or not isinstance(done, int | float):
-        raise TypeError(f"progress is a percentage or a mapping, not {called(done)}")
+        raise BadCall(f"progress is a percentage or a mapping, not {called(done)}: write await context.progress(50)")
     if not 0 <= done <= 100:
-        raise ValueError(f"progress is a percentage from 0 to 100, not {brief(done)}")
+        raise BadCall(f"progress is a percentage from 0 to 100, not {brief(done)}: write await context.progress(50)")
     return {"percent": done}
 
 
 def _object(done: Mapping[str, Any]) -> Mapping[str, Any]:
+    if (wrong := flaw(done)) is not None:
+        raise BadCall(f"progress cannot be sent: {wrong}")
     try:
         body = dump(dict(done))
         found = load(body)
-    except TypeError as wrong:
-        raise TypeError(f"progress cannot be sent: {explained(wrong)}") from wrong
-    except (ValueError, RecursionError, Unreadable) as wrong:
-        raise ValueError(f"progress cannot be sent: {explained(wrong)}") from wrong
+    except (TypeError, ValueError, RecursionError, Unreadable) as refused:
+        raise BadCall(f"progress cannot be sent: {explained(refused)}") from refused
     if len(body) > MAX_PROGRESS:
-        raise ValueError(f"progress is {len(body)} bytes of JSON, at most {MAX_PROGRESS} are allowed")
+        raise BadCall(f"progress is {len(body)} bytes of JSON, at most {MAX_PROGRESS} are allowed")
     return found
+
+
+def _no_logger(level: str) -> Callable[..., NoReturn]:
+    """What says so where a job's log is taken for a step's, which is a logger."""
+
+    def refuse(*_args: object, **_named: object) -> NoReturn:
+        raise BadCall(f'context.log.{level}(…) is a step\'s: a job writes await context.log("…", level="{level}")')
+
+    return refuse
+
+
+for _level in LEVELS:
+    setattr(JobContext.log, _level, _no_logger(_level))

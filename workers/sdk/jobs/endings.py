@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sagas.engine.messages import MAX_DATA, StepError, Unreadable, dump, explained, load
-from sagas.engine.wanted import called
+from sagas.engine.messages import StepError
 from workers.sdk.errors import StepFailed
 from workers.sdk.failures import said, unforeseen
+from workers.sdk.outputs import sendable
 
 from .halt import Cause, Halt
 
 Status = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
 _OWN: Final = frozenset({"Timeout", "WorkerStopped"})
 """What `halted` says: an error of a function, or of a library, may have such a name too."""
-_BAD: Final = (TypeError, ValueError, RecursionError, Unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,9 @@ class Ending:
 def returned(value: object) -> Ending:
     """The ending of a function that has returned `value`."""
     try:
-        return Ending("SUCCEEDED", result=_checked(value))
-    except _BAD as bad:
-        return Ending(
-            "FAILED", error=StepError("BadResult", f"the job's result cannot be sent: {explained(bad)}", False)
-        )
+        return Ending("SUCCEEDED", result=sendable(value))
+    except ValueError as bad:
+        return Ending("FAILED", error=StepError("BadResult", f"the job's result cannot be sent: {bad}", False))
 
 
 def raised(error: BaseException) -> Ending:
@@ -62,15 +59,3 @@ def unknown(handler: str, queue: str) -> Ending:
     """
     message = f"a worker of queue {queue} has no function for job {handler!r}: all workers of a queue need all its jobs"
     return Ending("FAILED", error=StepError("UnknownJob", message, retryable=False))
-
-
-def _checked(value: object) -> Mapping[str, Any] | None:
-    """The result, proved to be readable by its reader."""
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise TypeError(f"it is {called(value)}: return a mapping, or None")
-    body = dump(dict(value))
-    if len(body) > MAX_DATA:
-        raise ValueError(f"it has {len(body)} bytes, at most {MAX_DATA} are allowed")
-    return load(body)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
 from app.errors import ConfigError
+from sagas.engine.calls import called_as
 from sagas.engine.names import normal
 from sagas.engine.wanted import SECONDS, brief, complaint
 from workers.sdk.functions import checked, place_of
@@ -41,6 +41,7 @@ class JobFunction:
 registered_jobs: list[JobFunction] = []
 
 
+@called_as('@job("reindex", queue="search", grace=10)', ConfigError, "@job")
 def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callable[[F], F]:
     """Makes a function do the jobs called `name`; workers that have it serve `queue`.
 
@@ -62,16 +63,15 @@ def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callab
 
 
 def _check_grace(called: str, grace: float) -> None:
-    wrong = None if grace == inf else complaint(f"@job({called!r}, ", "grace", grace, SECONDS)
-    if wrong is not None or grace < 0:
-        more = f"@job({called!r}, grace={grace!r}): write the seconds that it has to stop, 0 or more"
-        raise ConfigError(wrong or more)
+    if (wrong := complaint(f"@job({brief(called)}, ", "grace", grace, SECONDS)) is not None:
+        raise ConfigError(wrong)
 
 
 def _name(name: object) -> str:
     """The name in NFC, as whoever submits the job has it. Raises `ConfigError`."""
     if not isinstance(name, str):
-        raise ConfigError(f'@job({brief(name)}): write the job\'s name, as in @job("reindex")')
+        what = place_of(name) if callable(name) else brief(name)
+        raise ConfigError(f'@job({what}): write the job\'s name, as in @job("reindex")')
     try:
         return normal(name)
     except ValueError as wrong:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, cast
 
 import pytest
 
@@ -60,29 +63,119 @@ def test_any_text_can_be_logged(house: House, said: object, kept: str) -> None:
 @pytest.mark.parametrize(
     ("done", "error"),
     [
-        (-1, "ValueError: progress is a percentage from 0 to 100, not -1"),
-        (100.5, "ValueError: progress is a percentage"),
-        (float("nan"), "ValueError: progress is a percentage"),
-        (True, "TypeError: progress is a percentage or a mapping, not a bool"),
-        (5j, "TypeError: progress is a percentage or a mapping, not a complex"),
-        pytest.param(10**5000, "ValueError: progress is a percentage from 0 to 100, not <int>", id="huge"),
-        pytest.param({"x": 10**5000}, "ValueError: progress cannot be sent: a number has more than", id="much"),
-        ("half", "TypeError: progress is a percentage or a mapping, not a str"),
-        ({"x": "y" * 5000}, "ValueError: progress is 5008 bytes of JSON, at most 4096 are allowed"),
-        ({"x": object()}, "TypeError: progress cannot be sent: Object of type object is not JSON serializable"),
-        ({"x": "\0"}, "ValueError: progress cannot be sent: a text in it has a NUL character"),
+        (-1, "progress is a percentage from 0 to 100, not -1"),
+        (100.5, "progress is a percentage"),
+        (float("nan"), "progress is a percentage"),
+        (True, "progress is a percentage or a mapping, not a bool"),
+        (5j, "progress is a percentage or a mapping, not a complex"),
+        pytest.param(10**5000, "progress is a percentage from 0 to 100, not <int>", id="huge"),
+        pytest.param({"x": 10**5000}, "progress cannot be sent: ['x'] is a number that has more than", id="much"),
+        ("half", "progress is a percentage or a mapping, not a str: write await context.progress(50)"),
+        ({"x": "y" * 5000}, "progress is 5008 bytes of JSON, at most 4096 are allowed"),
+        ({"x": object()}, "progress cannot be sent: ['x'] is an object, which JSON does not hold"),
+        ({"x": [Decimal(1)]}, "progress cannot be sent: ['x'][0] is a Decimal, which JSON does not hold"),
+        ({1: 2}, "progress cannot be sent: it has the key 1, an int, and keys are texts in JSON"),
+        ({"x": "\0"}, "progress cannot be sent: ['x'] is a text that has a NUL character"),
     ],
 )
-def test_progress_that_cannot_be_told_is_an_error_of_the_job(house: House, done: Any, error: str) -> None:
+def test_progress_that_cannot_be_told_is_a_mistake_that_no_attempt_will_mend(
+    house: House, done: Any, error: str
+) -> None:
     async def talk(context: JobContext) -> None:
         await context.progress(done)
 
+    told = told_of(house, talk)
+    assert (told["type"], told["retryable"]) == ("BadCall", False)
+    assert told["message"].startswith(error)
+
+
+def told_of(house: House, job: Any) -> dict[str, Any]:
+    """The error that the job has ended with."""
+
     async def days() -> None:
-        await house.open(talk=talk)
-        house.send("talk")
+        await house.open(mistaken=job)
+        house.send("mistaken")
         await house.ended()
-        told = house.last()["error"]
-        assert f"{told['type']}: {told['message']}".startswith(error)
+
+    house.play(days())
+    error: dict[str, Any] = house.last()["error"]
+    return error
+
+
+WAIT = "a number of seconds, 0 or more, or None is wanted"
+MISTAKES: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda it: it.wait_cancelled("5"), f"context.wait_cancelled(timeout='5'): {WAIT}, as timeout=5"),
+    (lambda it: it.wait_cancelled(-1), f"context.wait_cancelled(timeout=-1): {WAIT}"),
+    (lambda it: it.wait_cancelled(float("nan")), f"context.wait_cancelled(timeout=nan): {WAIT}"),
+    (lambda it: it.wait_cancelled(True), f"context.wait_cancelled(timeout=True): {WAIT}"),
+    (lambda it: it.wait_cancelled(timedelta(minutes=1)), f"{WAIT}, as timeout=60"),
+    (lambda it: it.wait_cancelled(seconds=5), "context.wait_cancelled(seconds=5): it takes no seconds=: write await "),
+    (lambda it: it.log(), 'context.log(): message is missing: write await context.log("page 3", level="info")'),
+    (lambda it: it.log("a", "info", 3), "context.log('a', 'info', 3): it takes 2 arguments without a name, not 3"),
+    (lambda it: it.log("a", "loud"), "context.log(level='loud'): there is no such level: write debug, info, warning"),
+    (lambda it: it.log("a", level=10), "context.log(level=10): there is no such level"),
+    (
+        lambda it: it.log.info("a"),
+        'context.log.info(…) is a step\'s: a job writes await context.log("…", level="info")',
+    ),
+    (lambda it: it.progress(), "context.progress(): done is missing: write await context.progress(50)"),
+    (lambda it: it.progress(3, 9), "context.progress(3, 9): it takes one argument without a name, not 2"),
+    (lambda it: it.sleep, "the context of a job has no sleep: write await asyncio.sleep(…)"),
+    (lambda it: it.data, "the context of a job has no data: what a job is given is context.payload"),
+    (lambda it: it.pay_load, "the context of a job has no pay_load: perhaps payload is meant"),
+    (lambda it: it.colour, "the context of a job has no colour: it has attempt, cancel_reason, cancelled, "),
+    (
+        lambda it: 1 if it.wait_cancelled(5) else 0,
+        "context.wait_cancelled(…) has no answer before it is awaited: write",
+    ),
+    (lambda it: not it.progress(5), "context.progress(…) has no answer before it is awaited: write await"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "sentence"), MISTAKES)
+def test_a_wrong_call_is_a_mistake_that_no_attempt_will_mend(
+    house: House, mistake: Callable[[Any], Any], sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def mistaken(context: JobContext) -> None:
+        mistake(context)
+
+    told = told_of(house, mistaken)
+    assert (told["type"], told["retryable"]) == ("BadCall", False)
+    assert sentence in told["message"]
+    assert "test_context.py" in caplog.text, "the author sees where he wrote it"
+
+
+def test_what_is_not_awaited_says_so_with_its_place(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    async def forgets(context: JobContext) -> None:
+        context.log("never")
+        await asyncio.gather(context.log("gathered"), asyncio.create_task(cast(Any, context.log("a task"))))
+        await asyncio.wait_for(context.log("in time"), 5)
+
+    async def days() -> None:
+        await house.open(forgets=forgets)
+        house.send("forgets")
+        await house.ended()
+        assert (house.last()["status"], sorted(house.messages())) == ("SUCCEEDED", ["a task", "gathered", "in time"])
+
+    house.play(days())
+    (line,) = [record.getMessage() for record in caplog.records if "not awaited" in record.getMessage()]
+    assert line.startswith("context.log(…) was not awaited, and did nothing: write await context.log(…) (")
+    assert "test_context.py, line " in line
+
+
+def test_an_infinite_wait_is_one_without_an_end(house: House) -> None:
+    seen: list[bool] = []
+
+    async def waits(context: JobContext) -> None:
+        seen.append(await context.wait_cancelled(context.remaining))
+
+    async def days() -> None:
+        await house.open(waits=waits)
+        house.send("waits")
+        await house.says("RUNNING")
+        await house.stop_job()
+        await house.ended()
+        assert (seen, house.last()["status"]) == ([True], "CANCELLED")
 
     house.play(days())
 

@@ -115,15 +115,24 @@ def test_two_functions_for_one_job_are_refused(folder: Path) -> None:
         ({"name": ""}, r"@job\(''\): a job's name must have 1 to 200 code points, not 0"),
         ({"name": "a "}, r"@job\('a '\): a job's name must not begin or end with white space"),
         ({"name": "a\0"}, "a job's name must not have control characters"),
-        ({"name": print}, "write the job's name, as in @job"),
+        ({"name": print}, r"@job\(builtins.print\): write the job's name, as in @job"),
         ({"name": None}, r"@job\(None\): write the job's name, as in @job"),
         ({"name": "x", "queue": "a/b"}, "'a/b' cannot be a job queue"),
         ({"name": "x", "queue": 7}, "7 cannot be a job queue"),
-        ({"name": "x", "grace": -1}, "grace=-1"),
-        ({"name": "x", "grace": "5"}, r"@job\('x', grace='5'\): a number of seconds is wanted, as grace=5"),
-        ({"name": "x", "grace": timedelta(minutes=1)}, "a number of seconds is wanted, as grace=60"),
-        ({"name": "x", "grace": None}, "a number of seconds is wanted"),
-        ({"name": "x", "grace": float("nan")}, "a number of seconds is wanted"),
+        ({"name": "x", "grace": -1}, r"@job\('x', grace=-1\): a number of seconds from 0 to ten years is wanted"),
+        ({"name": "x", "grace": float("inf")}, "grace=inf.*from 0 to ten years is wanted, as grace=30"),
+        ({"name": "x", "grace": 1e300}, "from 0 to ten years is wanted"),
+        ({"name": "x", "grace": 10**400}, "from 0 to ten years is wanted"),
+        ({"name": "x", "grace": 315_360_001}, "from 0 to ten years is wanted"),
+        ({}, r'@job\(\): name is missing: write @job\("reindex", queue="search", grace=10\)'),
+        ({"name": "x", "graze": 5}, r"it takes no graze=, perhaps grace= is meant"),
+        (
+            {"name": "x", "grace": "5"},
+            r"@job\('x', grace='5'\): a number of seconds from 0 to ten years is wanted, as grace=5",
+        ),
+        ({"name": "x", "grace": timedelta(minutes=1)}, "ten years is wanted, as grace=60"),
+        ({"name": "x", "grace": None}, "a number of seconds from 0 to ten years is wanted"),
+        ({"name": "x", "grace": float("nan")}, "from 0 to ten years is wanted"),
         ({"name": "x", "queue": None}, "None cannot be a job queue"),
     ],
 )
@@ -151,6 +160,16 @@ def test_a_function_that_yields_is_refused() -> None:
         @job("x")
         def lines(context: JobContext) -> Iterator[int]:
             yield 1
+
+    class Pages:
+        async def __call__(self, context: JobContext) -> AsyncIterator[int]:
+            yield 1
+
+    with pytest.raises(ConfigError, match="is an async generator function"):
+        job("x")(Pages())
+
+    with pytest.raises(ConfigError, match="Pages is a class: write def or async def below the decorator"):
+        job("x")(Pages)
 
     with pytest.raises(ConfigError, match="is no function: write def or async def below the decorator"):
         job("x")(cast(Any, 5))

@@ -113,7 +113,7 @@ def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_b
     house.play(days())
 
 
-SECONDS = "a number of seconds, 0 or more, is wanted, as after=30"
+SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,8 @@ SECONDS = "a number of seconds, 0 or more, is wanted, as after=30"
             Retry(after=30, message="busy"),
             {"type": "Retry", "message": "busy", "retryable": True, "retryAfterMs": 30_000},
         ),
-        (lambda: Retry(after=-5), {"type": "Invalid", "message": f"Retry(after=-5): {SECONDS}", "retryable": True}),
+        (lambda: Retry(after=-5), {"type": "BadCall", "message": f"Retry(after=-5): {SECONDS}", "retryable": False}),
+        (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
         (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "", "retryable": True}),
@@ -149,12 +150,13 @@ def test_an_error_is_told_with_what_may_help(house: House, error: Any, said: dic
     ("result", "sentence"),
     [
         (7, "it is an int: return a mapping, or None"),
-        pytest.param({"x": 10**5000}, "cannot be sent: a number has more than 4300 digits", id="huge"),
-        ({"x": float("nan")}, "not JSON compliant"),
+        pytest.param({"x": 10**5000}, "cannot be sent: ['x'] is a number that has more than 4300 digits", id="huge"),
+        ({"x": float("nan")}, "['x'] is nan, which is no number in JSON"),
         ({"x": "y" * 70_000}, "it has 70008 bytes, at most 65536 are allowed"),
-        ({"x": object()}, "not JSON serializable"),
-        ({"x": "\0"}, "cannot be sent: a text in it has a NUL character or half of a surrogate pair"),
-        ({"x": "\ud800"}, "cannot be sent: a text in it has a NUL character or half of a surrogate pair"),
+        ({"x": object()}, "['x'] is an object, which JSON does not hold: give a text, a number, a list or a dict"),
+        ({"x": {1: 2}}, "['x'] has the key 1, an int"),
+        ({"x": "\0"}, "cannot be sent: ['x'] is a text that has a NUL character or half of a surrogate pair"),
+        ({"x": "\ud800"}, "cannot be sent: ['x'] is a text that has a NUL character or half of a surrogate pair"),
     ],
 )
 def test_a_result_that_cannot_be_sent_fails_the_job_for_good(house: House, result: Any, sentence: str) -> None:

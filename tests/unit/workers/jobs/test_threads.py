@@ -113,8 +113,8 @@ async def test_an_error_in_a_thread_is_the_jobs(bench: Bench) -> None:
     await bench.run(work)
     error = (await bench.ended())["error"]
     assert (error["type"], error["message"]) == (
-        "ValueError",
-        "'loud' is no level: write debug, info, warning, error",
+        "BadCall",
+        "context.log(level='loud'): there is no such level: write debug, info, warning, error",
     )
 
 
