@@ -211,7 +211,7 @@ def _undo_edges(rest: tuple[str, ...]) -> list[Edge]:
 
 
 def _check(saga: Saga) -> None:
-    where = f"saga {saga.name!r}"
+    where = f"saga {brief(saga.name)}"
     require(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
     require(bool(saga.steps), f"{where}: has no step")
     time = saga.timeout
@@ -234,7 +234,7 @@ def _check(saga: Saga) -> None:
 
 
 def _walk(saga: Saga) -> tuple[str, ...]:
-    where, seen, state = f"saga {saga.name!r}", [], saga.initial
+    where, seen, state = f"saga {brief(saga.name)}", [], saga.initial
     thens = {step.state: step.then for step in saga.steps}
     both = set(thens) & set(saga.immediate)
     require(not both, f"{where}: {', '.join(sorted(both))} cannot wait for a step and move on at once")

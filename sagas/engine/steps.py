@@ -198,7 +198,7 @@ def milliseconds(wait: timedelta) -> int:
 
 def check_step(where: str, step: Step) -> None:
     """Raises `DefinitionError` that says what to change about `step` and its undo; `where` names its saga."""
-    at = f"{where}, step {step.name!r}"
+    at = f"{where}, step {brief(step.name)}"
     require(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
     check_state(at, step.state)
     check_state(at, step.then, end=True)
@@ -254,5 +254,5 @@ def _check_event(at: str, event: str) -> None:
 
 def check_state(at: str, state: str, *, end: bool = False) -> None:
     """Raises `DefinitionError` for what can be no state; only an `end` can be COMPLETED."""
-    require(bool(_STATE.fullmatch(state)), f"{at}: state {state!r} must be [A-Z][A-Z0-9_]*, at most 40 characters")
+    require(bool(_STATE.fullmatch(state)), f"{at}: state {brief(state)} must be [A-Z][A-Z0-9_]*, at most 40 characters")
     require(state not in RESERVED or (end and state == COMPLETED), f"{at}: state {state} is reserved")

@@ -11,9 +11,10 @@ OrchestrixError       (sagas.engine.errors)
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 from app.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
 from sagas.engine.calls import made_as
@@ -27,6 +28,9 @@ OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 LONGEST_WAIT: Final = 30 * 86_400
 """Seconds: the longest wait that a worker gets, whatever it asks for."""
 UNSAID: Final = "it does not say why"
+LATER: Final = "it asks to be tried again later"
+_NUMBER: Final = re.compile(r"\s*[-+]?[0-9.,]+\s*(?:s|sec|seconds)?\s*")
+"""What was meant for a number of seconds."""
 _WAIT: Final = Kind(
     lambda value: isinstance(value, int | float) and number(value) and value >= 0,
     "a number of seconds, 0 or more,",
@@ -86,14 +90,15 @@ class Transient(StepFailed):
 class Retry(StepFailed):
     """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other.
 
-    Without `after` the wait is that of the step's policy.
+    Without `after` the wait is that of the step's policy; a text in its place is the message.
     """
 
-    def __init__(
-        self, after: float | None = None, message: str = "it asks to be tried again later", *, type: str = "Retry"
-    ) -> None:
-        demand(self.__class__.__name__, after=(after, perhaps(_WAIT)))
-        super().__init__(type, message, retryable=True, retry_after=after)
+    def __init__(self, after: float | None = None, message: str = LATER, *, type: str = "Retry") -> None:
+        wait: Any = after
+        if isinstance(wait, str) and message is LATER and not _NUMBER.fullmatch(wait):
+            wait, message = None, wait
+        demand(self.__class__.__name__, after=(wait, perhaps(_WAIT)))
+        super().__init__(type, message, retryable=True, retry_after=wait)
 
 
 @made_as('Permanent("SoldOut", "no seat is left")', BadCall)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from app.errors import ConfigError
+from sagas.engine.wanted import brief
 
 OURS: Final = frozenset({"app", "sagas", "workers", "migrations"})
 """The packages whose lines are not the author's."""
@@ -14,7 +15,8 @@ OURS: Final = frozenset({"app", "sagas", "workers", "migrations"})
 
 def place_of(function: object) -> str:
     """The function, for people."""
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
+    name = getattr(function, "__qualname__", None)
+    return f"{getattr(function, '__module__', '?')}.{name}" if name is not None else brief(function)
 
 
 def checked(function: Callable[..., Any], count: int, arguments: str) -> None:

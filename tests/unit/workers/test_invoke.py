@@ -149,6 +149,7 @@ SAID: list[tuple[Any, dict[str, Any]]] = [
     (Transient(retry_after=1), {"message": "it does not say why", "retryable": True, "retryAfterMs": 1000}),
     (StepFailed("odd", retryable=False), {"type": "StepFailed", "message": "odd", "retryable": False}),
     (Retry, {"type": "Retry", "message": "it asks to be tried again later", "retryable": True}),
+    (Retry(cast(Any, "503 from the forge")), {"type": "Retry", "message": "503 from the forge", "retryable": True}),
     (Retry(message="no"), {"type": "Retry", "message": "no", "retryable": True}),
 ]
 
