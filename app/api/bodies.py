@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
@@ -10,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from app.api.names import Name
-from app.api.problems import Problem, invalid_body, pointer
+from app.api.problems import Problem, invalid_body
+from app.api.wrong_fields import pointer, wrong_fields
 from sagas.engine.defaults import begun
 from sagas.engine.definition import BadData, Saga
 from sagas.engine.messages import MAX_NESTING, Unreadable, load, storable
@@ -57,18 +59,38 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise invalid_body([{"pointer": "", "detail": NO_OBJECT}])
     if reason == "nul-or-lone-surrogate":
         raise invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
-    raise Problem("malformed_json", _malformed(reason))
+    raise Problem("malformed_json", _malformed(reason, body))
 
 
 _REFUSALS: Final = {
     "not-utf8": "The body is not UTF-8, which is the only encoding that is read.",
     "too-deep": f"The body is nested too deeply: {MAX_NESTING} levels of objects and arrays are the most.",
 }
+_AT: Final = re.compile(r"(?P<what>.*): line (?P<line>\d+) column (?P<column>\d+) \(char \d+\)", re.DOTALL)
+# By the beginning of what the reader of JSON says of the place where it had to stop.
+_STOPPED: Final = {
+    "Expecting value": "a value must stand there; texts have double quotes",
+    "Expecting property name": "the name of a field must stand there, in double quotes",
+    "Expecting ':'": "a colon must stand there, between the field's name and its value",
+    "Expecting ','": "a comma must stand there, or the end of the object or array",
+    "Illegal trailing comma": "this comma must go: nothing follows it",
+    "Extra data": "the object has ended before that: send nothing behind it",
+    "Unterminated string": "the text that begins there does not end: close it with double quotes",
+    "Invalid control character": "a text has a control character there: write it as an escape such as \\n",
+    "Invalid \\": "this backslash begins no escape that JSON knows: write \\\\ for the character itself",
+    "Unexpected UTF-8 BOM": "a byte order mark stands there: leave it out",
+}
 
 
-def _malformed(reason: str) -> str:
+def _malformed(reason: str, body: bytes) -> str:
+    if not body.strip():
+        return "The body is empty: send a JSON object."
     kind, _, said = reason.partition(": ")
-    return _REFUSALS.get(kind) or f"The body is not strict JSON: {said[:200] or kind}."
+    stop = _AT.fullmatch(said)
+    if stop is None:
+        return _REFUSALS.get(kind) or f"The body is not strict JSON: {said[:200] or kind}."
+    why = next((ours for begin, ours in _STOPPED.items() if stop["what"].startswith(begin)), "it cannot be read there")
+    return f"The body is not strict JSON at line {stop['line']}, column {stop['column']}: {why}."
 
 
 NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"
@@ -85,16 +107,8 @@ def parsed(model: type[M], fields: dict[str, Any]) -> M:
     try:
         return model.model_validate(fields, strict=True)
     except ValidationError as refused:
-        raise invalid_body(
-            [
-                {"pointer": pointer(error["loc"]), "detail": _said(error["type"], error["msg"])}
-                for error in refused.errors(include_url=False, include_context=False, include_input=False)
-            ]
-        ) from None
-
-
-def _said(type: str, message: str) -> str:
-    return NO_OBJECT if type == "dict_type" else message.removeprefix("Value error, ")
+        found = refused.errors(include_url=False, include_context=False, include_input=False)
+        raise invalid_body(wrong_fields(found, model, fields)) from None
 
 
 def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
@@ -102,17 +116,7 @@ def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
     try:
         return begun(saga, data)
     except BadData as refused:
-        raise bad_data(refused, "data") from None
-
-
-def bad_data(refused: BadData, *field: str) -> Problem:
-    """422 about what came in `field`, where the errors do not name that themselves."""
-    return invalid_body(
-        [
-            {"pointer": pointer((*field, *error["loc"])), "detail": str(error["msg"]).removeprefix("Value error, ")}
-            for error in refused.errors
-        ]
-    )
+        raise invalid_body(wrong_fields(refused.errors, saga.data, data, "data")) from None
 
 
 def unstorable(value: object) -> list[str]:

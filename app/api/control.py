@@ -9,17 +9,18 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 
 from app.api import views
-from app.api.bodies import bad_data, parsed, read_object
+from app.api.bodies import parsed, read_object
 from app.api.demands import NO_REASON, DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
 from app.api.headers import CORRELATION, correlation_id, if_match
 from app.api.idempotency import key_of, repeated
 from app.api.kinds import Kind, KindOf, instance_id
 from app.api.parameters import Parameter
-from app.api.problems import Problem, bad_parameter, invalid_body, not_found
+from app.api.problems import Problem, bad_parameter, invalid_body, not_found, said
 from app.api.routes import Call, Handler, Route
 from app.api.schemas import WhyBody
 from app.api.shared import KEY, REPEATED, SHOWN, header, json_of
 from app.api.start import JSON
+from app.api.wrong_fields import UNSEEN, wrong_fields
 from app.domain.idempotency import StoredAnswer
 from app.errors import Invalid, NotFound
 from app.orchestration.actions import Acted, Action, VersionMismatch
@@ -225,7 +226,7 @@ async def _act(call: Call, target: _Target, ask: Ask, body: Mapping[str, Any]) -
     key: IdempotencyKey | None = key_of(
         call.request, call.actor, body, lambda instance, fingerprint: _stored(call, kind, instance, fingerprint)
     )
-    with _refusals(kind, target.id, *(["data"] if ask.verb is Verb.EDIT else [])):
+    with _refusals(kind, target.id, ask.verb):
         action = Action(kind.saga.name, target.id, ask, target.version, target.dry_run)
         acted = await _done(call, action, key)
     if not isinstance(acted, Acted):
@@ -261,29 +262,32 @@ def _preview(kind: Kind, acted: Acted, verb: Verb) -> dict[str, Any]:
 
 
 @contextmanager
-def _refusals(kind: Kind, wanted: int, *field: str) -> Iterator[None]:
-    """Makes a problem of each way to refuse; what the saga's model refuses came in `field`."""
+def _refusals(kind: Kind, wanted: int, verb: Verb | None = None) -> Iterator[None]:
+    """Makes a problem of each way to refuse."""
     try:
         yield
     except NotFound:
         raise not_found(f"{kind.saga.name} {wanted}") from None
     except RefusedVerb as refused:
         allowed = [verb.value for verb in refused.allowed]
-        raise Problem("illegal_transition", _told(refused), allowed=allowed) from None
+        raise Problem("illegal_transition", said(refused), allowed=allowed) from None
     except VersionMismatch as other:
         etag = {"ETag": f'"{other.current}"'}
-        raise Problem("version_mismatch", _told(other), headers=etag, current=other.current) from None
+        raise Problem("version_mismatch", said(other), headers=etag, current=other.current) from None
     except BadAsk as refused:
-        raise bad_data(refused) from None
+        raise invalid_body(wrong_fields(refused.errors, None)) from None
     except BadData as refused:
-        raise bad_data(refused, *field) from None
+        raise _bad_data(kind, refused, verb) from None
     except Invalid as refused:
         raise invalid_body([{"pointer": "", "detail": str(refused).removesuffix(".")}]) from None
 
 
-def _told(error: Exception) -> str:
-    text = str(error).removesuffix(".")
-    return f"{text[:1].upper()}{text[1:]}."
+def _bad_data(kind: Kind, refused: BadData, verb: Verb | None) -> Problem:
+    """What the saga's model refuses. It has seen the row's data too, which are not known here."""
+    if verb is Verb.SKIP:  # its errors name the field themselves
+        errors = [{**error, "loc": error["loc"][1:]} for error in refused.errors]
+        return invalid_body(wrong_fields(errors, kind.saga.data, UNSEEN, "output"))
+    return invalid_body(wrong_fields(refused.errors, kind.saga.data, UNSEEN, "data"))
 
 
 def _camel(verb: Verb) -> str:

@@ -19,7 +19,7 @@ from app.api.demands import BodyDemand, RedriveDemand, Remark
 from app.api.idempotency import key_of, repeated, stored
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
-from app.api.problems import Problem, bad_parameter, invalid_body, not_found
+from app.api.problems import Problem, bad_parameter, ended, invalid_body, not_found, said
 from app.api.routes import Call, Route
 from app.api.schemas import DeadLetterBody, DeadLetterPage, RedrivenBody
 from app.api.shared import KEY, KEY_PROBLEMS, REPEATED, Answers, json_of, page
@@ -227,9 +227,9 @@ def _refusals(wanted: str) -> Iterator[None]:
     except NotFound:
         raise not_found(f"dead letter {wanted}") from None
     except NotSendable as refused:
-        raise Problem("illegal_transition", f"It cannot be sent: {refused}.", allowed=["edit", "drop"]) from None
+        raise Problem("illegal_transition", ended(f"It cannot be sent: {refused}"), allowed=["edit", "drop"]) from None
     except Conflict as refused:
-        raise Problem("illegal_transition", f"{str(refused).capitalize()}.", allowed=["drop"]) from None
+        raise Problem("illegal_transition", said(refused), allowed=["drop"]) from None
     except Invalid as refused:
         raise invalid_body([{"pointer": "/body", "detail": str(refused)}]) from None
 

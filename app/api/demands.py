@@ -60,9 +60,9 @@ Reason = Annotated[
     ),
 ]
 Moment = Annotated[datetime, BeforeValidator(read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
-Span = Annotated[
-    timedelta, BeforeValidator(read_span), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
-]
+SPAN: Final[dict[str, Any]] = {"anyOf": [{"type": "string"}, {"type": "number"}]}
+"""What a length of time is in JSON."""
+Span = Annotated[timedelta, BeforeValidator(read_span), WithJsonSchema(SPAN)]
 
 
 def _asked(**example: Any) -> ConfigDict:

@@ -19,6 +19,10 @@ from sagas.engine.messages import dump
 R = TypeVar("R")
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
+REUSED: Final = (
+    "This Idempotency-Key came before, with another body. Send the same body again for the answer to that request, "
+    "or a new key for a new one."
+)
 RETRY_SOON: Final = {"Retry-After": "1"}
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
@@ -56,9 +60,9 @@ def repeated(result: Repeated) -> Response:
         case Replayed(answer):
             return Response(answer.body, answer.status, {**answer.headers, REPLAYED: "true"})
         case KeyReused():
-            raise Problem("idempotency_key_reused", "This Idempotency-Key came before, with another request.")
+            raise Problem("idempotency_key_reused", REUSED)
         case InFlight():
-            detail = "The request with this key is still being worked on."
+            detail = "The request with this key is still being worked on. Send it again, with the same key and body."
             raise Problem("idempotency_in_flight", detail, headers=RETRY_SOON)
 
 

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api import cluster_schemas, job_schemas, schedule_schemas
+from app.api import cluster_schemas, job_schemas, schedule_bodies, schedule_schemas
 from app.api.bodies import NewApp, NewSaga
 from app.api.demands import DEMANDS
 from app.api.routes import BEARER
@@ -38,6 +38,9 @@ SECURITY: Final = {
     }
 }
 
+BODIES: Final[tuple[type[BaseModel], ...]] = (NewApp, NewSaga, *DEMANDS, *job_schemas.ASKED, *schedule_schemas.ASKED)
+"""All that can be sent."""
+
 
 def install(app: FastAPI) -> None:
     """Makes `app.openapi()` give the document, built once."""
@@ -55,12 +58,11 @@ def _build(app: FastAPI) -> dict[str, Any]:
     shown: tuple[type[BaseModel], ...] = (
         *MODELS,
         *job_schemas.SHOWN,
-        *schedule_schemas.SHOWN,
+        *schedule_bodies.SHOWN,
         *cluster_schemas.SHOWN,
     )
     _, schemas = models_json_schema([(model, "serialization") for model in shown], ref_template=REF)
-    bodies: tuple[type[BaseModel], ...] = (NewApp, NewSaga, *DEMANDS, *job_schemas.ASKED, *schedule_schemas.ASKED)
-    _, asked = models_json_schema([(model, "validation") for model in bodies], ref_template=REF)
+    _, asked = models_json_schema([(model, "validation") for model in BODIES], ref_template=REF)
     components = document.setdefault("components", {})
     components["securitySchemes"] = SECURITY
     components.setdefault("schemas", {}).update({**schemas["$defs"], **asked["$defs"]})

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
+from app.api.wrong_fields import wrong_fields
 from app.errors import NotFound, OutcomeUnknown, RetryLater
 from sagas.engine.messages import dump
 
@@ -91,7 +92,18 @@ def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
     """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
     told = [_told(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
     more = [f"{len(errors) - TOLD} more are wrong"] if len(errors) > TOLD else []
-    return Problem("invalid_body", f"{'; '.join(told + more)}.", errors=[dict(error) for error in errors])
+    return Problem("invalid_body", ended("; ".join(told + more)), errors=[dict(error) for error in errors])
+
+
+def ended(text: str) -> str:
+    """`text` with one mark at its end."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def said(error: Exception) -> str:
+    """The error's own text as a sentence."""
+    text = str(error)
+    return ended(f"{text[:1].upper()}{text[1:]}")
 
 
 def _told(name: str, detail: str) -> str:
@@ -124,11 +136,6 @@ def cut_short(method: str) -> Problem:
         return Problem("unavailable", "This node is stopping. Try again.", headers={"Retry-After": "1"})
     detail = f"This node stopped before it knew the end, so this may have happened or not. {_REPEAT}"
     return Problem("outcome_unknown", detail, headers={"Retry-After": "1"})
-
-
-def pointer(location: Sequence[str | int]) -> str:
-    """`location` as a JSON pointer (RFC 6901, 3)."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -181,9 +188,8 @@ def has_head(path: str) -> bool:
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return invalid_body(
-        [{"pointer": pointer(e["loc"][1:]), "detail": str(e["msg"])} for e in error.errors()]
-    ).response()
+    # The first part of a place says that it is in the body.
+    return invalid_body(wrong_fields([{**one, "loc": one["loc"][1:]} for one in error.errors()], None)).response()
 
 
 async def _absent(request: Request, error: Exception) -> Response:

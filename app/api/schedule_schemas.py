@@ -1,4 +1,4 @@
-"""What do schedules look like in the OpenAPI document, as they are asked for and as they are shown?"""
+"""What does a person send to make, change and steer schedules, and is it acceptable?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
-from uuid import UUID
 
 from pydantic import (
     AfterValidator,
@@ -19,52 +18,17 @@ from pydantic import (
     model_validator,
 )
 
-from app.api.demands import Moment, Reason, Span
+from app.api.demands import SHORTEST_SPAN, SPAN, Moment, Reason, Span, read_span
 from app.api.job_schemas import NewJob, QueueName
 from app.api.names import Name
 from app.domain.jobs import MOST_RETRIES
-from app.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, Misfire, Outcome, Overlap, State, is_id
+from app.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, Misfire, Overlap, is_id
 
 M = TypeVar("M", bound=BaseModel)
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 SHORTEST_INTERVAL: Final = timedelta(seconds=1)
 LONGEST_JITTER: Final = timedelta(days=1)
-SCHEDULE: Final[dict[str, Any]] = {
-    "id": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d21",
-    "name": "nightly-report",
-    "state": "ACTIVE",
-    "cron": "30 2 * * MON-FRI",
-    "intervalMs": None,
-    "timeZone": "Europe/Berlin",
-    "startsAt": None,
-    "endsAt": None,
-    "overlap": "skip",
-    "misfire": "fire_once",
-    "catchUp": 10,
-    "missedAfterMs": 60000,
-    "jitterMs": 0,
-    "job": {"queue": "reports", "handler": "monthly", "payload": {}, "timeoutMs": 600000, "retries": 2},
-    "createdBy": "ada",
-    "createdAt": "2026-01-31T12:00:00.000000Z",
-    "updatedAt": "2026-01-31T12:00:00.000000Z",
-    "version": 1,
-    "pausedAt": None,
-    "dueAt": "2026-02-03T01:30:00.000000Z",
-    "nextAt": "2026-02-03T01:30:00.000000Z",
-    "trouble": None,
-    "lastDueAt": "2026-02-02T01:30:00.000000Z",
-    "lastOutcome": "started",
-    "lastJobId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
-    "lastMisfire": None,
-    "fired": 1,
-    "skipped": 0,
-}
-COMING: Final = {
-    "dueAt": SCHEDULE["dueAt"],
-    "beginsAt": SCHEDULE["nextAt"],
-    "local": "2026-02-03T02:30:00+01:00",
-}
 
 
 def _shown(example: dict[str, Any]) -> ConfigDict:
@@ -86,16 +50,26 @@ def _day(moment: datetime) -> datetime:
     return moment
 
 
-def _interval(span: timedelta) -> timedelta:
+def _interval(value: object) -> timedelta:
+    span = _span(value)
     if span < SHORTEST_INTERVAL or span.microseconds % 1000:
-        raise ValueError("must be at least 1s and whole milliseconds")
+        raise ValueError("must be whole milliseconds from 1s to 3650d: seconds, or a text such as 1.5s, 90s, 5m or 1d")
     return span
 
 
-def _jitter(span: timedelta) -> timedelta:
-    if span > LONGEST_JITTER:
-        raise ValueError("must be at most 1d")
+def _jitter(value: object) -> timedelta:
+    span = _span(value)
+    if not SHORTEST_SPAN <= span <= LONGEST_JITTER:
+        raise ValueError("must be from 1ms to 1d: seconds, or a text such as 500ms, 30s or 5m; leave it out for none")
     return span
+
+
+def _span(value: object) -> timedelta:
+    """Nothing where it is none: each rule about one has a single sentence."""
+    try:
+        return read_span(value)
+    except ValueError:
+        return timedelta()
 
 
 def _one_of(kind: type[StrEnum]) -> Callable[[object], object]:
@@ -115,8 +89,8 @@ ScheduleName = Annotated[str, AfterValidator(schedule_name), Field(json_schema_e
 Day = Annotated[Moment, AfterValidator(_day)]
 Overlapping = Annotated[Overlap, BeforeValidator(_one_of(Overlap)), WithJsonSchema(_words(Overlap))]
 Misfiring = Annotated[Misfire, BeforeValidator(_one_of(Misfire)), WithJsonSchema(_words(Misfire))]
-Interval = Annotated[Span, AfterValidator(_interval)]
-Jitter = Annotated[Span, AfterValidator(_jitter)]
+Interval = Annotated[timedelta, BeforeValidator(_interval), WithJsonSchema(SPAN)]
+Jitter = Annotated[timedelta, BeforeValidator(_jitter), WithJsonSchema(SPAN)]
 
 _CRON: Final = (
     "Five fields: minute, hour, day of month, month, day of week, with names (MON, JAN), lists, ranges and steps; or "
@@ -295,106 +269,9 @@ class BackfillDemand(BaseModel):
     reason: Reason | None = None
 
 
-class JobTemplate(BaseModel):
-    """The job that is begun each time."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    queue: str
-    handler: str
-    payload: Any
-    timeoutMs: int | None
-    retries: int
-
-
-class MisfireBody(BaseModel):
-    """The last time that nobody was there when it was due."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    from_: datetime = Field(alias="from", description="The first due time that was missed.")
-    to: datetime = Field(description="The last one.")
-    ran: int = Field(description="How many runs were made for them.")
-    at: datetime = Field(description="When that was noticed.")
-
-
-class ScheduleBody(BaseModel):
-    """One schedule."""
-
-    model_config = _shown(SCHEDULE)
-
-    id: UUID
-    name: str
-    state: State
-    cron: str | None
-    intervalMs: int | None
-    timeZone: str
-    startsAt: datetime | None
-    endsAt: datetime | None
-    overlap: Overlap
-    misfire: Misfire
-    catchUp: int
-    missedAfterMs: int
-    jitterMs: int
-    job: JobTemplate
-    createdBy: str
-    createdAt: datetime
-    updatedAt: datetime
-    version: int = Field(description="Rises by one with every change that somebody makes; also the ETag.")
-    pausedAt: datetime | None
-    dueAt: datetime | None = Field(description="The next due time; null while it is paused and when it has ended.")
-    nextAt: datetime | None = Field(description="The same with its jitter.")
-    trouble: str | None = Field(description="Why it could not be read when it was due.")
-    lastDueAt: datetime | None
-    lastOutcome: Outcome | None = Field(description="What became of the last due time.")
-    lastJobId: UUID | None
-    lastMisfire: MisfireBody | None
-    fired: int = Field(description="How many runs were made of due times.")
-    skipped: int = Field(description="How many due times had none because of an overlap.")
-
-
-class SchedulePage(BaseModel):
-    """Some schedules by name, and where the next ones begin."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    items: list[ScheduleBody]
-    nextCursor: str | None
-
-
-class ComingBody(BaseModel):
-    """A due time that is to come."""
-
-    model_config = _shown(COMING)
-
-    dueAt: datetime
-    beginsAt: datetime = Field(description="The same with its jitter.")
-    local: datetime = Field(description="What the clocks of its time zone show.")
-
-
-class PreviewBody(BaseModel):
-    """The next due times."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    items: list[ComingBody]
-
-
-class BackfilledBody(BaseModel):
-    """What became of the due times of a range."""
-
-    model_config = _shown({"dryRun": True, "dueTimes": [SCHEDULE["lastDueAt"]], "present": 29, "jobs": []})
-
-    dryRun: bool
-    dueTimes: list[datetime] = Field(description="Those that had no job.")
-    present: int = Field(description="How many others there are, which had one.")
-    jobs: list[UUID] = Field(description="The jobs that were made of them, in their order; none in a dry run.")
-
-
 def milliseconds(span: timedelta) -> int:
     """`span` in whole milliseconds, at least one."""
     return max(1, round(span / timedelta(milliseconds=1)))
 
 
-SHOWN: Final[tuple[type[BaseModel], ...]] = (ScheduleBody, SchedulePage, PreviewBody, BackfilledBody)
 ASKED: Final[tuple[type[BaseModel], ...]] = (NewSchedule, SchedulePatch, ScheduleDemand, BackfillDemand)

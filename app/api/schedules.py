@@ -18,19 +18,10 @@ from app.api.job_schemas import JobBody
 from app.api.jobs import whole
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter
-from app.api.problems import Problem, invalid_body, not_found
+from app.api.problems import Problem, invalid_body, not_found, said
 from app.api.routes import Call, Handler, Route
-from app.api.schedule_schemas import (
-    NAME,
-    BackfillDemand,
-    BackfilledBody,
-    NewSchedule,
-    PreviewBody,
-    ScheduleBody,
-    ScheduleDemand,
-    SchedulePage,
-    SchedulePatch,
-)
+from app.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody, SchedulePage
+from app.api.schedule_schemas import NAME, BackfillDemand, NewSchedule, ScheduleDemand, SchedulePatch
 from app.api.shared import SHOWN, Answers, header, json_of, page
 from app.api.start import JSON
 from app.api.views import moment, perhaps
@@ -108,10 +99,12 @@ async def resume(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Forgets it; as it was."""
+    """Forgets it; as it was, and what has become of its runs."""
     key, by = _key(call), By(call.actor, await reason_of(call))
     with _refusals(key):
-        return _answer(await _timetable(call).delete(key, by))
+        gone = await _timetable(call).delete(key, by)
+    body = {**view(gone.schedule), "runsCancelled": gone.cancelled, "runsOngoing": gone.ongoing}
+    return Response(dump(body), headers={"ETag": _etag(gone.schedule)}, media_type=JSON)
 
 
 async def run(call: Call) -> Response:
@@ -134,6 +127,7 @@ async def backfill(call: Call) -> Response:
         "dueTimes": [moment(due) for due in done.dues],
         "present": done.present,
         "jobs": list(done.jobs),
+        "note": done.note,
     }
     return Response(dump(body), media_type=JSON)
 
@@ -258,17 +252,12 @@ def _refusals(key: str) -> Iterator[None]:
     except BadSchedule as wrong:
         raise invalid_body([{"pointer": f"/{name}", "detail": what} for name, what in wrong.faults]) from None
     except NameTaken as taken:
-        raise Problem("already_exists", _told(taken), existing=f"/schedules/{taken.id}") from None
+        raise Problem("already_exists", said(taken), existing=f"/schedules/{taken.id}") from None
     except Changed as other:
         etag = {"ETag": f'"{other.current}"'}
-        raise Problem("version_mismatch", _told(other), headers=etag, current=other.current) from None
+        raise Problem("version_mismatch", said(other), headers=etag, current=other.current) from None
     except NotNow as refused:
-        raise Problem("illegal_transition", _told(refused)) from None
-
-
-def _told(error: Exception) -> str:
-    text = str(error)
-    return f"{text[:1].upper()}{text[1:]}."
+        raise Problem("illegal_transition", said(refused)) from None
 
 
 _ONE: Final = "/schedules/{schedule}"
@@ -343,7 +332,7 @@ ROUTES: Final = (
         "Runs that no worker has begun are cancelled; one that was begun goes on to its end, with its retries.",
         tag="schedules",
         parameters=(REASON,),
-        answers={200: json_of(ScheduleBody, "As it was.", SHOWN)},
+        answers={200: json_of(DeletedBody, "As it was, and what has become of its runs.", SHOWN)},
         problems=_BODY,
     ),
     _verb("pause", pause, "Let its due times pass", "Runs that are there go on."),

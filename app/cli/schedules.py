@@ -76,8 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """`schedules delete`: as it was."""
-    return _shown(arguments, api_of(arguments).send("DELETE", _path(arguments), {"reason": reason_of(arguments)}))
+    """`schedules delete`: that it is gone, and what has become of its runs."""
+    gone = api_of(arguments).send("DELETE", _path(arguments), {"reason": reason_of(arguments)})
+    if arguments.output == "json":
+        output.print_json(gone)
+        return exits.OK
+    print(f"{output.visible(str(gone.get('name')))} is deleted: nothing is due any more")
+    print(f"runs that no worker had begun, and that are cancelled: {output.cell(gone.get('runsCancelled'))}")
+    print(f"runs that go on to their end, with their retries: {output.cell(gone.get('runsOngoing'))}")
+    print(f"all of them: GET /jobs?scheduleId={output.visible(str(gone.get('id')))}")
+    return exits.OK
 
 
 def backfill(arguments: argparse.Namespace) -> int:
@@ -92,6 +100,8 @@ def backfill(arguments: argparse.Namespace) -> int:
     if rows:
         output.print_table(("DUE", "JOB"), rows)
     print(f"due times that had a run already: {output.cell(found.get('present'))}")
+    if found.get("note"):
+        print(output.visible(str(found["note"])))
     if arguments.dry_run:
         print("nothing is changed")
     return exits.OK

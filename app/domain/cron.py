@@ -47,7 +47,10 @@ class _Field:
         for part in text.split(","):
             self._check_step(part, _LARGEST_STEP)
             if not self._readable(part.upper()):
-                raise Invalid(f"cron has the {self.name} {part[:40]!r}, which cannot be read: write {self._allowed()}")
+                found = f"cron has the {self.name} {part[:40]!r}"
+                if (parts := self._turned(part.upper())) is not None:
+                    raise Invalid(f"{found}, whose range goes from high to low: write {parts}")
+                raise Invalid(f"{found}, which cannot be read: write {self._allowed()}")
 
     def check_new(self, text: str) -> None:
         """Raises `Invalid` for a step beyond the values that there are."""
@@ -75,6 +78,26 @@ class _Field:
         low, dash, high = values.partition("-")
         first, last = self._number(low), self._number(high if dash else low)
         return first is not None and last is not None and first <= last
+
+    def _turned(self, part: str) -> str | None:
+        """How a range is written that goes over the end of the field, as FRI-MON does; None for what is no such one."""
+        values, slash, _ = part.partition("/")
+        low, _, high = values.partition("-")
+        first, last = self._number(low), self._number(high)
+        if first is None or last is None or first <= last:
+            return None
+        if slash:
+            return "two ranges from low to high, or the values themselves, with commas between"
+        top = self.low + self._values - 1
+        begin = self.low if first > top else first  # Sunday, as the end of a week
+        spelt = bool(self.words) and not low.isdigit()
+        parts = [(begin, top), (self.low, last)] if begin > last else [(begin, last)]
+        told = ",".join(self._range(*part, spelt=spelt) for part in parts)
+        return f"* or {told}" if begin == last + 1 else told
+
+    def _range(self, first: int, last: int, *, spelt: bool) -> str:
+        ends = [self.words[one - self.first] if spelt else str(one) for one in dict.fromkeys((first, last))]
+        return "-".join(ends)
 
     def _number(self, text: str) -> int | None:
         if text in self.words:

@@ -231,11 +231,15 @@ def times_of(schedule: Schedule, zone: tzinfo) -> Times:
     if schedule.cron is not None:
         timing = Cron(schedule.cron, zone)
     elif schedule.interval_ms is not None:
-        anchor = schedule.starts_at or schedule.created_at.replace(microsecond=0)
-        timing = Every(timedelta(milliseconds=schedule.interval_ms), anchor)
+        timing = Every(timedelta(milliseconds=schedule.interval_ms), begin_of(schedule))
     else:
         raise Invalid("a schedule needs cron or interval")
     return Times(timing, schedule.starts_at, schedule.ends_at)
+
+
+def begin_of(schedule: Schedule) -> datetime:
+    """The first due time of an interval: nothing was due before."""
+    return schedule.starts_at or schedule.created_at.replace(microsecond=0)
 
 
 def moment_of(schedule: Schedule, due: datetime) -> datetime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -20,6 +20,7 @@ from app.domain.schedules import (
     State,
     Times,
     awaiting,
+    begin_of,
     faults,
     in_turn,
     moment_of,
@@ -86,12 +87,22 @@ class Coming:
 class Backfilled:
     """What became of the due times of a range: those with a job already, and the jobs that were made of the others.
 
-    A dry run makes none.
+    A dry run makes none. `note` is what whoever asked for that range may not know.
     """
 
     dues: tuple[datetime, ...] = ()
     present: int = 0
     jobs: tuple[str, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A schedule as it was; how many of its runs were cancelled with it, and how many go on to their end."""
+
+    schedule: Schedule
+    cancelled: int
+    ongoing: int
 
 
 @dataclass(slots=True)
@@ -160,9 +171,17 @@ class Timetable:
         await _to_the_end(self._commit(write))
         return result
 
-    async def delete(self, key: str, by: By) -> Schedule:
+    async def delete(self, key: str, by: By) -> Deleted:
         """Forgets it. Runs that no worker has begun are cancelled; one that was begun goes on to its end."""
-        return (await _to_the_end(self._commit(lambda tx: self._delete(tx, key, by)))).schedule
+        cancelled = ongoing = 0
+
+        async def write(tx: Transaction) -> _Done:
+            nonlocal cancelled, ongoing
+            done, cancelled, ongoing = await self._delete(tx, key, by)
+            return done
+
+        done = await _to_the_end(self._commit(write))
+        return Deleted(done.schedule, cancelled, ongoing)
 
     async def preview(self, key: str, count: int) -> list[Coming]:
         """The next due times; of a paused schedule those that would come if it were resumed now."""
@@ -247,16 +266,18 @@ class Timetable:
             await jobs.insert(tx, new)
             between = {"from": span[0].isoformat(), "to": span[1].isoformat(), "jobs": len(new)}
             await _audit(tx, "backfill-schedule", before, by, between)
-        return _Done(before, new), Backfilled(tuple(wanted), len(present), tuple(job.id for job in new))
+        made = tuple(job.id for job in new)
+        return _Done(before, new), Backfilled(tuple(wanted), len(present), made, _before_all(before, span[0]))
 
-    async def _delete(self, tx: Transaction, key: str, by: By) -> _Done:
+    async def _delete(self, tx: Transaction, key: str, by: By) -> tuple[_Done, int, int]:
         before = await _locked(tx, key)
-        unbegun = await schedules.unbegun(tx, before.id)
-        reasons = dict.fromkeys(unbegun, "its schedule was deleted")
-        stops = await runs.cancel(tx, reasons, only=lambda job: job.unbegun)  # a worker may have begun it meanwhile
+        held = await jobs.lock(tx, await schedules.unbegun(tx, before.id))
+        unbegun = [id for id, job in held.items() if job.unbegun and not job.ended]  # one may have moved meanwhile
+        stops = await runs.cancel(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
+        ongoing = await schedules.unfinished(tx, [before.id])
         await schedules.remove(tx, before.id)
-        await _audit(tx, "delete-schedule", before, by)
-        return _Done(before, stops=stops)
+        await _audit(tx, "delete-schedule", before, by, {"cancelled": len(unbegun), "ongoing": len(ongoing)})
+        return _Done(before, stops=stops), len(unbegun), len(ongoing)
 
 
 def _times(schedule: Schedule, now: datetime) -> Times:
@@ -294,6 +315,15 @@ def _past(schedule: Schedule, span: tuple[datetime, datetime], now: datetime) ->
     if len(dues) > MOST_BACKFILLED:
         raise BadSchedule([("to", f"makes a range of more than {MOST_BACKFILLED} due times: choose a shorter one")])
     return dues
+
+
+def _before_all(schedule: Schedule, start: datetime) -> str | None:
+    """What is said of a range that begins where the schedule had no due times yet."""
+    first = schedule.starts_at if schedule.interval_ms is None else begin_of(schedule)
+    if first is None or start >= first:
+        return None
+    begin = first.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return f"the schedule begins at {begin}: before that nothing was due"
 
 
 def _at_work(busy: Busy) -> str:

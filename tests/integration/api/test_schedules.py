@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from app import clock
 from app.api.job_schemas import JobBody
-from app.api.schedule_schemas import BackfilledBody, PreviewBody, ScheduleBody
+from app.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING, Job
 from app.domain.schedules import HELD, MOST_BACKFILLED, Schedule
 from app.jobs.timetable import By, Timetable
@@ -111,8 +111,10 @@ async def test_pages_go_by_name(world: World) -> None:
         ({"cron": "61 2 * * *"}, "/cron", "the minute '61', which cannot be read: write * or 0 to 59"),
         ({"cron": "0 2 * *"}, "/cron", "five fields and not 4"),
         ({"cron": "0 0 31 2 *"}, "/cron", "never comes"),
+        ({"cron": "0 0 * * MON-SUN"}, "/cron", "whose range goes from high to low: write * or MON-SAT,SUN"),
         ({"cron": "0 0 L * *"}, "/cron", "the day of month 'L'"),
         ({"timeZone": "Europe/Berln"}, "/timeZone", "did you mean Europe/Berlin?"),
+        ({"timeZone": "utc"}, "/timeZone", "did you mean UTC?"),
         ({"timeZone": "localtime"}, "/timeZone", "is no name of the IANA time zone database"),
         ({"timeZone": "Factory"}, "/timeZone", "is no name of the IANA time zone database"),
         ({"timeZone": "/usr/share/zoneinfo/UTC"}, "/timeZone", "is no name of the IANA time zone database"),
@@ -123,8 +125,8 @@ async def test_pages_go_by_name(world: World) -> None:
         ({"cron": None}, "", "must have cron or interval, and not both"),
         ({"overlap": "allow"}, "/overlap", "must be one of skip, queue, cancel_previous"),
         ({"misfire": "never"}, "/misfire", "must be one of ignore, fire_once, catch_up"),
-        ({"catchUp": 101}, "/catchUp", "less than or equal to 100"),
-        ({"jitter": "2d"}, "/jitter", "at most 1d"),
+        ({"catchUp": 101}, "/catchUp", "must be a whole number from 1 to 100"),
+        ({"jitter": "2d"}, "/jitter", "must be from 1ms to 1d"),
         ({"missedAfter": "soon"}, "/missedAfter", "30s"),
         ({"endsAt": "2020-01-01T00:00:00Z"}, "/endsAt", "it would never be due"),
         ({"startsAt": "9999-12-30T00:00:00Z"}, "/startsAt", "before 2200"),
@@ -132,10 +134,12 @@ async def test_pages_go_by_name(world: World) -> None:
         ({"misfire": "catch_up", "overlap": "cancel_previous"}, "/misfire", "choose fire_once"),
         ({"name": "a b"}, "/name", "letters, digits"),
         ({"name": "00000000-0000-8000-8000-000000000000"}, "/name", "must not look like an id"),
-        ({"job": {"queue": "reports"}}, "/job/handler", "Field required"),
+        ({"job": {"queue": "reports"}}, "/job/handler", "is missing: send a text of 1 to 200 code points"),
         ({"job": {**JOB, "createdBy": "x"}}, "/job", "the schedule's own"),
         ({"job": {**JOB, "queue": "a/b"}}, "/job/queue", "letters, digits"),
-        ({"colour": "red"}, "/colour", "not permitted"),
+        ({"job": None}, "/job", "must be an object"),
+        ({"colour": "red"}, "/colour", "is not known here; known are cron, interval, startsAt"),
+        ({"timezone": "UTC"}, "/timezone", "is not known here: did you mean timeZone?"),
     ],
 )
 async def test_what_is_wrong_is_said_with_what_to_do(
@@ -144,14 +148,31 @@ async def test_what_is_wrong_is_said_with_what_to_do(
     body = problem(await world.client.post("/schedules", json={**NIGHTLY, **more}), 422, "invalid_body")
     assert [error["pointer"] for error in body["errors"]] == [pointer]
     assert says in body["errors"][0]["detail"]
+    assert not body["detail"].endswith(("..", "?."))
     async with world.database.read() as connection:
         assert await schedules.page(connection, 10) == []
 
 
-@pytest.mark.parametrize(("interval", "jitter"), [("999ms", None), (0.5, None), ("1h", "1h"), ("90s", "2m")])
-async def test_an_interval_has_a_least_length(world: World, interval: Any, jitter: str | None) -> None:
+@pytest.mark.parametrize("interval", ["0s", "500ms", "999ms", 0.5, -1, "1.0005s", "3651d", "soon", True, [], {}])
+async def test_a_wrong_interval_is_told_in_one_sentence(world: World, interval: Any) -> None:
+    body = problem(await world.client.post("/schedules", json={**HOURLY, "interval": interval}), 422, "invalid_body")
+    sentence = "must be whole milliseconds from 1s to 3650d: seconds, or a text such as 1.5s, 90s, 5m or 1d"
+    assert body["errors"] == [{"pointer": "/interval", "detail": sentence}]
+
+
+@pytest.mark.parametrize("jitter", ["0s", 0, "0.1ms", "25h", "2d", "soon", False])
+async def test_a_wrong_jitter_is_told_in_one_sentence(world: World, jitter: Any) -> None:
+    wish = {**HOURLY, "interval": "7d", "jitter": jitter}
+    body = problem(await world.client.post("/schedules", json=wish), 422, "invalid_body")
+    sentence = "must be from 1ms to 1d: seconds, or a text such as 500ms, 30s or 5m; leave it out for none"
+    assert body["errors"] == [{"pointer": "/jitter", "detail": sentence}]
+
+
+@pytest.mark.parametrize(("interval", "jitter"), [("1h", "1h"), ("90s", "2m")])
+async def test_a_jitter_is_below_the_interval(world: World, interval: str, jitter: str) -> None:
     wish = {**HOURLY, "interval": interval, "jitter": jitter}
-    problem(await world.client.post("/schedules", json=wish), 422, "invalid_body")
+    body = problem(await world.client.post("/schedules", json=wish), 422, "invalid_body")
+    assert "must be below interval" in body["errors"][0]["detail"]
 
 
 async def test_a_change_takes_the_place_of_what_was_there(world: World) -> None:
@@ -300,11 +321,17 @@ async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
     dry = (await world.client.post(path, json={**span, "dryRun": True})).json()
     BackfilledBody.model_validate(dry)
     expected = [f"2024-01-0{day}T12:00:00.000000Z" for day in (1, 2, 3)]
-    assert dry == {"dryRun": True, "dueTimes": expected, "present": 0, "jobs": []}
+    assert dry == {"dryRun": True, "dueTimes": expected, "present": 0, "jobs": [], "note": None}
     assert await runs(world, one) == []
     done = (await world.client.post(path, json=span)).json()
     found = await runs(world, one)
-    assert done == {"dryRun": False, "dueTimes": expected, "present": 0, "jobs": [job.id for job in found]}
+    assert done == {
+        "dryRun": False,
+        "dueTimes": expected,
+        "present": 0,
+        "jobs": [job.id for job in found],
+        "note": None,
+    }
     assert [job.wake_at == HELD for job in found] == [False, True, True]
     again = (await world.client.post(path, json={**span, "to": "2024-01-05T12:00:01+00:00"})).json()
     assert (again["dueTimes"], again["present"]) == (["2024-01-04T12:00:00.000000Z", "2024-01-05T12:00:00.000000Z"], 3)
@@ -318,7 +345,7 @@ async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
         ({"from": "2023-01-01T00:00:00Z", "to": "2023-02-12T00:00:00Z"}, "/to", f"more than {MOST_BACKFILLED}"),
         ({"from": "yesterday", "to": "2024-01-01T00:00:00Z"}, "/from", "2026-01-31T12:00:00Z"),
         ({"from": "0001-01-02T00:00:00Z", "to": "2024-01-01T00:00:00Z"}, "/from", "from the year 2000"),
-        ({"to": "2024-01-01T00:00:00Z"}, "/from", "required"),
+        ({"to": "2024-01-01T00:00:00Z"}, "/from", "is missing: send a time with its zone"),
     ],
 )
 async def test_a_backfill_is_bounded(world: World, span: dict[str, str], pointer: str, says: str) -> None:
@@ -329,6 +356,25 @@ async def test_a_backfill_is_bounded(world: World, span: dict[str, str], pointer
     exactly = {"from": "2023-01-01T00:00:00Z", "to": "2023-02-11T16:00:00Z", "dryRun": True}
     fine = (await world.client.post("/schedules/hourly/backfill", json=exactly)).json()
     assert len(fine["dueTimes"]) == MOST_BACKFILLED
+
+
+@pytest.mark.parametrize("more", [{"interval": "1h"}, {"interval": None, "cron": "@hourly"}], ids=["interval", "cron"])
+async def test_a_backfill_says_that_the_schedule_begins_later(world: World, more: dict[str, Any]) -> None:
+    await made(world, **more, startsAt="2024-01-01T22:00:00+02:00")
+    path, end = "/schedules/hourly/backfill", "2024-01-01T22:00:00Z"
+    early = (await world.client.post(path, json={"from": "2024-01-01T12:00:00Z", "to": end, "dryRun": True})).json()
+    assert early["dueTimes"] == [f"2024-01-01T2{hour}:00:00.000000Z" for hour in (0, 1)]
+    assert early["note"] == "the schedule begins at 2024-01-01T20:00:00Z: before that nothing was due"
+    late = (await world.client.post(path, json={"from": "2024-01-01T20:00:00Z", "to": end, "dryRun": True})).json()
+    assert late == {**early, "note": None}
+
+
+async def test_a_backfill_says_when_an_interval_without_a_start_begins(world: World) -> None:
+    one = await made(world)
+    span = {"from": "2024-01-01T00:00:00Z", "to": "2024-01-02T00:00:00Z"}
+    done = (await world.client.post("/schedules/hourly/backfill", json=span)).json()
+    assert done["dueTimes"] == []
+    assert done["note"].startswith(f"the schedule begins at {one['createdAt'][:19]}Z")
 
 
 async def test_a_backfill_that_the_next_due_time_would_cancel_is_refused(world: World) -> None:
@@ -374,8 +420,11 @@ async def test_what_waits_ends_with_its_schedule(world: World) -> None:
         await world.client.post("/schedules/hourly/run")
     first = (await runs(world, one))[0]
     await at_work(world, first)
-    gone = await world.client.delete("/schedules/hourly?reason=rubbish")
-    assert shown(gone)["id"] == one["id"]
+    answer = await world.client.delete("/schedules/hourly?reason=rubbish")
+    gone = answer.json()
+    DeletedBody.model_validate(gone)
+    assert (gone["id"], gone["runsCancelled"], gone["runsOngoing"]) == (one["id"], 2, 1)
+    assert answer.headers["etag"] == f'"{gone["version"]}"'
     assert [job.state for job in await runs(world, one)] == ["RUNNING", "CANCELLED", "CANCELLED"]
     problem(await world.client.get("/schedules/hourly"), 404, "not_found")
     problem(await world.client.delete("/schedules/hourly"), 404, "not_found")
@@ -406,9 +455,11 @@ async def test_a_run_ends_with_its_schedule_unless_a_worker_has_begun_it(
     await world.client.post("/schedules/hourly/run")
     (run,) = await runs(world, one)
     await changed(world, run, state=state, attempt=attempt)
-    assert (await world.client.delete("/schedules/hourly")).status_code == 200
+    gone = (await world.client.delete("/schedules/hourly")).json()
     (left,) = await runs(world, one)
-    assert (left.state, left.cancel_reason) == (after, "its schedule was deleted" if after == "CANCELLED" else None)
+    ended = after == "CANCELLED"
+    assert (left.state, left.cancel_reason) == (after, "its schedule was deleted" if ended else None)
+    assert (gone["runsCancelled"], gone["runsOngoing"]) == (int(ended), int(not ended))
 
 
 async def test_a_run_that_is_begun_while_its_schedule_is_deleted_goes_on(
@@ -426,7 +477,8 @@ async def test_a_run_that_is_begun_while_its_schedule_is_deleted_goes_on(
         return seen
 
     monkeypatch.setattr(schedules, "unbegun", earlier)
-    assert (await world.client.delete("/schedules/hourly")).status_code == 200
+    gone = (await world.client.delete("/schedules/hourly")).json()
+    assert (gone["runsCancelled"], gone["runsOngoing"]) == (0, 1)
     (left,) = await runs(world, one)
     assert (left.state, left.cancel_reason) == (RUNNING, None)
 

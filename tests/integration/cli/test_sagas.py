@@ -212,12 +212,12 @@ def test_the_exit_code_tells_the_kind_of_error(
 def test_what_is_wrong_with_a_field_is_said_once(api: FakeApi, shell: Shell) -> None:
     fields = [
         {"pointer": "/appName", "detail": "must have 1 to 200 code points, not 0"},
-        {"pointer": "/data/x", "detail": "Field required"},
+        {"pointer": "/data/x", "detail": "is missing: send a text"},
     ]
-    detail = "appName must have 1 to 200 code points, not 0; data/x: Field required."
+    detail = "appName must have 1 to 200 code points, not 0; data/x is missing: send a text."
     api.on("POST", "/apps", problem(422, "invalid_body", detail, errors=fields))
     answer = shell("apps", "create", "", "--by", "y")
-    assert answer.err == "error: appName must have 1 to 200 code points, not 0; data/x: Field required\n"
+    assert answer.err == "error: appName must have 1 to 200 code points, not 0; data/x is missing: send a text\n"
 
 
 def test_when_to_try_again_is_said(api: FakeApi, shell: Shell) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.api.job_schemas import JOB
-from app.api.schedule_schemas import COMING, SCHEDULE
+from app.api.schedule_bodies import COMING, SCHEDULE
 from tests.integration.cli.fake_api import FakeApi, Reply, problem
 from tests.unit.cli.shell import Shell
 
@@ -120,13 +120,15 @@ def test_one_is_run_now(api: FakeApi, shell: Shell) -> None:
 def test_the_past_is_made_up_for(api: FakeApi, shell: Shell) -> None:
     span = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-03T00:00:00Z", "--reason", "r")
     dues = ["2026-01-01T12:00:00.000000Z", "2026-01-02T12:00:00.000000Z"]
-    done = {"dryRun": False, "dueTimes": dues, "present": 1, "jobs": ["j-1", "j-2"]}
-    api.on("POST", f"{PATH}/backfill", Reply(body={**done, "dryRun": True, "jobs": []}), Reply(body=done))
+    done = {"dryRun": False, "dueTimes": dues, "present": 1, "jobs": ["j-1", "j-2"], "note": None}
+    tried = {**done, "dryRun": True, "jobs": [], "note": "the schedule begins later"}
+    api.on("POST", f"{PATH}/backfill", Reply(body=tried), Reply(body=done))
     dry = shell("schedules", "backfill", NAME, *span, "--dry-run")
     assert dry.out.splitlines()[1:] == [
         f"{dues[0]}  -",
         f"{dues[1]}  -",
         "due times that had a run already: 1",
+        "the schedule begins later",
         "nothing is changed",
     ]
     assert api.requests[0].body == {"from": span[1], "to": span[3], "dryRun": True, "reason": "r"}
@@ -143,9 +145,17 @@ def test_what_is_to_come(api: FakeApi, shell: Shell) -> None:
 
 
 def test_one_is_forgotten(api: FakeApi, shell: Shell) -> None:
-    api.on("DELETE", PATH, Reply(body=SCHEDULE))
-    assert shell("schedules", "delete", NAME, "--reason", "rubbish").code == 0
-    assert api.requests[0].body == {"reason": "rubbish"}
+    gone = {**SCHEDULE, "runsCancelled": 2, "runsOngoing": 1}
+    api.on("DELETE", PATH, Reply(body=gone))
+    answer = shell("schedules", "delete", NAME, "--reason", "rubbish")
+    assert (answer.code, api.requests[0].body) == (0, {"reason": "rubbish"})
+    assert answer.out.splitlines() == [
+        f"{NAME} is deleted: nothing is due any more",
+        "runs that no worker had begun, and that are cancelled: 2",
+        "runs that go on to their end, with their retries: 1",
+        f"all of them: GET /jobs?scheduleId={SCHEDULE['id']}",
+    ]
+    assert shell("schedules", "delete", NAME, "-o", "json").json == gone
 
 
 def test_what_is_wrong_is_told_as_the_api_says_it(api: FakeApi, shell: Shell) -> None:

@@ -200,7 +200,7 @@ def test_a_local_hour_is_due_once_on_each_of_its_days(expression: str, zone: str
         ("0 0 * * 8", "the day of week '8'"),
         ("0 0 * * 5L", "the day of week '5L'"),
         ("0 0 * * MON#2", "the day of week 'MON#2'"),
-        ("0 0 * * SAT-SUN", "Sunday is 0, 7 or SUN"),
+        ("0 0 * * SAT-FOO", "Sunday is 0, 7 or SUN"),
         ("0 0 ? * *", "the day of month '?'"),
         ("* * * *", "five fields and not 4"),
         ("0 * * * * *", "five fields and not 6"),
@@ -217,6 +217,33 @@ def test_what_cannot_be_read_is_named(expression: str, says: str) -> None:
         Cron(expression, UTC).check_new()
     assert str(refused.value).startswith("cron ")
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "instead"),
+    [
+        ("0 0 * * MON-SUN", "* or MON-SAT,SUN"),
+        ("0 0 * * sat-sun", "SAT,SUN"),
+        ("0 0 * * FRI-MON", "FRI-SAT,SUN-MON"),
+        ("0 0 * * 5-1", "5-6,0-1"),
+        ("0 0 * * 7-3", "0-3"),
+        ("0 22-6 * * *", "22-23,0-6"),
+        ("0 1-0 * * *", "* or 1-23,0"),
+        ("0 0 1 NOV-FEB *", "NOV-DEC,JAN-FEB"),
+        ("0 0 28-3 * *", "28-31,1-3"),
+    ],
+)
+def test_a_range_over_the_end_is_told_how_to_be_written(expression: str, instead: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        Cron(expression, UTC)
+    assert str(refused.value).endswith(f"whose range goes from high to low: write {instead}")
+    wrong = next(part for part in expression.split() if "-" in part)
+    Cron(expression.replace(wrong, instead.removeprefix("* or ")), UTC).check_new()
+
+
+def test_no_other_way_is_told_for_a_range_over_the_end_with_steps() -> None:
+    with pytest.raises(Invalid, match=r"the hour '22-6/2', whose range goes from high to low: write two ranges"):
+        Cron("0 22-6/2 * * *", UTC)
 
 
 def test_a_step_that_an_earlier_version_has_let_in_is_still_read() -> None:
