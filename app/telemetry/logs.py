@@ -155,7 +155,7 @@ def _quieten(level: int) -> None:
 def _brief(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {_as_text(error)}{place}"
 
 
 def _one_line(text: str) -> str:

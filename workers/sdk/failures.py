@@ -7,6 +7,7 @@ import math
 from sagas.engine.messages import MAX_ID, StepError
 
 from .errors import BadCall, StepFailed, text_of
+from .functions import is_ours
 
 
 def said(failure: StepFailed) -> StepError:
@@ -18,6 +19,17 @@ def unforeseen(error: BaseException) -> StepError:
     """The failure behind an error that the function did not foresee: another try may help, but not where it is how the
     function is written."""
     return StepError(type(error).__name__, text_of(error), retryable=not isinstance(error, BadCall))
+
+
+def traced(error: BaseException) -> BaseException:
+    """`error`, whose stack trace ends at the author's own line, if it is that which is wrong."""
+    own, trace = None, error.__traceback__ if isinstance(error, BadCall) else None
+    while trace is not None:
+        own = own if is_ours(trace.tb_frame) else trace
+        trace = trace.tb_next
+    if own is not None:
+        own.tb_next = None
+    return error
 
 
 def _milliseconds(seconds: float | None) -> int | None:

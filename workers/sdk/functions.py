@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from app.errors import ConfigError
@@ -11,6 +12,11 @@ from sagas.engine.wanted import brief
 
 OURS: Final = frozenset({"app", "sagas", "workers", "migrations"})
 """The packages whose lines are not the author's."""
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a line of ours is at work there, and none of the author's or of a library that he has called."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in OURS
 
 
 def place_of(function: object) -> str:

@@ -58,7 +58,7 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
 
 def _bug(job: Job, error: BaseException) -> StepError:
     """An error that the handler did not foresee. Its stack trace stays in this worker's log."""
-    LOGGER.error("%s failed", job.command.type, exc_info=error, extra=job.told)
+    LOGGER.error("%s failed", job.command.type, exc_info=failures.traced(error), extra=job.told)
     return failures.unforeseen(error)
 
 

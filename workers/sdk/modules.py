@@ -14,7 +14,7 @@ from app.errors import ConfigError, OrchestrixError
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import Saga
 
-from .functions import OURS
+from .functions import OURS, is_ours
 from .handlers import HandlerTable, registered
 from .jobs.functions import JobTable, registered_jobs
 
@@ -92,7 +92,7 @@ def _cause(name: str, error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     """The last line that was at work and is not one of ours: the author's, or that of a library that he has called."""
     frames = traceback.walk_tb(error.__traceback__)
-    theirs = [(frame, line) for frame, line in frames if _top(frame.f_globals.get("__name__", "")) not in OURS]
+    theirs = [(frame, line) for frame, line in frames if not is_ours(frame)]
     frame, line = theirs[-1]
     return f"{frame.f_code.co_filename}, line {line}"
 

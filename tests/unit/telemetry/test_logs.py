@@ -167,6 +167,19 @@ def test_no_colour_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in plain.getvalue()
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_error_that_cannot_say_what_it_is_costs_no_line() -> None:
+    for form in ("json", "pretty"):
+        out = started(io.StringIO(), format=form)
+        log.error("it failed", exc_info=Speechless())
+        assert "it failed" in out.getvalue()
+        assert "Speechless" in out.getvalue()
+
+
 def test_pretty_shows_a_stack_trace_only_while_debugging() -> None:
     calm = started(io.StringIO(), format="pretty")
     fail()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import BadCall
-from workers.sdk.functions import OURS
+from workers.sdk.functions import is_ours
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -56,6 +56,6 @@ def pending(asked: Awaitable[T_co], call: str) -> Awaitable[T_co]:
 def _place() -> str:
     """The author's own line."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
+    while frame is not None and is_ours(frame):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from app import crash
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import StepFailed
+from workers.sdk.failures import traced
 from workers.sdk.threads import call, is_async
 
 from .context import JobContext
@@ -88,7 +89,13 @@ class Performance:
             self._tell(error)
         if self._halt.cause is not None and (error is not None or self._halt.noticed):
             return halted(self._halt)
-        return returned(value) if error is None else raised(error)
+        return raised(error) if error is not None else self._returned(value)
+
+    def _returned(self, value: object) -> Ending:
+        ending = returned(value)
+        if ending.error is not None:
+            LOGGER.error("job %s failed: %s", self._context.name, ending.error.message, extra=self._told)
+        return ending
 
     def _tell(self, error: BaseException) -> None:
         """The stack trace of an error that the function did not foresee stays in this worker's log."""
@@ -96,7 +103,7 @@ class Performance:
             told = self._context.name, error.type, error.message
             LOGGER.warning("job %s failed: %s: %s", *told, extra=self._told)
         elif not isinstance(error, asyncio.CancelledError):
-            LOGGER.error("job %s failed", self._context.name, exc_info=error, extra=self._told)
+            LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._told)
 
 
 async def _first(work: asyncio.Task[Outcome], other: Coroutine[Any, Any, None], timeout: float | None) -> None:

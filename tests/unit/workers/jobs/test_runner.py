@@ -159,7 +159,9 @@ def test_an_error_is_told_with_what_may_help(house: House, error: Any, said: dic
         ({"x": "\ud800"}, "cannot be sent: ['x'] is a text that has a NUL character or half of a surrogate pair"),
     ],
 )
-def test_a_result_that_cannot_be_sent_fails_the_job_for_good(house: House, result: Any, sentence: str) -> None:
+def test_a_result_that_cannot_be_sent_fails_the_job_for_good(
+    house: House, result: Any, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def odd(context: JobContext) -> Any:
         return result
 
@@ -170,6 +172,7 @@ def test_a_result_that_cannot_be_sent_fails_the_job_for_good(house: House, resul
         error = house.last()["error"]
         assert (error["type"], error["retryable"]) == ("BadResult", False)
         assert sentence in error["message"]
+        assert sentence in caplog.text
 
     house.play(days())
 
