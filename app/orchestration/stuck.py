@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
@@ -14,52 +13,49 @@ from app.orchestration.surroundings import FRESH, Counts, Surroundings, expected
 from app.orchestration.why import OVERDUE, answers
 from app.persistence import dead_letters, instances, job_steps, leases
 from app.persistence.engine import Connection, Database
+from app.persistence.hindrances import Hindered
 from app.persistence.instances import After, Filter
-from app.persistence.pages import Hindered
+from app.persistence.job_steps import Unworked
 from app.persistence.pairs import pair_of
-from sagas.engine.catalog import Catalog
-from sagas.engine.definition import COMPENSATING, STEP_FAILED, Compensation, Saga, Step
-from sagas.engine.state import BROKER_DOWN, DEADLINE, NO_CONSUMER, UNSENT, Instance
+from sagas.engine.definition import COMPENSATING, STEP_FAILED, Compensation, Order, Saga, Step
+from sagas.engine.state import DEADLINE, Instance
 
 MOST: Final = 1000
-"""So many of the last answers that could not be used are looked at, of the jobs that wait, and of what is overdue."""
+"""So many of the last answers that could not be used are looked at."""
+NAMED: Final = 1000
+"""So many instances that are overdue, or that wait for a job which nobody does, are named by their ids: no planner can
+misjudge that. If there are more, none is, and all of them are found by what their rows say."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What holds sagas up and stands in no row of theirs: a broker that is away, silent queues, answers in vain, jobs
-    that nobody is at, by their ids, and wake-ups that nobody has seen to.
+    """What holds sagas up and stands in no row of theirs: a broker that is away, silent queues, and what the database
+    knows besides.
     """
 
     broken: bool
     counts: Counts
-    unanswered: Collection[int]
-    jobs: Mapping[str, int]
-    late: Collection[int]
-
-    def holds(self, saga: Saga, one: Instance) -> bool:
-        """Whether the instance is stuck."""
-        if not one.live:
-            return False
-        if one.blocker is not None or one.wake_reason in (UNSENT, BROKER_DOWN, NO_CONSUMER):
-            return True
-        if one.id in self.late or (one.command_id or "") in self.jobs:
-            return True
-        if one.wake_reason != DEADLINE:
-            return False
-        return self.broken or one.id in self.unanswered or any(map(self.is_silent, needed(saga, one)))
+    hindered: Hindered
 
     def is_silent(self, command: str) -> bool:
         """Whether nobody reads the command's queue; of an unknown one that is not said."""
         return command in self.counts and not self.counts[command][1]
 
-    def hindered(self, saga: Saga) -> Hindered:
-        """What has to be looked at: all that is stuck is among it."""
-        ids = sorted({*self.unanswered, *self.jobs.values(), *self.late})
+    def of(self, saga: Saga) -> Hindered:
+        """What holds up instances of the saga."""
         if self.broken:
-            return Hindered([*saga.path[:-1], COMPENSATING], ids=ids)
+            return replace(self.hindered, states=[*saga.path[:-1], COMPENSATING])
         states = [step.state for step in saga.steps if self.is_silent(step.command)]
-        return Hindered(states, [step.name for step in saga.steps if any(map(self.is_silent, _commands(step)))], ids)
+        steps = [step.name for step in saga.steps if any(map(self.is_silent, _commands(step)))]
+        return replace(self.hindered, states=states, steps=steps)
+
+    def holds(self, saga: Saga, one: Instance) -> bool:
+        """Whether an instance is held up whose row tells neither by its state nor otherwise what is out."""
+        return one.id in self.hindered.ids or self._is_late(one) or any(map(self.is_silent, needed(saga, one)))
+
+    def _is_late(self, one: Instance) -> bool:
+        since = self.hindered.overdue
+        return since is not None and one.wake_at is not None and one.wake_at <= since
 
 
 class Stuck:
@@ -77,25 +73,38 @@ class Stuck:
         """Up to `limit` instances that are stuck, or are not, as `wanted` says; otherwise as `instances.page`."""
         counts = await self._around.counts([name for step in saga.steps for name in _commands(step)], fresh=FRESH)
         async with self._database.read() as connection:
-            around = _Around(
-                self._around.trouble is not None,
-                counts,
-                await _unanswered(connection, saga),
-                await _unworked(connection, saga, self._silent),
-                await instances.overdue(connection, pair_of(saga.name), saga.name, OVERDUE, MOST),
-            )
-            wanted = replace(wanted, hindered=around.hindered(saga))
+            known = await _known(connection, saga, self._silent)
+            around = _Around(self._around.trouble is not None, counts, known)
+            wanted = replace(wanted, hindered=around.of(saga))
             found: list[Instance] = []
             while True:
                 rows = await instances.page(connection, pair_of(saga.name), saga.name, wanted, sort, limit, after)
-                found += [row for row in rows if around.holds(saga, row) is wanted.stuck]
+                found += [one for one in rows if not _is_open(wanted, one) or around.holds(saga, one) is wanted.stuck]
                 if len(rows) < limit or len(found) >= limit:
                     return found[:limit]
                 after = instances.sort_value(sort, rows[-1]), rows[-1].id
 
 
+def _is_open(wanted: Filter, one: Instance) -> bool:
+    """Whether the database has left to us whether it is stuck: which undo is out, no column tells."""
+    undone = one.state == COMPENSATING and one.wake_reason == DEADLINE
+    return undone and bool(wanted.hindered.steps)
+
+
+async def _known(connection: Connection, saga: Saga, silent: float) -> Hindered:
+    """What the database knows of that holds up instances: answers in vain, wake-ups and jobs that nobody sees to."""
+    pair, before = pair_of(saga.name), connection.now() - timedelta(seconds=OVERDUE)
+    found = await _unanswered(connection, saga)
+    late = await instances.overdue(connection, pair, saga.name, OVERDUE, NAMED + 1)
+    unworked = await _unworked(connection, saga, silent)
+    held = await job_steps.held_up(connection, pair, unworked, NAMED + 1) if unworked is not None else []
+    many = len(held) > NAMED
+    ids = found.union(late if len(late) <= NAMED else (), () if many else held)
+    return Hindered(ids=sorted(ids), overdue=before if len(late) > NAMED else None, unworked=unworked if many else None)
+
+
 async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
-    """The ids of those to whose present command an answer came that could not be used."""
+    """The ids of those to whose present command an answer came that could not be used, of the last ones."""
     found = await dead_letters.about(connection, saga.name, [*_events(saga), STEP_FAILED], MOST)
     rows = await instances.guard(connection, pair_of(saga.name), [id for id, _, _ in found])
     waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason == DEADLINE}
@@ -106,28 +115,25 @@ async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
     return {id for one in letters if (id := one.instance_id) in waiting and answers(waiting[id], one)}
 
 
-async def _unworked(connection: Connection, saga: Saga, silent: float) -> dict[str, int]:
-    """The jobs that instances wait for and that nobody will begin or end as things stand, and the ids of those."""
-    if not Catalog([saga]).jobs:
-        return {}
+async def _unworked(connection: Connection, saga: Saga, silent: float) -> Unworked | None:
+    """Which of the saga's jobs nobody will begin or end as things stand; None where it has no jobs."""
+    if not any(order.job is not None for step in saga.steps for order in _orders(step)):
+        return None
+    lease, now = await leases.read(connection), connection.now()
     beat = timedelta(seconds=silent / 2)  # a worker beats more than twice within the time after which it is lost
-    usual = {PENDING: USUAL, DISPATCHED: USUAL, RUNNING: beat}
-    found = await job_steps.waiting(connection, saga.name, usual, MOST)
-    if not found:
-        return {}
-    lease, served = await leases.read(connection), await job_steps.served(connection, beat)
-    led = lease is not None and not lease.lapsed
-    held = [one for one in found if not led or (one.state != PENDING and one.queue not in served)]
-    ids = {one.id: one.instance_id for one in held if one.instance_id is not None}
-    rows = await instances.guard(connection, pair_of(saga.name), list(ids.values()))
-    return {job: id for job, id in ids.items() if id in rows and rows[id].command_id == job}
+    since = {DISPATCHED: now - USUAL, RUNNING: now - beat}
+    if lease is None or lease.lapsed:
+        return Unworked(saga.name, {PENDING: now - USUAL, **since})
+    return Unworked(saga.name, since, await job_steps.served(connection, beat))
+
+
+def _orders(step: Step) -> list[Order]:
+    return [step, step.undo] if isinstance(step.undo, Compensation) else [step]
 
 
 def _commands(step: Step) -> list[str]:
-    undo = [step.undo.command] if isinstance(step.undo, Compensation) else []
-    return [command for command in (step.command, *undo) if command]
+    return [order.command for order in _orders(step) if order.command]
 
 
 def _events(saga: Saga) -> list[str]:
-    undos = [step.undo for step in saga.steps]
-    return [step.event for step in saga.steps] + [undo.event for undo in undos if isinstance(undo, Compensation)]
+    return [order.event for step in saga.steps for order in _orders(step)]

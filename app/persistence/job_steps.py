@@ -1,37 +1,64 @@
-"""Which jobs are at work for sagas, and which queues of jobs does anybody serve?"""
+"""Which jobs that are steps of sagas will nobody begin or end, as things stand?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import Final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
+from sqlalchemy.sql import ColumnElement
 
-from app.domain.jobs import DISPATCHED, PENDING, RUNNING, Job
+from app.domain.jobs import DISPATCHED, PENDING, RUNNING
+from sagas.engine.state import JOB
 
 from .engine import Connection
-from .jobs import of_ids
+from .pairs import Pair
 from .tables import jobs, workers
 
 _SINCE: Final = {PENDING: jobs.c.wake_at, DISPATCHED: jobs.c.dispatched_at, RUNNING: jobs.c.worker_beat_at}
 """From when a job in this state waits for somebody."""
 
 
-async def waiting(connection: Connection, saga: str, usual: Mapping[str, timedelta], limit: int) -> list[Job]:
-    """The jobs of that saga that have waited for somebody longer than is usual in their state, up to `limit` of each.
+@dataclass(frozen=True, slots=True)
+class Unworked:
+    """The jobs of `saga` in the states of `since` that wait for somebody since that moment or longer.
 
-    An index has all that have not ended: they are looked through, and nothing else.
+    Those whose queue is one of `served` are not among them: the machine will have them done.
     """
-    ids: list[str] = []
-    for state, since in _SINCE.items():
-        long = since <= connection.now() - usual[state]
-        of_saga = select(jobs.c.id).where(jobs.c.state == state, jobs.c.saga == saga, long)
-        ids += (await connection.execute(of_saga.order_by(jobs.c.created_at, jobs.c.id).limit(limit))).scalars()
-    return await of_ids(connection, ids)
+
+    saga: str
+    since: Mapping[str, datetime]
+    served: Collection[str] = ()
+
+
+async def held_up(connection: Connection, pair: Pair, which: Unworked, limit: int) -> list[int]:
+    """The ids of the instances that wait for one of these jobs, by up to `limit` jobs of each state.
+
+    An index has the jobs that have not ended: those are looked through, and nothing else.
+    """
+    found: list[int] = []
+    for state in which.since:
+        query = select(pair.instances.c.id).select_from(jobs).join(pair.instances, is_waited_for(pair.instances.c))
+        query = query.where(jobs.c.state == state, *unworked(which))
+        found += (await connection.execute(query.order_by(jobs.c.created_at, jobs.c.id).limit(limit))).scalars()
+    return found
 
 
 async def served(connection: Connection, within: timedelta) -> set[str]:
     """The queues of the workers that have beaten lately."""
     found = await connection.execute(select(workers.c.queues).where(workers.c.beat_at >= connection.now() - within))
     return {queue for (queues,) in found for queue in queues}
+
+
+def is_waited_for(instance: Any) -> ColumnElement[bool]:
+    """Whether a job is the one that an instance with these columns waits for."""
+    return and_(jobs.c.instance_id == instance.id, jobs.c.id == instance.command_id, instance.wake_reason == JOB)
+
+
+def unworked(which: Unworked) -> list[ColumnElement[bool]]:
+    """What a job has to be to be one of these."""
+    long = [and_(jobs.c.state == state, _SINCE[state] <= since) for state, since in which.since.items()]
+    found = [jobs.c.saga == which.saga, jobs.c.state.in_(sorted(which.since)), or_(*long)]
+    return [*found, jobs.c.queue.not_in(sorted(which.served))] if which.served else found

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import FromClause, Select, Text, and_, cast, func, literal_column, not_, or_, select, union_all
+from sqlalchemy import FromClause, Select, and_, func, or_, select, true, union_all
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Invalid
-from sagas.engine.definition import COMPENSATING, TERMINAL
-from sagas.engine.state import DEADLINE, JOB, RETRY, Instance
+from sagas.engine.state import Instance
 
+from . import hindrances
 from .engine import Connection
+from .hindrances import NOTHING, Hindered
 from .pairs import Pair
-from .saga_columns import STUCK
+from .tables import jobs
 
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 _SORTS: Final = {"createdAt": "created_at", "updatedAt": "updated_at"}
 
-_QUIET: Final = (DEADLINE, RETRY, JOB)
-"""Why instances are woken that are not stuck by what their rows say."""
 NEAR: Final = 500
-"""So many of the first rows are looked through for a prefix before anything else is tried."""
+"""So many of the first rows are looked through for a prefix, or what is stuck, before anything else is tried."""
 FAR: Final = 30_000
-"""So many of them if the prefix is that of many names."""
+"""So many of them if the prefix is that of many names, or if many are stuck."""
 MANY: Final = 150_000
 """No more names than that are looked through quickly by their own index, wherever in the order their rows are."""
 
 After = tuple[datetime | str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Hindered:
-    """Instances that the machine wakes, as their rows say, and that something holds up which no row tells of.
-
-    Of those that wait for their worker all in `states`, and all that are undone and whose progress names one of
-    `steps`; and all with these `ids`.
-    """
-
-    states: Sequence[str] = ()
-    steps: Sequence[str] = ()
-    ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +48,7 @@ class Filter:
     created_before: datetime | None = None
     prefix: str | None = None
     stuck: bool | None = None
-    hindered: Hindered = Hindered()
+    hindered: Hindered = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +82,15 @@ async def queries(
 
     A planner believes names and times to be independent. Asked for old names it walks the times and passes a million
     rows in vain; so a prefix is looked for among the first rows of the order, then by its own index alone. Both are
-    walked without the rows themselves, which are fetched for what is found. Slow is only a prefix of very many names
-    whose rows are all far from the first.
+    walked without the rows themselves, which are fetched for what is found. So is what is stuck, where it is much.
+    Slow is only a prefix of very many names, or what is held up in very many cases, whose rows are all far from the
+    first.
     """
     if wanted.stuck:
+        if wanted.hindered.many and by.column.key == "created_at" and not wanted.prefix:
+            for window in (NEAR, FAR):
+                near = _stuck_among_first(connection, pair, saga, wanted, by, limit, window)
+                yield _joined(pair, by, rows, near, limit)
         yield _stuck_ones(connection, pair, saga, wanted, by, rows, limit)
         return
     if not wanted.prefix or by.column.key == pair.key:
@@ -128,6 +119,18 @@ def _among_first(
     return by.on(near).cut(select(near.c.id), limit).where(*begins(connection, near.c[pair.key], wanted.prefix or ""))
 
 
+def _stuck_among_first(
+    connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, limit: int, window: int
+) -> Select[Any]:
+    """The ids of what is stuck among the first `window` rows that fit otherwise."""
+    table = pair.instances.c
+    told = [table[name] for name in ("state", "blocker", "wake_reason", "wake_at", "command_id")]
+    told += [table.progress] if wanted.hindered.steps else []
+    narrow = select(table.id, by.column, *told)
+    near = _by_state(connection, pair, saga, replace(wanted, stuck=None), by, narrow, window).subquery()
+    return by.on(near).cut(select(near.c.id), limit).where(*hindrances.stuck(connection, near.c, wanted.hindered))
+
+
 async def _are_many(connection: Connection, pair: Pair, saga: str, prefix: str) -> bool:
     """Whether more than `MANY` names seem to begin so."""
     names = select(pair.instances.c[pair.key]).where(*_conditions(connection, pair, saga, Filter(prefix=prefix)))
@@ -154,7 +157,7 @@ def _by_state(
 ) -> Select[Any]:
     """An index has the order within one state alone: each state is a query of its own."""
     each = [rows.where(*_conditions(connection, pair, saga, one)) for one in _each_state(wanted)]
-    return _first_of(by, each, limit)
+    return _first_of(by, [by.cut(one, limit) for one in each], limit)
 
 
 def _stuck_ones(
@@ -162,85 +165,73 @@ def _stuck_ones(
 ) -> Select[Any]:
     """Those whose rows say so, and those that are hindered: each kind is found by an index of its own."""
     # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
-    index = f"ix_{pair.instances.name}_{'' if pair.saga else 'saga_'}state_created_at_id"
-    live = rows.with_hint(pair.instances, f"FORCE INDEX ({index})", "mysql")
+    live = _forced(pair, rows, f"{'' if pair.saga else 'saga_'}state_created_at_id")
+    table, hindered = pair.instances.c, wanted.hindered
     each = []
     for one in _each_state(wanted):
-        each.append(live.where(*_conditions(connection, pair, saga, one)))
-        plain = _conditions(connection, pair, saga, replace(one, stuck=None))
-        each += [live.where(*plain, *which) for which in _in_hindered_states(connection, pair.instances.c, one)]
-        if ids := wanted.hindered.ids:
-            table = pair.instances.c
-            others = [connection.dialect.among(table.id, ids), table.blocker.is_(None), table.wake_reason.in_(_QUIET)]
-            states = [*wanted.hindered.states, *([COMPENSATING] if wanted.hindered.steps else [])]
-            elsewhere = or_(table.wake_reason != DEADLINE, table.state.not_in(sorted(states)))
-            each.append(rows.where(*plain, *others, elsewhere))
+        each.append(by.cut(live.where(*_conditions(connection, pair, saga, one)), limit))
+        plain = replace(one, stuck=None)
+        fitting = live.where(*_conditions(connection, pair, saga, plain))
+        each += [by.cut(fitting.where(*which), limit) for which in hindrances.in_states(connection, table, hindered)]
+        hidden = _conditions(connection, pair, saga, plain, hidden=True)
+        others = _elsewhere(connection, pair, hindered, rows)
+        each += [by.unindexed().cut(query.where(*hidden), limit) for query in others]
     return _first_of(by, each, limit)
+
+
+def _elsewhere(connection: Connection, pair: Pair, hindered: Hindered, rows: Select[Any]) -> list[Select[Any]]:
+    """Those of `rows` that are held up whatever their state, each kind by its own index."""
+    table, found = pair.instances.c, []
+    if hindered.ids:
+        found.append(rows.where(*hindrances.by_id(connection, table, hindered)))
+    if hindered.overdue is not None:
+        late = _forced(pair, rows, "wake_at")
+        found.append(late.where(*hindrances.by_wake_up(connection, table, hindered)))
+    if hindered.unworked is not None:
+        found.append(rows.join(jobs, true()).where(*hindrances.by_job(connection, table, hindered)))
+    return found
+
+
+def _forced(pair: Pair, rows: Select[Any], index: str) -> Select[Any]:
+    return rows.with_hint(pair.instances, f"FORCE INDEX (ix_{pair.instances.name}_{index})", "mysql")
 
 
 def _each_state(wanted: Filter) -> list[Filter]:
     return [replace(wanted, states=[state]) for state in sorted(set(wanted.states))] or [wanted]
 
 
-def _first_of(by: Order, each: Sequence[Select[Any]], limit: int) -> Select[Any]:
-    """The first rows of all of `each`, which have none in common."""
-    queries = [by.cut(one, limit) for one in each]
-    if len(queries) == 1:
-        return queries[0]
-    every = union_all(*(select(query.subquery()) for query in queries)).subquery()
+def _first_of(by: Order, cut: Sequence[Select[Any]], limit: int) -> Select[Any]:
+    """The first rows of all these queries, which have none in common, and are cut already."""
+    if len(cut) == 1:
+        return cut[0]
+    every = union_all(*(select(query.subquery()) for query in cut)).subquery()
     return by.on(every).cut(select(every), limit)
 
 
-def _conditions(connection: Connection, pair: Pair, saga: str, wanted: Filter) -> list[ColumnElement[bool]]:
-    table = pair.instances.c
-    columns: list[ColumnElement[str]] = [table[pair.key], table.created_by]
-    if wanted.stuck:  # no planner knows how few these are
-        columns = [func.coalesce(column, column) for column in columns]
-    key, created_by = columns
-    found: list[ColumnElement[bool]] = [] if pair.saga else [table.saga == saga]
+def _conditions(
+    connection: Connection, pair: Pair, saga: str, wanted: Filter, *, hidden: bool = False
+) -> list[ColumnElement[bool]]:
+    """What a row has to be. `hidden` is the condition from the planner where it is not to use an index for it."""
+
+    def told(column: Any, hidden: bool = hidden) -> Any:
+        return func.coalesce(column, column) if hidden else column
+
+    table, few = pair.instances.c, hidden or bool(wanted.stuck)  # no planner knows how few those are
+    found: list[ColumnElement[bool]] = [] if pair.saga else [told(table.saga) == saga]
     if wanted.states:
-        found.append(table.state.in_(sorted(set(wanted.states))))
+        found.append(told(table.state).in_(sorted(set(wanted.states))))
     if wanted.created_by is not None:
-        found.append(created_by == wanted.created_by)
+        found.append(told(table.created_by, few) == wanted.created_by)
     if wanted.created_after is not None:
-        found.append(table.created_at > wanted.created_after)
+        found.append(told(table.created_at) > wanted.created_after)
     if wanted.created_before is not None:
-        found.append(table.created_at < wanted.created_before)
-    if wanted.stuck is not None:
-        found.extend(_stuck(table) if wanted.stuck else _moving(connection, table, wanted.hindered))
+        found.append(told(table.created_at) < wanted.created_before)
+    if wanted.stuck:
+        found.extend(hindrances.stuck_by_row(table))
+    elif wanted.stuck is not None:
+        found.extend(hindrances.moving(connection, table, wanted.hindered))
     if wanted.prefix:
-        found.extend(begins(connection, key, wanted.prefix))
-    return found
-
-
-def _stuck(table: Any) -> list[ColumnElement[bool]]:
-    # The text of the index, for the planners that compare it letter by letter; the states for the one without it.
-    return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
-
-
-def _waiting(table: Any) -> list[ColumnElement[bool]]:
-    return [table.blocker.is_(None), table.wake_reason == DEADLINE]
-
-
-def _in_hindered_states(connection: Connection, table: Any, wanted: Filter) -> Iterator[list[ColumnElement[bool]]]:
-    """One condition after the other; no row fits two of them."""
-    hindered = wanted.hindered
-    for state in hindered.states:
-        yield [table.state == state, *_waiting(table)]
-    if hindered.steps:
-        progress = cast(table.progress, Text)
-        named = [progress.contains(f'"{step}"', autoescape=True) for step in hindered.steps]
-        named += [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else []
-        yield [table.state == COMPENSATING, *_waiting(table), or_(*named)]
-
-
-def _moving(connection: Connection, table: Any, hindered: Hindered) -> list[ColumnElement[bool]]:
-    never = table.wake_reason.is_(None)
-    found = [table.blocker.is_(None), or_(never, table.wake_reason.in_(_QUIET))]
-    if hindered.states:
-        found.append(or_(never, table.wake_reason != DEADLINE, table.state.not_in(sorted(hindered.states))))
-    if hindered.ids:
-        found.append(or_(never, not_(connection.dialect.among(table.id, hindered.ids))))
+        found.extend(begins(connection, told(table[pair.key], few), wanted.prefix))
     return found
 
 

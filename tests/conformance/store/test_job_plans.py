@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,16 @@ from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
 from app.persistence import job_logs, job_steps, jobs
 from app.persistence.engine import Database, Transaction
 from app.persistence.job_logs import Log
+from app.persistence.job_steps import Unworked
+from app.persistence.pairs import APPS, INSTANCES
 from tests.conformance.store.plans import accesses, analyse, watched
 from tests.conformance.store.test_jobs import pending
 from tests.integration.jobs.rows import joined
 
 Work = Callable[[Transaction], Awaitable[Any]]
-SECOND = timedelta(seconds=1)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+UNLED = Unworked("release", dict.fromkeys((PENDING, DISPATCHED, RUNNING), NOON))
+LED = Unworked("app", dict.fromkeys((DISPATCHED, RUNNING), NOON), ["letters", "reports"])
 ROWS = 3000
 LIVE = 20
 
@@ -76,9 +80,8 @@ async def is_narrow(database: Database, work: Work) -> None:
         partial(jobs.unowned, seconds=30.0, limit=10),
         partial(jobs.orphans, seconds=30.0, limit=10),
         partial(jobs.owned_by, node="a"),
-        partial(
-            job_steps.waiting, saga="release", usual=dict.fromkeys((PENDING, DISPATCHED, RUNNING), SECOND), limit=9
-        ),
+        partial(job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
+        partial(job_steps.held_up, pair=APPS, which=LED, limit=9),
         jobs.next_due,
         jobs.next_overdue,
         jobs.loads,

@@ -10,13 +10,15 @@ from sqlalchemy import select
 
 from app import clock
 from app.errors import Invalid
-from app.persistence import instances, pages
+from app.persistence import instances, jobs, pages
 from app.persistence.engine import Database
+from app.persistence.hindrances import Hindered
 from app.persistence.instances import Filter, sort_value
-from app.persistence.pages import Hindered
+from app.persistence.job_steps import Unworked
 from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.state import Instance, Progress
 from tests.conformance.store.build import ended, some, started, stepped, stored
+from tests.conformance.store.test_jobs import pending
 
 Of = tuple[Pair, str]
 SORTS = ["createdAt", "-createdAt", "updatedAt", "-updatedAt", "appName", "-appName"]
@@ -190,6 +192,82 @@ async def test_what_is_held_up_from_outside_is_stuck_too(database: Database, of:
     others = {"a-retries", "a-undone", "a-waits", "b-over", "b-undone"}
     found = await names(database, pair, saga, Filter(stuck=False, hindered=told), sort)
     assert set(found) == others, "of what is undone the reader judges himself"
+
+
+LATE = timedelta(seconds=15)
+
+
+async def many_held_up(database: Database, pair: Pair, saga: str) -> tuple[Hindered, list[str]]:
+    """What holds up too many to be named, and the names of all that are stuck by it or otherwise."""
+    await database.ping()
+    now = database.now()
+    late, soon = {"wake_at": now - LATE - timedelta(seconds=1)}, {"wake_at": now + LATE}
+    undoing: dict[str, Any] = {"state": "COMPENSATING"}
+    changes: dict[str, dict[str, Any]] = {
+        "held-by-a-person": {"wake_at": None, "wake_reason": None, "blocker": "paused"},
+        "held-by-id": soon,
+        "held-by-job": {**soon, "wake_reason": "job"},
+        "held-by-job-and-late": {**late, "wake_reason": "job"},
+        "held-by-job-and-id": {**soon, "wake_reason": "job"},
+        "held-by-time": late,
+        "held-by-time-and-id": late,
+        "held-by-time-and-state": {**late, "state": "REGISTERING"},
+        "held-by-time-of-retry": {**late, "wake_reason": "retry"},
+        "held-by-time-while-undone": {**late, **undoing, "progress": Progress(todo=("other",))},
+        "held-by-state": {**soon, "state": "REGISTERING"},
+        "held-by-step": {**soon, **undoing, "progress": Progress(todo=("make_it",))},
+        "moves": soon,
+        "moves-with-a-job": {**soon, "wake_reason": "job"},
+        "moves-with-a-served-job": {**soon, "wake_reason": "job"},
+        "moves-with-a-young-job": {**soon, "wake_reason": "job"},
+        "moves-with-another-job": {**soon, "wake_reason": "job"},
+        "moves-while-undone": {**soon, **undoing, "progress": Progress(todo=("other",))},
+        "moves-soon": {"wake_at": now - LATE + timedelta(seconds=1)},
+    }
+    names = [*changes, "over"]
+    ids = {name: clock.uuid7() for name in names}
+    begun = {one.key: one for one in await stored(database, pair, [started(name, saga) for name in names])}
+    rows = [(1, stepped(begun[name], command_id=ids[name], **change)) for name, change in changes.items()]
+    async with database.begin() as tx:
+        await instances.update(tx, pair, [*rows, (1, ended(begun["over"]))])
+        waits: dict[str, Any] = {"dispatched_at": now - LATE, "state": "DISPATCHED", "saga": saga}
+        made: dict[str, dict[str, Any]] = {
+            "held-by-job": {},
+            "held-by-job-and-late": {},
+            "held-by-job-and-id": {},
+            "moves-with-a-served-job": {"queue": "served"},
+            "moves-with-a-young-job": {"dispatched_at": now},
+            "moves-with-another-job": {"id": clock.uuid7()},
+        }
+        some = [{"id": ids[name], "instance_id": begun[name].id, **waits, **more} for name, more in made.items()]
+        await jobs.insert(tx, [pending(database, **one) for one in some])
+    named = [begun[name].id for name in ("held-by-id", "held-by-job-and-id", "held-by-time-and-id", "over")]
+    which = Unworked(saga, {"DISPATCHED": now - LATE / 2}, ["served"])
+    told = Hindered(["REGISTERING"], ["make_it"], named, now - LATE, which)
+    return told, [name for name in names if name.startswith("held")]
+
+
+@pytest.mark.parametrize("sort", ["createdAt", "-createdAt", "-updatedAt", "key"])
+@pytest.mark.parametrize(("near", "far"), [(1, 2), (3, 7), (100, 100)])
+async def test_what_is_held_up_in_too_many_cases_to_be_named_is_found_all_the_same(
+    database: Database, of: Of, sort: str, near: int, far: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"NEAR": near, "FAR": far}.items():
+        monkeypatch.setattr(pages, name, value)
+    pair, saga = of
+    told, held = await many_held_up(database, pair, saga)
+    all_of_them = await every(database, pair, saga, Filter(), sort, 100)
+    for limit in (1, 4, 100):
+        found = await every(database, pair, saga, Filter(stuck=True, hindered=told), sort, limit)
+        assert found == [one for one in all_of_them if one.key in held], limit
+    others = await every(database, pair, saga, Filter(stuck=False, hindered=told), sort, 3)
+    open_to_the_reader = {"held-by-step"}
+    assert {one.key for one in others} == {one.key for one in all_of_them} - set(held) | open_to_the_reader
+    states = Filter(("REGISTERING", "COMPENSATING", "COMPLETED"), stuck=True, hindered=told)
+    some = {one.key for one in await every(database, pair, saga, states, sort, 2)}
+    assert some == {"held-by-time-and-state", "held-by-time-while-undone", "held-by-state", "held-by-step"}
+    prefix = Filter(prefix="held-by-time-", created_by="ada", stuck=True, hindered=told)
+    assert len(await every(database, pair, saga, prefix, sort, 2)) == 4
 
 
 async def with_progress(database: Database, pair: Pair, saga: str) -> list[Instance]:

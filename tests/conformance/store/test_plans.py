@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from app.persistence import dead_letters, instances, moves, outbox
+from app.persistence import dead_letters, instances, jobs, moves, outbox, pages
 from app.persistence.dead_letters import DeadLetterFilter
 from app.persistence.engine import Database, Transaction
+from app.persistence.hindrances import Hindered
 from app.persistence.instances import Filter, Rewake
+from app.persistence.job_steps import Unworked
 from app.persistence.moves import Owed
-from app.persistence.pages import Hindered
 from app.persistence.pairs import APPS, Pair
 from sagas.engine.state import Change, Instance
 from tests.conformance.store.build import ended, message, some, stepped
 from tests.conformance.store.plans import PRIMARY, Access, accesses, analyse, watched
 from tests.conformance.store.test_dead_letters import DIED, SECOND, letter
+from tests.conformance.store.test_jobs import pending
 
 Of = tuple[Pair, str]
 Work = Callable[[Transaction], Awaitable[Any]]
@@ -132,6 +134,62 @@ async def test_what_is_held_up_from_outside_is_found_by_its_state_or_its_id(
     found = await found_by(database, listed)
     assert {access.index for access in found if access.index is not None} <= set(indexes), found
     assert {access.table for access in found if access.index is None} & {name} == set(), found
+
+
+async def test_what_is_held_up_in_too_many_cases_is_found_by_its_wake_up_or_its_job(
+    database: Database, of: Of, many: list[Instance]
+) -> None:
+    pair, saga = of
+    await database.ping()
+    now = database.now()
+    waiting = [pending(database, saga="other") for _ in range(ROWS // 10)]
+    held = pending(database, saga=saga, state="DISPATCHED", instance_id=many[0].id, dispatched_at=now - SECOND)
+    async with database.begin() as tx:
+        late = [stepped(one, wake_at=now - timedelta(minutes=1)) for one in many[1:4]]
+        job = stepped(many[0], wake_reason="job", wake_at=now + timedelta(minutes=1), command_id=held.id)
+        await instances.update(tx, pair, [(one.version - 1, one) for one in [*late, job]])
+        await jobs.insert(tx, [*waiting, held])
+    await analyse(database, pair.instances.name, "jobs")
+    name = pair.instances.name
+    state = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id"
+    which = Unworked(saga, {"DISPATCHED": now}, ["served"])
+    told = Hindered(overdue=now - timedelta(seconds=15), unworked=which)
+
+    async def listed(tx: Transaction) -> None:
+        found = await instances.page(tx, pair, saga, Filter(stuck=True, hindered=told), "key")
+        assert {one.id for one in found} == {one.id for one in [*many[:4], *many[-3:]]}
+
+    found = await found_by(database, listed)
+    own = {access.index for access in found if access.table in (name, "i")}
+    assert f"ix_{name}_wake_at" in own, found
+    assert own <= {PRIMARY, f"ix_{name}_wake_at", f"ix_{name}_stuck", state}, found
+    assert {access.index for access in found if access.table == "jobs"} <= JOB_INDEXES, found
+    assert {access.index for access in found if access.table == "jobs"}, found
+
+
+JOB_INDEXES = {PRIMARY, "ix_jobs_state_created_at_id", "ix_jobs_state_channels_wake_at"}
+
+
+async def test_what_is_held_up_is_looked_for_among_the_first_rows_without_the_others(
+    database: Database, of: Of, many: list[Instance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are among them, nothing else is looked at."""
+    monkeypatch.setattr(pages, "NEAR", 20)
+    pair, saga = of
+    told = Hindered(overdue=many[-1].created_at + timedelta(hours=1))
+
+    async def listed(tx: Transaction) -> None:
+        found = await instances.page(tx, pair, saga, Filter(stuck=True, hindered=told), "-createdAt", 5)
+        assert [one.id for one in found] == [one.id for one in reversed(many[-5:])]
+
+    with watched(database) as sent:
+        async with database.begin() as tx:
+            await listed(tx)
+    (query,) = sent
+    found = await accesses(database, query)
+    name = pair.instances.name
+    in_order = f"ix_{name}_{'' if pair.saga else 'saga_'}created_at_id_{'app_name' if pair.saga else 'key'}"
+    assert {access.index for access in found if access.table == name} == {PRIMARY, in_order}, found
 
 
 async def test_the_outbox_is_claimed_and_emptied_by_index(database: Database) -> None:

@@ -19,6 +19,7 @@ from app.errors import Contention, Unavailable
 from app.jobs import ends
 from app.jobs.events import Stop
 from app.jobs.steps import StepJobs
+from app.orchestration import stuck
 from app.orchestration.actions import Action
 from app.orchestration.redispatch import Redispatch
 from app.persistence import jobs, schema, tables
@@ -162,10 +163,18 @@ class Yard(Rig):
             await tx.execute(job.values(worker_beat_at=tx.now() + ahead))
 
     async def stuck_ones(self) -> tuple[list[int], list[int]]:
-        """The ids of the sagas that are stuck, and of those that are not."""
-        pages = [await self.stuck.page(RELEASE, Live(stuck=stuck), "createdAt", 10, None) for stuck in (True, False)]
-        stuck, moving = ([one.id for one in page] for page in pages)
-        return stuck, moving
+        """The ids of the sagas that are stuck, and of those that are not; the same if they are too many to be named."""
+        found = [await self._stuck_ones()]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(stuck, "NAMED", 0)
+            found.append(await self._stuck_ones())
+        assert found[0] == found[1]
+        return found[0]
+
+    async def _stuck_ones(self) -> tuple[list[int], list[int]]:
+        pages = [await self.stuck.page(RELEASE, Live(stuck=which), "createdAt", 10, None) for which in (True, False)]
+        held, moving = ([one.id for one in page] for page in pages)
+        return held, moving
 
     async def asks(self, saga: Instance, verb: Verb) -> None:
         """Ada asks for it."""
@@ -393,6 +402,24 @@ async def test_a_saga_is_stuck_while_nobody_does_its_job(yard: Yard) -> None:
         row = {"id": "w-2", "queues": ["builders"], "jobs": 0, "started_at": now, "beat_at": now}
         await tx.execute(insert(tables.workers).values(row))
     assert await yard.stuck_ones() == ([], [saga.id, other.id]), "the machine will have it done by another"
+
+
+async def test_what_waits_for_many_jobs_that_nobody_does_is_stuck_without_a_limit(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck, "NAMED", 2)
+    sagas = [await yard.building(name) for name in "abcd"]
+    for one in sagas:
+        await yard.says(one, RUNNING)
+        await yard.beats(one, timedelta(hours=1) if one is sagas[-1] else timedelta(minutes=-5))
+    held: list[int] = []
+    after = None
+    while found := await yard.stuck.page(RELEASE, Live(stuck=True), "createdAt", 1, after):
+        held += [one.id for one in found]
+        after = found[-1].created_at, found[-1].id
+    assert held == [one.id for one in sagas[:3]]
+    moving = await yard.stuck.page(RELEASE, Live(stuck=False), "createdAt", 10, None)
+    assert [one.id for one in moving] == [sagas[-1].id]
 
 
 async def test_a_dry_run_leaves_the_job_alone(yard: Yard) -> None:

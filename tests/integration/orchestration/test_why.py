@@ -15,13 +15,14 @@ from sqlalchemy import text
 from app.broker.port import Outcome, Outgoing, Published
 from app.broker.topology import DEAD
 from app.errors import NotFound
+from app.orchestration import stuck as stuck_ones
 from app.orchestration import why
 from app.orchestration.actions import Action
 from app.orchestration.dead_letters import By, DeadLetters
 from app.orchestration.mover import DeadLetterMover
 from app.persistence import dead_letters
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from app.persistence.pages import Filter
+from app.persistence.pages import Filter, sort_value
 from sagas.app_provisioning import APP_PROVISIONING as APP
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.state import Instance
@@ -140,9 +141,14 @@ async def of_another_version(rig: Rig) -> Instance:
 async def overdue(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
-    at = (rig.database.now() - timedelta(seconds=40)).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-    await change(rig, app, f"wake_at = '{at}'")
+    await change(rig, app, f"wake_at = '{ago(rig, 40)}'")
     return app
+
+
+def ago(rig: Rig, seconds: int) -> str:
+    """A moment of the past as the database writes it."""
+    at = rig.database.now() - timedelta(seconds=seconds)
+    return at.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
 async def in_flight(rig: Rig) -> Instance:
@@ -477,15 +483,24 @@ def _name(one: object) -> str:
 
 
 async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
-    """Whether the list of what is stuck has it; the list of the others has it otherwise."""
+    """Whether the list of what is stuck has it; the list of the others has it otherwise.
+
+    Both say the same where there are too many to be named.
+    """
     saga = CATALOG.saga(app.saga)
     assert saga is not None
-    found, others = [
-        [one.id for one in await rig.stuck.page(saga, Filter(stuck=which, **wanted), "-createdAt", 10, None)]
-        for which in (True, False)
-    ]
-    assert sorted([*found, *others]) == [app.id]
-    return app.id in found
+    said = []
+    for named in (stuck_ones.NAMED, 0):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(stuck_ones, "NAMED", named)
+            found, others = [
+                [one.id for one in await rig.stuck.page(saga, Filter(stuck=which, **wanted), "-createdAt", 10, None)]
+                for which in (True, False)
+            ]
+        assert sorted([*found, *others]) == [app.id]
+        said.append(app.id in found)
+    assert said[0] == said[1]
+    return said[0]
 
 
 HELD = {"paused", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer", "overdue"}
@@ -527,6 +542,26 @@ async def test_pages_of_the_stuck_pass_over_those_whose_worker_is_there(rig: Rig
     rest = await rig.stuck.page(APP, Filter(stuck=True), "createdAt", 1, after)
     assert [one.id for one in (*first, *rest)] == [held[0].id, held[2].id]
     assert [one.id for one in await rig.stuck.page(APP, Filter(stuck=False), "createdAt", 5, None)] == [undone.id]
+
+
+@pytest.mark.parametrize("named", [2, 3], ids=["too many to be named", "all are named"])
+@pytest.mark.parametrize("sort", ["createdAt", "-updatedAt"])
+async def test_nothing_is_cut_from_the_list_where_many_are_overdue(
+    rig: Rig, named: int, sort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck_ones, "NAMED", named)
+    apps = [await rig.begin(key) for key in "abcde"]
+    await rig.outbox_empty()
+    for app in apps[:3]:
+        await change(rig, app, f"wake_at = '{ago(rig, 40)}'")
+    seen: list[int] = []
+    after = None
+    while found := await rig.stuck.page(APP, Filter(stuck=True), sort, 1, after):
+        seen += [one.id for one in found]
+        after = sort_value(sort, found[-1]), found[-1].id
+    assert sorted(seen) == [app.id for app in apps[:3]]
+    moving = await rig.stuck.page(APP, Filter(stuck=False), sort, 10, None)
+    assert sorted(one.id for one in moving) == [app.id for app in apps[3:]]
 
 
 async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
