@@ -137,7 +137,7 @@ class ApiContext:
     timetable: Timetable
     health: Health
     version: str
-    silent: float = 30.0
+    silent: float
     """Seconds without a beat after which a worker's attempts are lost."""
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by the names of those who have them; without any, everybody may do everything."""

@@ -111,7 +111,7 @@ class NewJob(BaseModel):
 
 
 class JobSummary(BaseModel):
-    """One job, as lists show it."""
+    """One job by itself."""
 
     model_config = _shown({name: value for name, value in JOB.items() if name not in ("payload", "waitsFor")})
 
@@ -148,6 +148,14 @@ class JobSummary(BaseModel):
     step: str | None
 
 
+class JobItem(JobSummary):
+    """One job, as lists show it."""
+
+    model_config = _shown({name: value for name, value in JOB.items() if name != "payload"})
+
+    waitsFor: str | None = Field(description="Why it does not go on though it should, and what helps; else null.")
+
+
 class AttemptBody(BaseModel):
     """One try of a job."""
 
@@ -163,13 +171,12 @@ class AttemptBody(BaseModel):
     finishedAt: datetime | None
 
 
-class JobBody(JobSummary):
-    """The same with what its function gets, what it waits for, and its attempts."""
+class JobBody(JobItem):
+    """The same with what its function gets, and its attempts."""
 
     model_config = _shown({**JOB, "attempts": [ATTEMPT]})
 
     payload: Any
-    waitsFor: str | None = Field(description="Why it does not go on though it should, and what helps; else null.")
     attempts: list[AttemptBody]
 
 
@@ -178,7 +185,7 @@ class JobPage(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    items: list[JobSummary]
+    items: list[JobItem]
     nextCursor: str | None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +18,7 @@ from app.api.idempotency import key_of, repeated
 from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
-from app.api.problems import Problem, bad_parameter, said
+from app.api.problems import Problem, bad_parameter
 from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from app.api.start import JSON
@@ -28,6 +29,7 @@ from app.domain.jobs import STATES, Attempt, Job
 from app.errors import Conflict
 from app.jobs.submit import Order, OrderKey
 from app.persistence import job_queues, jobs
+from app.persistence.engine import Connection
 from app.persistence.jobs import Filter
 from sagas.engine.messages import dump
 
@@ -79,9 +81,10 @@ async def list_jobs(call: Call) -> Response:
     limit, after = query.limit(DEFAULT_LIMIT), _after(query.text("cursor"))
     async with call.context.database.read() as connection:
         found = await jobs.page(connection, wanted, limit + 1, after)
+        waits = await _waits(connection, found[:limit], call.context.silent)
     last = found[limit - 1] if len(found) > limit else None
     cursor = cursors.encode(ORDER, f"{last.created_at.isoformat()} {last.id}", 0) if last else None
-    return page_response(call, [summary(job) for job in found[:limit]], cursor)
+    return page_response(call, [{**summary(job), "waitsFor": waits.get(job.id)} for job in found[:limit]], cursor)
 
 
 def _step_of(query: Query) -> tuple[str, int] | None:
@@ -96,7 +99,8 @@ async def show(call: Call) -> Response:
     job = await job_logs.load(call)
     async with call.context.database.read() as connection:
         tried = await jobs.attempts(connection, job.id)
-    tag, waits = _etag(job), await _waits_for(call, job)
+        waits = (await _waits(connection, [job], call.context.silent)).get(job.id)
+    tag = _etag(job)
     if waits is None and matches(call.request, tag):  # what it waits for can change while the job does not
         return Response(status_code=304, headers={"ETag": tag})
     return Response(dump(whole(job, tried, waits)), headers={"ETag": tag}, media_type=JSON)
@@ -109,12 +113,12 @@ async def cancel(call: Call) -> Response:
     try:
         job = await call.context.canceller.cancel(wanted, demand.reason)
     except Conflict as refused:
-        raise Problem("illegal_transition", said(refused), allowed=[]) from None
+        raise Problem("illegal_transition", f"{str(refused)[:1].upper()}{str(refused)[1:]}.", allowed=[]) from None
     return Response(dump(summary(job)), headers={"ETag": _etag(job)}, media_type=JSON)
 
 
 def summary(job: Job) -> dict[str, Any]:
-    """The job as lists show it."""
+    """The job by itself."""
     return {
         "id": job.id,
         "queue": job.queue,
@@ -156,13 +160,11 @@ def whole(job: Job, tried: list[Attempt], waits: str | None = None) -> dict[str,
     return {**summary(job), **more}
 
 
-async def _waits_for(call: Call, job: Job) -> str | None:
-    database, limit = call.context.database, call.context.silent
-    if not may_wait(job, database.now(), limit):
-        return None
-    async with database.read() as connection:
-        around = await job_queues.around(connection, job, limit)
-    return waits_for(job, database.now(), around)
+async def _waits(connection: Connection, found: Sequence[Job], limit: float) -> dict[str, str | None]:
+    """What those of the jobs wait for that may wait; as many questions for all as for one."""
+    now = connection.now()
+    around = await job_queues.around(connection, [job for job in found if may_wait(job, now, limit)], limit)
+    return {job.id: waits_for(job, now, around[job.id]) for job in found if job.id in around}
 
 
 def _attempt(one: Attempt) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from app.errors import Unavailable
 
 _PATH = "/jobs"
 _FILTERS = {"state": "state", "queue": "queue", "created_by": "createdBy", "limit": "limit", "cursor": "cursor"}
-_COLUMNS = ("id", "queue", "handler", "state", "attempt", "progress", "workerId", "createdBy", "createdAt")
-_HEADS = ("ID", "QUEUE", "HANDLER", "STATE", "ATTEMPT", "PROGRESS", "WORKER", "BY", "CREATED")
+_COLUMNS = ("id", "queue", "handler", "state", "attempt", "progress", "workerId", "createdBy", "createdAt", "waitsFor")
+_HEADS = ("ID", "QUEUE", "HANDLER", "STATE", "ATTEMPT", "PROGRESS", "WORKER", "BY", "CREATED", "WAITS FOR")
 
 
 def submit(arguments: argparse.Namespace) -> int:

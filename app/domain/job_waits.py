@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,22 +15,28 @@ USUAL: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Who serves a queue: so many workers that beat, and so many that were heard of lately and beat no more."""
+    """Who serves a queue: so many workers that beat, and so many that were heard of lately and beat no more.
+
+    `ago` is how many seconds ago the last one of those that beat did so.
+    """
 
     heard: int = 0
     silent: int = 0
+    ago: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is known around a job: who serves its queue, and whether a node leads, which alone notes what is heard.
+    """What is known around a job: who serves its queue, and since when a node leads, which alone notes what is heard.
 
-    After `limit` seconds without a beat a worker's attempts are lost.
+    After `limit` seconds without a beat a worker's attempts are lost. `is_read` says that the node which owns the job,
+    and reads what is said of it, was heard of lately.
     """
 
-    crew: Crew = field(default_factory=Crew)
-    led: bool = True
-    limit: float = 30.0
+    crew: Crew
+    limit: float
+    led_since: datetime | None
+    is_read: bool = True
 
 
 def overdue(job: Job, crew: Crew) -> Ending:
@@ -65,11 +71,13 @@ def waits_for(job: Job, now: datetime, around: Around) -> str | None:
         return None
     if job.wake_at == HELD:
         return "another run of its schedule has to end first"
-    if not around.led:
+    if around.led_since is None:
         return f"no node leads, so {_UNLED[job.state]}: start one with `orchestrix serve`, unless one starts or stops"
+    led = now - around.led_since
     if job.state == PENDING:
-        return "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or the leader is late"
-    return _unworked(job, around.crew) if job.state == DISPATCHED else _unheard(job, now, around)
+        return _unsent(led)
+    crew = _unheard_of(led) if not around.crew.heard and led < _missed(around.limit) else _unworked(job, around.crew)
+    return crew if job.state == DISPATCHED else _unheard(job, now, around, crew)
 
 
 _UNLED: Final = {
@@ -84,31 +92,53 @@ def _missed(limit: float) -> timedelta:
     return timedelta(seconds=limit / 2)
 
 
-def _unheard(job: Job, now: datetime, around: Around) -> str:
+def _unsent(led: timedelta) -> str:
+    if led <= USUAL:
+        return f"{_begun(led)}, and sends it soon"
+    return "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or the leader is late"
+
+
+def _unheard_of(led: timedelta) -> str:
+    return f"{_begun(led)}, and has yet to hear which workers are there"
+
+
+def _begun(led: timedelta) -> str:
+    return f"the leader has only begun {max(0, int(led.total_seconds()))} s ago"
+
+
+def _unheard(job: Job, now: datetime, around: Around, crew: str) -> str:
+    """Nothing is held against a worker before the leader, and the job's owner, have listened for as long themselves."""
     assert job.worker_beat_at is not None, "it may wait"
-    lost = job.worker_beat_at + timedelta(seconds=around.limit)
-    seconds = int((now - job.worker_beat_at).total_seconds())
+    heard = [at for at in (job.worker_beat_at, job.taken_at, around.led_since) if at is not None]
+    lost, seconds = max(heard) + timedelta(seconds=around.limit), int((now - job.worker_beat_at).total_seconds())
+    when = f"once a node that lives has listened for {around.limit:g} s to what it may have said"
+    if around.is_read and lost > now - USUAL:
+        when = f"at {lost:%H:%M:%S} UTC"
     silent = f"its worker {job.worker_id} has not been heard for {seconds} s"
-    when = f"at {lost:%H:%M:%S} UTC" if lost > now else "as soon as a node that lives has read what it said last"
-    return f"{silent}: {when} this attempt counts as lost, {_follows(job, around.crew)}"
+    return f"{silent}: {when} this attempt counts as lost, {_follows(job, around.crew, crew)}"
 
 
-def _follows(job: Job, crew: Crew) -> str:
+def _follows(job: Job, crew: Crew, trouble: str) -> str:
     if job.cancel_reason is not None:
         return "and the job as cancelled"
     if job.tries > job.retries:
         return "and the job has failed, for no retries are left"
-    if crew.heard:
-        return "and another one begins"
-    return f"and another one is sent, but {_unworked(job, crew)}"
+    return "and another one begins" if crew.heard else f"and another one is sent, but {trouble}"
 
 
 def _unworked(job: Job, crew: Crew) -> str:
     command = f"`orchestrix worker --job-queue {job.queue}`"
     if crew.heard:
-        known = "the one worker" if crew.heard == 1 else f"each of the {crew.heard} workers"
-        return f"{known} of queue {job.queue} is busy, or does not get it: start more with {command}"
+        return f"{_idle(job.queue, crew)} is busy, stands still, or does not get it: start more with {command}"
     if crew.silent:
         known = "the one worker" if crew.silent == 1 else f"each of the {crew.silent} workers"
         return f"{known} of queue {job.queue} that was there is not heard any more: start one with {command}"
     return f"no worker that serves queue {job.queue} is heard of: start one with {command}"
+
+
+def _idle(queue: str, crew: Crew) -> str:
+    """One that stands still counts as heard until its next beats are missed: the age of its last one tells."""
+    ago = f"heard of {max(0, int(crew.ago))} s ago,"
+    if crew.heard == 1:
+        return f"the one worker of queue {queue}, {ago}"
+    return f"each of the {crew.heard} workers of queue {queue}, the last one {ago}"

@@ -47,7 +47,8 @@ class Job:
     `history_id` names its present attempt, or the last one; `attempt` counts all, `tries` those that count against
     `retries`. `seq` is that of the last status that was applied. `wake_at` is when it is due while it is PENDING, and
     when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
-    first dispatch until they were deleted. `owner` is the node that reads them; each new owner raises `owner_epoch`.
+    first dispatch until they were deleted. `owner` is the node that reads them, since `taken_at`; each new owner raises
+    `owner_epoch`.
     `traceparent` and `tracestate` are the trace of whoever wanted it, which every attempt joins.
     """
 
@@ -87,6 +88,7 @@ class Job:
     handoff_reason: str | None = None
     handoff_at: datetime | None = None
     handoff_tries: int = 0
+    taken_at: datetime | None = None
     schedule_id: str | None = None
     due_at: datetime | None = None
     saga: str | None = None
@@ -279,8 +281,10 @@ def cancelled(job: Job, reason: str, now: datetime) -> Moved:
 
 
 def taken(job: Job, node: str, now: datetime) -> Job:
-    """The job under a new owner, who has a moment to hear what was said to the last one before its time is over."""
-    heard = now if job.state == RUNNING else job.worker_beat_at
+    """The job under a new owner, who has a moment to hear what was said to the last one before its time is over.
+
+    Its worker is as silent as it was, but that is held against it only once the new owner has listened for as long.
+    """
     wake_at = job.wake_at
     if job.live and job.owner is not None and wake_at is not None:
         wake_at = max(wake_at, now + _HEARING)
@@ -289,11 +293,11 @@ def taken(job: Job, node: str, now: datetime) -> Job:
         ownership=OWNED,
         owner=node,
         owner_epoch=job.owner_epoch + 1,
-        worker_beat_at=heard,
         wake_at=wake_at,
         handoff_reason=None,
         handoff_at=None,
         handoff_tries=0,
+        taken_at=now,
     )
 
 

@@ -35,7 +35,7 @@ class Beats:
 
     So a cancel reaches a worker that was away, and so does the news that its attempt is over. Beats that are lost are
     no loss: the next ones come soon. What others hear is thrown away, so that it does not pile up. Only that a worker
-    has left, which it says once, every node notes: there may be no leader just then.
+    ends, or has left, every node notes: there may be no leader just then, least of all where the worker is its own.
     """
 
     def __init__(self, database: Database, broker: Broker, node: str) -> None:
@@ -61,9 +61,14 @@ class Beats:
         """What the leader starts to have beats heeded."""
         return _Heeding(self, office)
 
-    def heed(self, office: Office | None) -> None:
-        """Beats are heeded for that leader from now on, or for nobody."""
+    def heed(self, office: Office) -> None:
+        """Beats are heeded for that leader from now on."""
         self._office = office
+
+    def neglect(self, office: Office) -> None:
+        """They are heeded for that leader no more; another term's may have begun before this one has ended."""
+        if self._office is office:
+            self._office = None
 
     async def _round(self) -> None:
         assert self._consumer is not None, "it has begun"
@@ -76,12 +81,15 @@ class Beats:
             await self._consumer.acknowledge(deliveries)
 
     async def _heed(self, beats: Sequence[Beat]) -> None:
-        last = {cleaned(one.worker_id): one for one in beats}
+        last = _last_words(beats)
         present = [one for one in beats if not one.left]
-        left = {worker for worker, one in last.items() if one.left}
+        left = {worker: one.said_at for worker, one in last.items() if one.left}
+        ending = [one for one in last.values() if not one.left and not one.queues]
         office = self._office
         if office is not None and present:
             await _Hearing(office).hear(present)
+        elif ending:
+            await self._database.run(lambda tx: nodes.hear_workers(tx, _rows(ending)))
         if left:
             await self._database.run(lambda tx: nodes.forget_workers(tx, left))
 
@@ -95,7 +103,7 @@ class _Heeding:
         self.beats.heed(self.office)
 
     async def stop(self) -> None:
-        self.beats.heed(None)
+        self.beats.neglect(self.office)
 
 
 class _Hearing:
@@ -106,8 +114,7 @@ class _Hearing:
 
     async def hear(self, beats: Sequence[Beat]) -> None:
         """Notes them, and answers."""
-        workers = [WorkerBeat(cleaned(beat.worker_id), beat.queues, beat.jobs) for beat in beats]
-        await self._office.database.run(lambda tx: nodes.hear_workers(tx, workers))
+        await self._office.database.run(lambda tx: nodes.hear_workers(tx, _rows(beats)))
         held = {history for beat in beats for history in beat.histories}
         if held:
             await self._answer(held)
@@ -159,6 +166,20 @@ def _beats(deliveries: Iterable[Delivery]) -> list[Beat]:
         except Unreadable as refused:
             log.debug("a beat cannot be read: %s", refused)
     return found
+
+
+def _rows(beats: Iterable[Beat]) -> list[WorkerBeat]:
+    return [WorkerBeat(cleaned(one.worker_id), one.queues, one.jobs, one.said_at) for one in beats]
+
+
+def _last_words(beats: Iterable[Beat]) -> dict[str, Beat]:
+    """What each worker has said last; not what it had said earlier by its own clock, though that has come later."""
+    last: dict[str, Beat] = {}
+    for one in beats:
+        before = last.get(worker := cleaned(one.worker_id))
+        if before is None or before.said_at is None or one.said_at is None or one.said_at >= before.said_at:
+            last[worker] = one
+    return last
 
 
 def _stop(name: str, job: Job) -> Stop | None:

@@ -172,7 +172,7 @@ class Coordinator:
                 Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
                 Sweep("queues of ended jobs", broom.look),
-                Sweep("orders that are gone", GoneOrders(office, around.control).look),
+                Sweep("orders that are gone", GoneOrders(office, around.control, heard=heard).look),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
             ]

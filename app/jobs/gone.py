@@ -11,7 +11,7 @@ from app import clock
 from app.broker.port import Broker, LinkState
 from app.broker.topology import dispatch_queue
 from app.domain import jobs as rules
-from app.domain.jobs import DISPATCHED, STRANDED
+from app.domain.jobs import STRANDED
 from app.jobs import ends
 from app.jobs.sweeps import BATCH, Office
 from app.persistence import job_queues, jobs
@@ -26,12 +26,14 @@ EVERY: Final = 30.0
 class GoneOrders:
     """Sends the orders anew that somebody has deleted with their queue: else nobody would begin them, for ever.
 
-    One that no worker has begun, and that was confirmed before the first of two looks, can be nowhere else.
+    One that no worker has begun, and that was confirmed before the first of two looks, can be nowhere else. That one
+    has begun it is known where its owner reads what is said of it, and has not beaten longer than `heard` seconds ago.
     """
 
-    def __init__(self, office: Office, broker: Broker) -> None:
+    def __init__(self, office: Office, broker: Broker, *, heard: float) -> None:
         self._office = office
         self._broker = broker
+        self._heard = heard
         self._missing: set[str] = set()
 
     async def look(self) -> float:
@@ -55,8 +57,8 @@ class GoneOrders:
                 return
 
     async def _write(self, queues: Sequence[str], tx: Transaction) -> list[str]:
-        ids = await job_queues.unbegun_in(tx, queues, EVERY, BATCH)
-        found = [job for job in (await jobs.lock(tx, ids)).values() if job.state == DISPATCHED]
+        ids = await job_queues.stranded(tx, queues, EVERY, self._heard, BATCH)  # they are locked, and stay as they are
+        found = list((await jobs.lock(tx, ids)).values())
         now = self._office.database.now()
         moved = [rules.ended(job, STRANDED, now, clock.uniform(0, 1)) for job in found]
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]

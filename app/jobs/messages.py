@@ -33,13 +33,14 @@ class Offered:
 @dataclass(frozen=True, slots=True)
 class Beat:
     """What a worker says of itself now and then: which queues it serves, and which attempts it works on; or that it
-    has `left`."""
+    has `left`. `said_at` is the time by its own clock, where it gives one."""
 
     worker_id: str
     histories: tuple[str, ...]
     queues: tuple[str, ...] = ()
     jobs: int = 0
     left: bool = False
+    said_at: datetime | None = None
 
 
 def dispatch(job: Job) -> bytes:
@@ -112,7 +113,8 @@ def read_beat(body: bytes) -> Beat:
     queues = fields.get("queues", ())
     served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
     left = fields.get("state") == LEFT
-    return Beat(_required(fields, "workerId", 100), tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left)
+    worker, said_at = _required(fields, "workerId", 100), _moment(fields.get("timestamp"))
+    return Beat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at)
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> Status | Log:
@@ -143,17 +145,19 @@ def _log(fields: Mapping[str, Any], now: datetime, job_id: str, history_id: str,
     level = fields.get("level") or "info"
     if not isinstance(level, str):
         raise Unreadable("level: must be a string")
-    return Log(history_id, seq, job_id, worker_id, level, message, _moment(fields.get("at"), now))
+    return Log(history_id, seq, job_id, worker_id, level, message, _moment(fields.get("at")) or now)
 
 
-def _moment(value: object, now: datetime) -> datetime:
-    """The time that the worker gives; `now` where it is none that every database keeps."""
+def _moment(value: object) -> datetime | None:
+    """The time that the worker gives; None where it is none that every database keeps."""
+    if not isinstance(value, str):
+        return None
     try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else now
+        at = datetime.fromisoformat(value)
         at = at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        return now
-    return at if 1970 <= at.year <= 9000 else now
+        return None
+    return at if 1970 <= at.year <= 9000 else None
 
 
 def _id(fields: Mapping[str, Any], name: str) -> str:

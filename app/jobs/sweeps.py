@@ -23,8 +23,9 @@ from app.jobs import ends, outgoing
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
 from app.lifecycle import Loop, Wake
-from app.persistence import job_queues, jobs, leases, outbox
-from app.persistence.engine import Database, Transaction
+from app.persistence import job_queues, job_signs, jobs, leases, outbox
+from app.persistence.engine import Connection, Database, Transaction
+from app.persistence.job_signs import Signs
 
 T = TypeVar("T")
 Find = Callable[[Transaction, int], Awaitable[list[Job]]]
@@ -102,7 +103,8 @@ class Watchman:
 
     Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
     opened last, by its gain of leadership or by the end of an outage or of a sleep of its own: what was sent before is
-    spared for a while. So is what nobody may have read, for its owner has not beaten for `heard` seconds.
+    spared for a while. So is what nobody may have read, for its owner has not beaten for `heard` seconds. One read
+    tells whether there is anything to do; what is to be done is found again by the transactions that do it.
     """
 
     def __init__(self, office: Office, broker: Broker, *, silent: float, heard: float) -> None:
@@ -120,12 +122,21 @@ class Watchman:
             return 1.0
         self._began = clock.monotonic()
         self._open_ears()
-        await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
-        await self._end(self._overdue, self._too_late, "its time is over")
-        await self._end(self._unheard_of, _always(SILENT), "its worker was not heard any more")
-        left = await self._until_next()
+        signs = await self._signs()
+        if signs.unheard:
+            await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
+        if signs.overdue:
+            await self._end(self._overdue, self._too_late, "its time is over")
+        if signs.silent:
+            await self._end(self._unheard_of, _always(SILENT), "its worker was not heard any more")
         self._looked_at = self._began  # it may have stood still since
-        return left
+        return self._until_next(signs.left)
+
+    async def _signs(self) -> Signs:
+        async with self._office.database.read() as connection:
+            spares = self._spares(connection)
+            limit, since = (None, self._heard_since) if spares else (self._silent, None)
+            return await job_signs.signs(connection, limit, self._heard, since)
 
     def _open_ears(self) -> None:
         """Where no look has succeeded for long, no beat can have been noted either: the database was away, or this
@@ -142,9 +153,9 @@ class Watchman:
         self._began, self._heard_since = clock.monotonic(), self._office.database.now()
         return True
 
-    def _spares(self, tx: Transaction) -> bool:
+    def _spares(self, connection: Connection) -> bool:
         since = self._heard_since
-        return since is None or tx.now() - since < timedelta(seconds=self._silent)
+        return since is None or connection.now() - since < timedelta(seconds=self._silent)
 
     async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
         found = await jobs.overdue(tx, limit, self._heard)
@@ -159,9 +170,7 @@ class Watchman:
         found = [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit, self._heard)
         return [] if self._slept() else found
 
-    async def _until_next(self) -> float:
-        async with self._office.database.read() as connection:
-            due = await jobs.next_overdue(connection)
+    def _until_next(self, due: float | None) -> float:
         most = min(self._silent / 6, 5.0)
         if due is None:
             return most
@@ -206,8 +215,12 @@ class Orphanage:
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
-        await self._all(self._offer)
-        await self._all(self._assign)
+        async with self._office.database.read() as connection:
+            orphaned, unowned = await job_signs.ownerless(connection, self._every, UNOWNED)
+        if orphaned:
+            await self._all(self._offer)
+        if unowned:
+            await self._all(self._assign)
         return min(self._every, UNOWNED / 3)
 
     async def _all(self, work: Callable[[Transaction], Awaitable[list[Job]]]) -> None:

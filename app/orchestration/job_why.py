@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ _LONGEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The job of that id, None where there is none, and what is known around it."""
+    """The job of that id, None where there is none, and what is known around one that is there."""
 
     id: str
     job: Job | None
-    around: Around = field(default_factory=Around)
+    around: Around | None = None
 
 
 async def work_of(connection: Connection, saga: Saga, instance: Instance, silent: float) -> Work | None:
@@ -33,7 +33,7 @@ async def work_of(connection: Connection, saga: Saga, instance: Instance, silent
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
         return None if id is None else Work(id, None)
-    return Work(id, job, await job_queues.around(connection, job, silent))
+    return Work(id, job, (await job_queues.around(connection, [job], silent))[job.id])
 
 
 def told(work: Work, now: datetime) -> tuple[str, str]:
@@ -48,7 +48,7 @@ def told(work: Work, now: datetime) -> tuple[str, str]:
             f"{name} has ended: it is {job.state}, and the word of it is on its way.",
             f"Wait; {logs} tells what it did.",
         )
-    trouble = waits_for(job, now, work.around)
+    trouble = None if work.around is None else waits_for(job, now, work.around)
     if trouble is not None:
         return f"{name} is {job.state}: {trouble}.", f"See to that, or stop it with `orchestrix jobs cancel {job.id}`."
     where = f" at worker {job.worker_id}" if job.worker_id is not None else ""

@@ -64,7 +64,7 @@ class Stuck:
     The broker is asked once for each command of a saga, at most once a second.
     """
 
-    def __init__(self, database: Database, broker: Broker, silent: float = 30.0) -> None:
+    def __init__(self, database: Database, broker: Broker, silent: float) -> None:
         self._database = database
         self._silent = silent
         self._around = Surroundings(broker)

@@ -108,7 +108,7 @@ class Facts:
 class Explainer:
     """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues."""
 
-    def __init__(self, database: Database, broker: Broker, catalog: Catalog, silent: float = 30.0) -> None:
+    def __init__(self, database: Database, broker: Broker, catalog: Catalog, silent: float) -> None:
         self._database = database
         self._silent = silent
         self._around = Surroundings(broker)

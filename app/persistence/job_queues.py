@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 from sqlalchemy import func, select
 
 from app.domain.job_waits import Around, Crew
-from app.domain.jobs import DISPATCHED, LIVE, Job
+from app.domain.jobs import DISPATCHED, LIVE, OWNED, Job
 
-from . import leases
-from .engine import Connection
+from . import job_signs, leases
+from .engine import Connection, Transaction
 from .tables import jobs, outbox, workers
 
 
@@ -21,18 +20,32 @@ async def crews(connection: Connection, queues: Iterable[str], limit: float) -> 
     wanted = set(queues)
     if not wanted:
         return {}
-    now = connection.now()
-    known, silent = now - timedelta(seconds=2 * limit), now - timedelta(seconds=limit / 2)
-    found = await connection.execute(select(workers.c.queues, workers.c.beat_at).where(workers.c.beat_at >= known))
-    counts = Counter((queue, at > silent) for served, at in found for queue in wanted.intersection(served))
-    return {queue: Crew(heard=counts[queue, True], silent=counts[queue, False]) for queue in wanted}
+    known = workers.c.beat_at >= job_signs.ago(connection, 2 * limit)
+    found = await connection.execute(select(workers.c.queues, workers.c.beat_at).where(known))
+    now, beats = connection.now(), defaultdict[str, list[float]](list)
+    for served, at in found:
+        for queue in wanted.intersection(served):
+            beats[queue].append((now - at).total_seconds())
+    return {queue: _crew(beats[queue], limit / 2) for queue in wanted}
 
 
-async def around(connection: Connection, job: Job, limit: float) -> Around:
-    """What tells why this job does not go on; `limit` as in `crews`."""
+def _crew(beats: Sequence[float], silent: float) -> Crew:
+    """The crew whose last beats were so many seconds ago."""
+    heard = [seconds for seconds in beats if seconds < silent]
+    return Crew(len(heard), len(beats) - len(heard), min(heard, default=0.0))
+
+
+async def around(connection: Connection, found: Iterable[Job], limit: float) -> dict[str, Around]:
+    """What tells why these jobs do not go on, by their ids; `limit` as in `crews`."""
+    waiting = list(found)
+    if not waiting:
+        return {}
     lease = await leases.read(connection)
-    crew = (await crews(connection, [job.queue], limit))[job.queue]
-    return Around(crew, led=lease is not None and not lease.lapsed, limit=limit)
+    since = None if lease is None or lease.lapsed else lease.gained_at
+    known = await crews(connection, [job.queue for job in waiting], limit)
+    listening = set((await connection.execute(job_signs.listening(connection, limit / 2))).scalars())
+    read = {job.id: job.ownership == OWNED and job.owner in listening for job in waiting}
+    return {job.id: Around(known[job.queue], limit, since, is_read=read[job.id]) for job in waiting}
 
 
 async def named(connection: Connection) -> set[str]:
@@ -48,10 +61,17 @@ async def unbegun(connection: Connection) -> dict[str, int]:
     return {str(queue): int(count) for queue, count in await connection.execute(query)}
 
 
-async def unbegun_in(connection: Connection, queues: Sequence[str], seconds: float, limit: int) -> list[str]:
-    """The ids of up to `limit` of them in these queues that were sent so many seconds ago, and that the broker has."""
+async def stranded(tx: Transaction, queues: Sequence[str], seconds: float, heard: float, limit: int) -> list[str]:
+    """Locks up to `limit` of them in these queues, and gives their ids: those that were sent so many seconds ago, and
+    that the broker has. `heard` is as in `job_signs.read`: nobody knows what others' workers may have begun.
+    """
     waiting = select(outbox.c.id).where(outbox.c.id == jobs.c.history_id).exists()
-    before = connection.now() - timedelta(seconds=seconds)
-    query = select(jobs.c.id).where(jobs.c.state == DISPATCHED, jobs.c.queue.in_(queues), ~waiting)
-    query = query.where(jobs.c.dispatched_at <= before).order_by(jobs.c.id).limit(limit)
-    return list((await connection.execute(query)).scalars())
+    query = select(jobs.c.id).where(
+        jobs.c.state == DISPATCHED,
+        jobs.c.queue.in_(queues),
+        jobs.c.dispatched_at <= job_signs.ago(tx, seconds),
+        *job_signs.read(tx, seconds, heard),
+        ~waiting,
+    )
+    query = query.order_by(jobs.c.dispatched_at, jobs.c.id).limit(limit)
+    return list((await tx.execute(query.with_for_update(skip_locked=True))).scalars())

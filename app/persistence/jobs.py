@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final
@@ -12,24 +12,15 @@ from typing import Any, Final
 from sqlalchemy import Select, and_, bindparam, func, null, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
-from app.domain.jobs import (
-    DISPATCHED,
-    FINAL,
-    LIVE,
-    ORPHAN_PENDING,
-    OWNED,
-    PENDING,
-    RUNNING,
-    Attempt,
-    Job,
-)
+from app.domain.jobs import DISPATCHED, FINAL, PENDING, RUNNING, Attempt, Job
 from app.errors import Conflict
 
+from . import job_signs
 from .columns import UtcTime
 from .dialects import BulkInsert, BulkUpdate
 from .engine import Connection, Transaction
 from .job_filter import Filter, conditions
-from .tables import broker_incarnation, job_attempts, jobs, nodes
+from .tables import job_attempts, jobs, nodes
 
 __all__ = [
     "Filter",
@@ -46,7 +37,6 @@ __all__ = [
     "loads",
     "lock",
     "next_due",
-    "next_overdue",
     "occupied",
     "of_ids",
     "orphans",
@@ -60,8 +50,6 @@ __all__ = [
     "unowned",
 ]
 
-_UP: Final = ("ALIVE", "DRAINING")
-"""The states of nodes that may still read what they own."""
 _FIELDS: Final = tuple(field.name for field in fields(Job))
 _ORDER: Final = ("id", "queue", "executor_group", "handler", "payload", "routing", "retries", "timeout_ms")
 _ORIGIN: Final = ("created_by", "correlation_id", "created_at", "schedule_id", "due_at", "saga", "instance_id", "step")
@@ -189,12 +177,10 @@ async def due(tx: Transaction, limit: int, most_open: int) -> list[Job]:
 
 async def next_due(connection: Connection) -> float | None:
     """Seconds until the next job is due by the database's clock, negative if it is; None without any."""
-    return await _until(connection, jobs.c.state == PENDING)
-
-
-async def next_overdue(connection: Connection) -> float | None:
-    """Seconds until the time of a job is over by the database's clock, negative if it is; None without any."""
-    return await _until(connection, jobs.c.state.in_(LIVE))
+    clock = connection.dialect.clock(connection.now())
+    query = select(func.min(jobs.c.wake_at, type_=UtcTime()), clock).where(jobs.c.state == PENDING)
+    earliest, now = (await connection.execute(query)).one()
+    return (earliest - now).total_seconds() if earliest is not None else None
 
 
 async def occupied(connection: Connection) -> int:
@@ -203,61 +189,29 @@ async def occupied(connection: Connection) -> int:
     return int((await connection.execute(query)).scalar_one())
 
 
-async def overdue(tx: Transaction, limit: int, heard: float = 15.0) -> list[Job]:
-    """Locks and reads up to `limit` jobs whose time is over, and that no node is just handing to another.
-
-    Not those of an owner that has not beaten for `heard` seconds: their workers may have said what nobody has read.
-    """
-    table = jobs.c
-    query = _select(whole=False).where(
-        table.state.in_(LIVE),
-        table.channels == 1,
-        table.wake_at <= tx.dialect.clock(tx.now()),
-        or_(table.ownership.is_(None), table.ownership == OWNED),
-        or_(table.owner.is_(None), table.owner.in_(_listening(tx, heard))),
-    )
-    return await _jobs(tx, _oldest(query, limit))
+async def overdue(tx: Transaction, limit: int, heard: float) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose time is over; `heard` as in `job_signs.overdue`."""
+    return await _found(tx, job_signs.overdue(tx, heard), jobs.c.wake_at, limit)
 
 
-async def silent(tx: Transaction, seconds: float, limit: int, heard: float = 15.0) -> list[Job]:
-    """Locks and reads up to `limit` jobs whose worker has not beaten for so many seconds; `heard` as in `overdue`."""
-    table = jobs.c
-    query = _select(whole=False).where(
-        table.state == RUNNING,
-        table.channels == 1,
-        table.worker_beat_at <= _ago(tx, seconds),
-        table.ownership == OWNED,
-        table.owner.in_(_listening(tx, heard)),
-    )
-    return await _jobs(tx, _first(query, table.worker_beat_at, limit))
+async def silent(tx: Transaction, seconds: float, limit: int, heard: float) -> list[Job]:
+    """Locks and reads up to `limit` jobs whose worker is silent; `seconds` and `heard` as in `job_signs.silent`."""
+    return await _found(tx, job_signs.silent(tx, seconds, heard), jobs.c.worker_beat_at, limit)
 
 
 async def unheard(tx: Transaction, limit: int) -> list[Job]:
     """Locks and reads up to `limit` jobs that were sent to a worker by a broker that has lost its memory since."""
-    table = jobs.c
-    forgot = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
-    query = _select(whole=False).where(table.state == DISPATCHED, table.channels == 1, table.dispatched_at < forgot)
-    return await _jobs(tx, _first(query, table.dispatched_at, limit))
+    return await _found(tx, job_signs.unheard(), jobs.c.dispatched_at, limit)
 
 
 async def unowned(tx: Transaction, seconds: float, limit: int) -> list[Job]:
     """Locks and reads up to `limit` jobs whose queues nobody reads, and that were not offered for so many seconds."""
-    table = jobs.c
-    offered = func.coalesce(table.handoff_at, table.dispatched_at, type_=UtcTime())
-    query = _select(whole=False).where(table.channels == 1, table.owner.is_(None), offered <= _ago(tx, seconds))
-    return await _jobs(tx, _first(query, table.dispatched_at, limit))
+    return await _found(tx, job_signs.unowned(tx, seconds), jobs.c.dispatched_at, limit)
 
 
 async def orphans(tx: Transaction, seconds: float, limit: int) -> list[Job]:
     """Locks and reads up to `limit` jobs whose owner is gone, or was given up, not offered for so many seconds."""
-    table = jobs.c
-    up = select(nodes.c.id).where(nodes.c.state.in_(_UP))
-    gone = or_(table.ownership == ORPHAN_PENDING, table.owner.not_in(up))
-    offered = or_(
-        table.handoff_at.is_(None), table.handoff_reason != "NodeCrash", table.handoff_at <= _ago(tx, seconds)
-    )
-    query = _select(whole=False).where(table.channels == 1, table.owner.is_not(None), gone, offered)
-    return await _jobs(tx, _first(query, table.dispatched_at, limit))
+    return await _found(tx, job_signs.orphans(tx, seconds), jobs.c.dispatched_at, limit)
 
 
 async def cleared(
@@ -270,7 +224,7 @@ async def cleared(
     table, (at, id) = jobs.c, after
     behind = or_(table.finished_at > at, and_(table.finished_at == at, table.id > id))
     query = select(table.finished_at, table.id).where(
-        table.finished_at >= at, behind, table.finished_at <= _ago(connection, seconds), table.channels == 0
+        table.finished_at >= at, behind, table.finished_at <= job_signs.ago(connection, seconds), table.channels == 0
     )
     found = await connection.execute(query.order_by(table.finished_at, table.id).limit(limit))
     return [(row[0], row[1]) for row in found]
@@ -340,6 +294,10 @@ def _attempt_update() -> Any:
     return change.values({name: bindparam(f"new_{name}") for name in changing})
 
 
+async def _found(tx: Transaction, terms: job_signs.Terms, by: ColumnElement[Any], limit: int) -> list[Job]:
+    return await _jobs(tx, _first(_select(whole=False).where(*terms), by, limit))
+
+
 def _oldest(query: Select[Any], limit: int) -> Select[Any]:
     return _first(query, jobs.c.wake_at, limit)
 
@@ -347,22 +305,6 @@ def _oldest(query: Select[Any], limit: int) -> Select[Any]:
 def _first(query: Select[Any], by: ColumnElement[Any], limit: int) -> Select[Any]:
     """The first ones by that column that nobody else has locked. By the key alone, SQLite would walk all of it."""
     return query.order_by(by, jobs.c.id).limit(limit).with_for_update(skip_locked=True)
-
-
-def _listening(tx: Transaction, seconds: float) -> Select[tuple[str]]:
-    """The nodes that have beaten within so many seconds."""
-    return select(nodes.c.id).where(nodes.c.state.in_(_UP), nodes.c.beat_at > _ago(tx, seconds))
-
-
-def _ago(connection: Connection, seconds: float) -> datetime:
-    return connection.now() - timedelta(seconds=seconds)
-
-
-async def _until(connection: Connection, which: ColumnElement[bool]) -> float | None:
-    clock = connection.dialect.clock(connection.now())
-    query = select(func.min(jobs.c.wake_at, type_=UtcTime()), clock).where(which)
-    earliest, now = (await connection.execute(query)).one()
-    return (earliest - now).total_seconds() if earliest is not None else None
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import bindparam, case, delete, select, update
+from sqlalchemy import bindparam, case, delete, or_, select, update
 
 from app.domain.leases import Fence
 from app.domain.nodes import LIVE, Node, NodeState
@@ -17,7 +17,7 @@ from .dialects import BulkInsert
 from .engine import Connection, Transaction
 from .tables import nodes, workers
 
-_WORKERS: Final = BulkInsert(workers, ("id", "queues", "jobs", "started_at", "beat_at"), key=("id",))
+_WORKERS: Final = BulkInsert(workers, ("id", "queues", "jobs", "started_at", "beat_at", "said_at"), key=("id",))
 _LIVE: Final = tuple(state.value for state in LIVE)
 
 
@@ -31,11 +31,12 @@ class Living:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
-    """What a worker says of itself: which queues it serves, and how many jobs it has."""
+    """What a worker says of itself: which queues it serves, how many jobs it has, and when, by its own clock."""
 
     id: str
     queues: Sequence[str]
     jobs: int
+    said_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,13 @@ async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: dat
     return declared
 
 
+async def found_ended(tx: Transaction, node_id: str) -> bool:
+    """The node is dead, by whoever knows for sure that its process has ended; False if it is known to have ended."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
+    now = tx.dialect.clock(tx.now())
+    return (await tx.execute(mine.values(state=NodeState.DEAD.value, job_count=0, ended_at=now))).rowcount == 1
+
+
 async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
     """Deletes nodes and workers that were heard of last `kept_s` seconds ago. Raises `Deposed` and `Contention`."""
     before = tx.now() - timedelta(seconds=kept_s)
@@ -134,19 +142,27 @@ async def hear_workers(tx: Transaction, beats: Sequence[WorkerBeat]) -> None:
     """These workers live, and say so much of themselves."""
     now = tx.now()
     heard = {beat.id: beat for beat in beats}
-    rows = [(id, list(heard[id].queues), heard[id].jobs, now, now) for id in sorted(heard)]
+    rows = [(id, list(one.queues), one.jobs, now, now, one.said_at) for id, one in sorted(heard.items())]
     if not rows:
         return
     await tx.dialect.insert_absent(tx, _WORKERS, rows)
     change = update(workers).where(workers.c.id == bindparam("which"))
-    change = change.values(queues=bindparam("new_queues"), jobs=bindparam("new_jobs"), beat_at=bindparam("at"))
-    values = [{"which": id, "new_queues": queues, "new_jobs": jobs, "at": now} for id, queues, jobs, *_ in rows]
-    await tx.execute(change, values)
+    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("queues", "jobs", "beat_at", "said_at")}
+    values = [
+        {"which": id, "new_queues": queues, "new_jobs": jobs, "new_beat_at": now, "new_said_at": said_at}
+        for id, queues, jobs, _, _, said_at in rows
+    ]
+    await tx.execute(change.values(new), values)
 
 
-async def forget_workers(tx: Transaction, ids: Collection[str]) -> None:
-    """These workers have left, by their own word."""
-    await tx.execute(delete(workers).where(workers.c.id.in_(sorted(ids))))
+async def forget_workers(tx: Transaction, left: Mapping[str, datetime | None]) -> None:
+    """These workers have left, by their own word, which gives that time by their own clock, or none.
+
+    One that has said something later lives again, under the same id: its last word was on its way for long.
+    """
+    for id, at in sorted(left.items()):
+        gone = delete(workers).where(workers.c.id == id)
+        await tx.execute(gone if at is None else gone.where(or_(workers.c.said_at.is_(None), workers.c.said_at <= at)))
 
 
 async def listed_workers(connection: Connection, limit: int, seconds: float) -> list[WorkerRow]:

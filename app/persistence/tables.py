@@ -241,6 +241,7 @@ workers = _table(
     Column("jobs", Integer, nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("beat_at", UtcTime, nullable=False),
+    Column("said_at", UtcTime),
     PrimaryKeyConstraint("id"),
     Index(None, "beat_at"),
 )
@@ -283,6 +284,7 @@ jobs = _table(
     Column("handoff_reason", String(20)),
     Column("handoff_at", UtcTime),
     Column("handoff_tries", Integer, nullable=False),
+    Column("taken_at", UtcTime),
     Column("schedule_id", String(36)),
     Column("due_at", UtcTime),
     Column("saga", String(40)),

@@ -16,6 +16,8 @@ NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The wake-up of an instance whose deadline a person has cancelled."""
 LOOK: Final = timedelta(minutes=5)
 """How often a saga looks after its job. Its end comes by an event; the look is for one that was lost."""
+LAST: Final = timedelta(seconds=10)
+"""The last look comes so long before the time is over that the run, or a person, gave: a lost end can still count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,13 @@ def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:
 
 
 def looking(instance: Instance, now: datetime) -> Instance:
-    """`instance` to be woken for the next look after its job, or when the time is over that a person gave that."""
-    if instance.given is not None and instance.given <= now + LOOK:
-        return armed(instance, DEADLINE, instance.given - now, now)
-    return armed(instance, JOB, LOOK, now)
+    """`instance` to be woken for the next look after its job, or at the end of the time that it has."""
+    if instance.limit is None:
+        return armed(instance, JOB, LOOK, now)
+    rest = instance.limit - now
+    if rest > LAST:
+        return armed(instance, JOB, min(LOOK, rest - LAST), now)
+    return armed(instance, JOB if instance.given is None else DEADLINE, rest, now)
 
 
 def left(instance: Instance, key: str) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ import pytest
 from app import clock
 from app.domain import jobs as rules
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
-from app.persistence import job_logs, job_steps, jobs
+from app.persistence import job_logs, job_queues, job_signs, job_steps, jobs
 from app.persistence.engine import Database, Transaction
 from app.persistence.job_logs import Log
 from app.persistence.job_steps import Unworked
@@ -74,8 +74,9 @@ async def is_narrow(database: Database, work: Work) -> None:
     "work",
     [
         partial(jobs.due, limit=10, most_open=1000),
-        partial(jobs.overdue, limit=10),
-        partial(jobs.silent, seconds=30.0, limit=10),
+        partial(jobs.overdue, limit=10, heard=15.0),
+        partial(jobs.silent, seconds=30.0, limit=10, heard=15.0),
+        partial(job_queues.stranded, queues=["q"], seconds=30.0, heard=15.0, limit=10),
         partial(jobs.unheard, limit=10),
         partial(jobs.unowned, seconds=30.0, limit=10),
         partial(jobs.orphans, seconds=30.0, limit=10),
@@ -83,7 +84,8 @@ async def is_narrow(database: Database, work: Work) -> None:
         partial(job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
         partial(job_steps.held_up, pair=APPS, which=LED, limit=9),
         jobs.next_due,
-        jobs.next_overdue,
+        partial(job_signs.signs, limit=30.0, heard=15.0, since=datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        partial(job_signs.ownerless, orphaned=30.0, without=30.0),
         jobs.loads,
         jobs.occupied,
     ],

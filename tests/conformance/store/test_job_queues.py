@@ -10,13 +10,15 @@ from sqlalchemy import update
 from app import clock
 from app.domain import jobs as rules
 from app.domain.job_waits import Crew
-from app.domain.jobs import FAILED, Attempt
+from app.domain.jobs import FAILED, HANDING_OFF, Attempt
+from app.domain.leases import Fence
 from app.jobs import outgoing
 from app.persistence import job_logs, job_queues, jobs, nodes, outbox
 from app.persistence.engine import Database
 from app.persistence.nodes import WorkerBeat
 from app.persistence.tables import workers
-from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
+from tests.conformance.store.test_jobs import dispatched, inserted, owned, pending, running, stored
+from tests.integration.jobs.rows import joined, leading
 
 
 async def heard(database: Database, *beats: WorkerBeat) -> None:
@@ -29,9 +31,32 @@ async def test_who_serves_which_queue(database: Database) -> None:
         await tx.execute(update(workers).where(workers.c.id == "w-2").values(beat_at=tx.now() - timedelta(seconds=20)))
     async with database.read() as connection:
         crews = await job_queues.crews(connection, ["a", "b", "c"], 30.0)
-        assert crews == {"a": Crew(1, 0), "b": Crew(1, 1), "c": Crew()}
-        assert await job_queues.crews(connection, ["b"], 8.0) == {"b": Crew(1, 0)}, "one is gone for long"
+        assert _counts(crews) == {"a": (1, 0), "b": (1, 1), "c": (0, 0)}
+        assert 0 <= crews["b"].ago < 10
+        known = await job_queues.crews(connection, ["b"], 8.0)
+        assert _counts(known) == {"b": (1, 0)}, "one is gone for long"
         assert await job_queues.crews(connection, [], 30.0) == {}
+
+
+def _counts(crews: dict[str, Crew]) -> dict[str, tuple[int, int]]:
+    return {queue: (crew.heard, crew.silent) for queue, crew in crews.items()}
+
+
+async def test_what_is_known_around_jobs(database: Database) -> None:
+    await joined(database, "alive")
+    await heard(database, WorkerBeat("w-1", ["a"], 0))
+    read = await owned(database, "alive", await running(database, queue="a"))
+    left = await owned(database, "gone", await running(database, queue="b"))
+    async with database.read() as connection:
+        assert await job_queues.around(connection, [], 30.0) == {}
+        found = await job_queues.around(connection, [read, left], 30.0)
+        assert {one.led_since for one in found.values()} == {None}
+    await leading(database, Fence(1, "alive"))
+    async with database.read() as connection:
+        found = await job_queues.around(connection, [read, left], 30.0)
+    assert (found[read.id].is_read, found[left.id].is_read) == (True, False)
+    assert (found[read.id].crew.heard, found[left.id].crew) == (1, Crew())
+    assert all(one.led_since is not None and one.limit == 30.0 for one in found.values())
 
 
 async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Database) -> None:
@@ -48,15 +73,39 @@ async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Databas
 
 
 async def test_orders_that_the_broker_has_had_for_a_while(database: Database) -> None:
-    sent = await dispatched(database, queue="a")
-    await dispatched(database, queue="other")
-    waits = await dispatched(database, queue="a")
+    await joined(database, "alive")
+    sent = await owned(database, "alive", await dispatched(database, queue="a"))
+    await owned(database, "alive", await dispatched(database, queue="other"))
+    await owned(database, "gone", await dispatched(database, queue="a"))  # what its worker says nobody reads
+    await dispatched(database, queue="a")
+    moving = await owned(database, "alive", await dispatched(database, queue="a"))
+    await stored(database, moving, rules.offered(moving, "Shutdown", HANDING_OFF, database.now()))
+    waits = await owned(database, "alive", await dispatched(database, queue="a"))
     row = outgoing.dispatch(waits, database.now())
     await database.run(lambda tx: outbox.insert(tx, [row], claimed_by=None, lease_s=0.0))
-    async with database.read() as connection:
-        assert await job_queues.unbegun_in(connection, ["a"], -1.0, 10) == [sent.id]
-        assert await job_queues.unbegun_in(connection, ["a"], 60.0, 10) == []
-        assert await job_queues.unbegun_in(connection, ["a", "other"], -1.0, 1) == [sent.id]
+    assert await _stranded(database, ["a"], -1.0) == [sent.id]
+    assert await _stranded(database, ["a"], 60.0) == []
+    assert len(await _stranded(database, ["a", "other"], -1.0)) == 2
+    assert len(await _stranded(database, ["a", "other"], -1.0, limit=1)) == 1
+    long_ago = database.now() - timedelta(seconds=61)
+    sent = await stored(database, sent, replace(sent, version=sent.version + 1, dispatched_at=long_ago))
+    assert await _stranded(database, ["a"], 60.0) == [], "its owner has only begun to read"
+    await stored(database, sent, replace(sent, version=sent.version + 1, taken_at=long_ago))
+    assert await _stranded(database, ["a"], 60.0) == [sent.id]
+
+
+async def _stranded(database: Database, queues: list[str], seconds: float, limit: int = 10) -> list[str]:
+    async with database.begin() as tx:
+        return await job_queues.stranded(tx, queues, seconds, 15.0, limit)
+
+
+async def test_what_somebody_changes_is_not_stranded(served: Database, served_peer: Database) -> None:
+    await joined(served, "alive")
+    job = await owned(served, "alive", await dispatched(served, queue="a"))
+    assert await _stranded(served_peer, ["a"], -1.0) == [job.id]
+    async with served.begin() as tx:
+        await jobs.lock(tx, [job.id])
+        assert await _stranded(served_peer, ["a"], -1.0) == []
 
 
 async def test_the_last_line_that_was_told_of_is_that_of_the_latest_attempt_that_had_any(database: Database) -> None:

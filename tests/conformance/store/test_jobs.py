@@ -25,13 +25,15 @@ from app.domain.jobs import (
     Status,
 )
 from app.errors import Conflict
-from app.persistence import job_logs, jobs
+from app.persistence import job_logs, job_signs, jobs
 from app.persistence.engine import Database
 from app.persistence.job_logs import Log
+from app.persistence.job_signs import Signs
 from app.persistence.jobs import Filter
 from tests.integration.jobs.rows import joined, stopped
 
 SECOND = timedelta(seconds=1)
+HEARD = 15.0
 
 
 def pending(database: Database, **more: Any) -> Job:
@@ -140,6 +142,7 @@ async def test_everything_that_moves_is_stored(database: Database) -> None:
         handoff_reason="Shutdown",
         handoff_at=moment,
         handoff_tries=2,
+        taken_at=moment,
     )
     assert await stored(database, job, changed) == await now(database, job)
 
@@ -209,11 +212,11 @@ async def test_two_leaders_do_not_send_the_same_job(served: Database, served_pee
 async def test_how_long_until_something_is_due(database: Database) -> None:
     async with database.read() as connection:
         assert await jobs.next_due(connection) is None
-        assert await jobs.next_overdue(connection) is None
+        assert await job_signs.signs(connection, 30.0, HEARD, None) == Signs(False, False, False, None)
     await inserted(database, pending(database, wake_at=database.now() + 60 * SECOND))
     await running(database, timeout_ms=30_000)
     async with database.read() as connection:
-        due, over = await jobs.next_due(connection), await jobs.next_overdue(connection)
+        due, over = await jobs.next_due(connection), (await job_signs.signs(connection, None, HEARD, None)).left
     assert due is not None
     assert over is not None
     assert (55 < due < 61, 25 < over < 31) == (True, True)
@@ -225,6 +228,12 @@ async def found(database: Database, find: Any, *arguments: Any) -> list[str]:
         return sorted(job.id for job in await find(tx, *arguments))
 
 
+async def signs(database: Database, silent: float | None = 30.0, since: datetime | None = None) -> Signs:
+    """What there is for the leader to do."""
+    async with database.read() as connection:
+        return await job_signs.signs(connection, silent, HEARD, since)
+
+
 async def test_whose_time_is_over(database: Database) -> None:
     await owned(database, "gone", await running(database, timeout_ms=1))  # what was said of it nobody has read
     late = await running(database, timeout_ms=1)
@@ -234,7 +243,9 @@ async def test_whose_time_is_over(database: Database) -> None:
     await running(database, timeout_ms=60_000)
     await running(database)
     await _passed(database, late)
-    assert await found(database, jobs.overdue, 10) == sorted([late.id, unclaimed.id])
+    assert await found(database, jobs.overdue, 10, HEARD) == sorted([late.id, unclaimed.id])
+    assert (await signs(database)).overdue
+    assert not (await signs(database, since=database.now() + SECOND)).overdue, "all were sent before"
 
 
 async def _passed(database: Database, job: Job) -> None:
@@ -242,8 +253,7 @@ async def _passed(database: Database, job: Job) -> None:
     from tests.support import eventually
 
     async def over() -> bool:
-        async with database.read() as connection:
-            left = await jobs.next_overdue(connection)
+        left = (await signs(database)).left
         return left is not None and left < -0.01
 
     await eventually(over, deadline=5)
@@ -256,13 +266,28 @@ async def test_whose_worker_is_silent(database: Database) -> None:
     await running(database)  # nobody would have heard it
     old = database.now() - 40 * SECOND
     for job in (silent, beating):
-        await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old))
+        await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old, taken_at=old))
     async with database.begin() as tx:
         await jobs.beaten(tx, [str(beating.history_id), "unknown"])
-    assert await found(database, jobs.silent, 30.0, 10) == [], "nobody has read what it may have said"
+    assert await found(database, jobs.silent, 30.0, 10, HEARD) == [], "nobody has read what it may have said"
+    assert not (await signs(database)).silent
     await joined(database, "a")
-    assert await found(database, jobs.silent, 30.0, 10) == [silent.id]
+    assert await found(database, jobs.silent, 30.0, 10, HEARD) == [silent.id]
+    assert ((await signs(database)).silent, (await signs(database, silent=None)).silent) == (True, False)
     assert (await now(database, beating)).version == beating.version + 1, "a beat is no change"
+
+
+async def test_a_new_owner_has_time_to_read_what_a_silent_worker_has_said(database: Database) -> None:
+    await joined(database, "a")
+    job = await running(database)
+    old = database.now() - 40 * SECOND
+    job = await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old))
+    job = await owned(database, "a", job)
+    assert job.worker_beat_at == old
+    assert await found(database, jobs.silent, 30.0, 10, HEARD) == []
+    assert not (await signs(database)).silent
+    await stored(database, job, replace(job, version=job.version + 1, taken_at=database.now() - 31 * SECOND))
+    assert await found(database, jobs.silent, 30.0, 10, HEARD) == [job.id]
 
 
 async def test_who_owns_nothing(database: Database) -> None:
@@ -273,9 +298,17 @@ async def test_who_owns_nothing(database: Database) -> None:
     await owned(database, "a", await dispatched(database))
     [never] = await inserted(database, pending(database))
     assert await found(database, jobs.unowned, 30.0, 10) == [lost.id]
+    assert (await ownerless(database))[1]
     await stored(database, lost, rules.offered(lost, "Unowned", None, database.now()))
     assert await found(database, jobs.unowned, 30.0, 10) == []
+    assert not (await ownerless(database))[1]
     assert never.channels == 0
+
+
+async def ownerless(database: Database) -> tuple[bool, bool]:
+    """Whether there are jobs whose owner is gone, and such as nobody has ever owned."""
+    async with database.read() as connection:
+        return await job_signs.ownerless(connection, 30.0, 30.0)
 
 
 @pytest.mark.req("S0-55")
@@ -291,9 +324,11 @@ async def test_whose_owner_is_gone(database: Database) -> None:
     await stored(database, moving, rules.offered(moving, "Shutdown", HANDING_OFF, database.now()))
     orphans = sorted([by["dead"].id, by["left"].id, by["unknown"].id, given.id])
     assert await found(database, jobs.orphans, 30.0, 10) == orphans
+    assert await ownerless(database) == (True, False)
     for job in (by["dead"], by["left"], by["unknown"], given):
         await stored(database, job, rules.offered(job, "NodeCrash", ORPHAN_PENDING, database.now()))
     assert await found(database, jobs.orphans, 30.0, 10) == [], "they were offered just now"
+    assert await ownerless(database) == (False, False)
     assert await found(database, jobs.orphans, 0.0, 10) == orphans
 
 
@@ -325,12 +360,14 @@ async def test_what_a_broker_without_memory_has_not_sent(database: Database) -> 
     before = await dispatched(database)
     began = await running(database)
     assert await found(database, jobs.unheard, 10) == []
+    assert not (await signs(database)).unheard
     later = database.now() + SECOND
     await stored(database, before, replace(before, version=before.version + 1, dispatched_at=later - 5 * SECOND))
     async with database.begin() as tx:
         await incarnation.replace(tx, None, clock.uuid7())
     after = await dispatched(database)
     assert await found(database, jobs.unheard, 10) == [before.id]
+    assert (await signs(database)).unheard
     assert (began.state, after.state) == (RUNNING, DISPATCHED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import insert, update
@@ -12,6 +12,7 @@ from app.domain.nodes import Node, NodeState
 from app.errors import Deposed
 from app.persistence import leases, nodes
 from app.persistence.engine import Database, Transaction
+from app.persistence.nodes import WorkerBeat
 from app.persistence.tables import nodes as table
 from app.persistence.tables import workers
 
@@ -165,9 +166,19 @@ async def test_workers_are_listed_until_they_leave_or_are_long_silent(database: 
     async with database.begin() as tx:
         for worker_id, ago in (("w-1", 700.0), ("w-2", 500.0), ("w-3", 1.0), ("w-4", 0.0)):
             await _worker(tx, worker_id, ago)
-    await database.run(lambda tx: nodes.forget_workers(tx, {"w-3", "unknown"}))
+    await database.run(lambda tx: nodes.forget_workers(tx, {"w-3": None, "unknown": None}))
     async with database.read() as connection:
         assert [one.id for one in await nodes.listed_workers(connection, 10, 600.0)] == ["w-4", "w-2"]
+
+
+async def test_a_late_word_that_a_worker_has_left_is_not_that_of_its_next_life(database: Database) -> None:
+    left = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
+    lives = {"again": timedelta(microseconds=1), "gone": timedelta(0), "timeless": None}
+    beats = [WorkerBeat(id, [], 0, None if later is None else left + later) for id, later in lives.items()]
+    await database.run(lambda tx: nodes.hear_workers(tx, beats))
+    await database.run(lambda tx: nodes.forget_workers(tx, dict.fromkeys(lives, left)))
+    async with database.read() as connection:
+        assert [one.id for one in await nodes.listed_workers(connection, 10, 600.0)] == ["again"]
 
 
 async def _worker(tx: Transaction, worker_id: str, ago: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +12,10 @@ from app import clock
 from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
 from app.domain import jobs as rules
 from app.domain.jobs import Job, Moved, Status
-from app.domain.leases import Fence
 from app.domain.nodes import NodeState
 from app.persistence import job_logs, jobs, nodes
 from app.persistence.job_logs import Log
-from app.persistence.nodes import WorkerBeat
-from tests.integration.jobs.rows import joined, leading, stopped
+from tests.integration.jobs.rows import joined, stopped
 from tests.support import eventually
 
 from .answers import problem
@@ -349,24 +346,3 @@ async def test_a_node_is_told_to_drain(world: World) -> None:
     problem(await world.client.post("/cluster/nodes/nobody/drain"), 404, "not_found")
     await stopped(world.database, "node-2", "LEFT")
     problem(await world.client.post("/cluster/nodes/node-2/drain"), 409, "illegal_transition")
-
-
-async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
-    await leading(world.database, Fence(1, "node-1"))
-    id = (await submitted(world))["id"]
-    at = world.database.now() - timedelta(seconds=10)
-    job = await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), at))
-    etag = f'"{job.version}"'
-    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-    JobBody.model_validate_json(answer.content)
-    command = "`orchestrix worker --job-queue reports`"
-    assert answer.json()["waitsFor"] == f"no worker that serves queue reports is heard of: start one with {command}"
-    beat = WorkerBeat("w-1", ["other", "reports"], 3)
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
-    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-    assert answer.json()["waitsFor"].startswith("the one worker of queue reports is busy")
-    job = await said(world, job, "RUNNING", 1)
-    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-    assert answer.json()["waitsFor"] is None
-    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": f'"{job.version}"'})
-    assert answer.status_code == 304

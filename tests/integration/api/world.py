@@ -17,6 +17,7 @@ from app import clock
 from app.api.application import build
 from app.api.context import ApiContext
 from app.cluster.drains import Drainer
+from app.config import JobsSettings
 from app.errors import Conflict, NotFound
 from app.jobs.cancel import Canceller
 from app.jobs.events import Stop
@@ -69,6 +70,7 @@ ORDER = Saga(
         Step("ship", "PAID", "cmd.ship", "evt.shipped", COMPLETED, undo=NothingToUndo("it is gone")),
     ),
 )
+SILENT = JobsSettings().silent
 CATALOG = Catalog([APP_PROVISIONING, ORDER])
 
 
@@ -240,7 +242,7 @@ class World:
                 watch=self.watch,
                 control=self.control,
                 explainer=self.explainer,
-                stuck=Stuck(self.database, self.broker),
+                stuck=Stuck(self.database, self.broker, SILENT),
                 redispatcher=self.redispatcher,
                 letters=DeadLetters(self.database, CATALOG, lambda: self.pokes.append(None)),
                 submitter=Submitter(self.database, lambda: self.due.append(None)),
@@ -250,6 +252,7 @@ class World:
                 timetable=Timetable(self.database, lambda: self.due.append(None), self.stops.extend),
                 health=self.health,
                 version="1.2.3",
+                silent=SILENT,
                 tokens=tokens,
             )
         )

@@ -26,10 +26,11 @@ async def stopped(database: Database, node: str, state: str) -> None:
         await tx.execute(update(nodes).where(nodes.c.id == node).values(state=state, ended_at=tx.now()))
 
 
-async def leading(database: Database, fence: Fence) -> None:
-    """A node that leads."""
+async def leading(database: Database, fence: Fence, seconds: float = 3600.0) -> None:
+    """A node that leads, for so long already."""
     async with database.begin() as tx:
         now = tx.now()
         await tx.execute(delete(leases))
         row = {"name": LEADER, "term": fence.term, "holder": fence.holder, "mode": "broker"}
-        await tx.execute(insert(leases).values(**row, lease_until=now + timedelta(hours=1), gained_at=now))
+        gained_at = now - timedelta(seconds=seconds)
+        await tx.execute(insert(leases).values(**row, lease_until=now + timedelta(hours=1), gained_at=gained_at))

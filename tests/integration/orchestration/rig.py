@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from app.broker.port import LinkState
 from app.broker.topology import saga_topology
+from app.config import JobsSettings
 from app.orchestration.control import Control
 from app.orchestration.events import EventListener
 from app.orchestration.incarnation import Incarnation
@@ -57,6 +58,7 @@ CALM = replace(
         for step in HASTY.steps
     ),
 )
+SILENT = JobsSettings().silent
 CATALOG = Catalog([APP_PROVISIONING, HASTY, CALM])
 
 
@@ -136,8 +138,8 @@ class Rig:
             jobs=jobs,
         )
         self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)
-        self.explainer = Explainer(database, self.broker, catalog)
-        self.stuck = Stuck(database, self.broker)
+        self.explainer = Explainer(database, self.broker, catalog, SILENT)
+        self.stuck = Stuck(database, self.broker, SILENT)
         self.incarnation = Incarnation(database, self.broker, self.relay, catalog, jobs=jobs)
 
     async def start(self) -> None:

@@ -15,6 +15,12 @@ from app.domain.schedules import HELD
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=6)
+NOBODY = Crew()
+
+
+def around(crew: Crew = NOBODY, led: timedelta | None = timedelta(hours=1), **more: Any) -> Around:
+    """What is known where a node leads, at `NOW` for so long."""
+    return Around(crew, 30.0, None if led is None else NOW - led, **more)
 
 
 def pending(**more: Any) -> Job:
@@ -30,15 +36,23 @@ DISPATCHED = rules.dispatched(pending(timeout_ms=5000), "h1", NOW).job
     ("crew", "says"),
     [
         (Crew(), "no worker that serves queue reports is heard of: start one with "),
-        (Crew(1, 2), "the one worker of queue reports is busy, or does not get it: start more with "),
-        (Crew(3), "each of the 3 workers of queue reports is busy, or does not get it: start more with "),
+        (
+            Crew(1, 2, 12.7),
+            "the one worker of queue reports, heard of 12 s ago, is busy, stands still, or does not get it: start more"
+            " with ",
+        ),
+        (
+            Crew(3, 0, 0.5),
+            "each of the 3 workers of queue reports, the last one heard of 0 s ago, is busy, stands still, or does not"
+            " get it: start more with ",
+        ),
         (Crew(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
         (Crew(0, 2), "each of the 2 workers of queue reports that was there is not heard any more: start one with "),
     ],
 )
 def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: Crew, says: str) -> None:
     sentence = f"{says}`orchestrix worker --job-queue reports`"
-    assert waits_for(DISPATCHED, LATER, Around(crew)) == sentence
+    assert waits_for(DISPATCHED, LATER, around(crew)) == sentence
     ending = overdue(DISPATCHED, crew)
     message = f"its time was over before any worker had begun it: {sentence}"
     assert (ending.state, ending.error, ending.counts) == (TIMED_OUT, {"type": "Timeout", "message": message}, True)
@@ -47,7 +61,7 @@ def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: Crew, says:
 def test_one_that_was_begun_ends_as_any_other() -> None:
     begun = replace(DISPATCHED, state=RUNNING)
     assert overdue(begun, Crew()) == rules.OVERDUE
-    assert waits_for(begun, LATER, Around()) is None
+    assert waits_for(begun, LATER, around()) is None
 
 
 BEGUN = replace(DISPATCHED, state=RUNNING, worker_id="w-1", worker_beat_at=NOW, retries=1)
@@ -67,10 +81,22 @@ BEGUN = replace(DISPATCHED, state=RUNNING, worker_id="w-1", worker_beat_at=NOW, 
         ),
         (
             replace(BEGUN, retries=0),
-            85,
+            34,
             Crew(1),
-            "as soon as a node that lives has read what it said last this attempt counts as lost, and the job has"
-            " failed, for no retries are left",
+            "at 12:00:30 UTC this attempt counts as lost, and the job has failed, for no retries are left",
+        ),
+        (
+            BEGUN,
+            36,
+            Crew(1),
+            "once a node that lives has listened for 30 s to what it may have said this attempt counts as lost, and"
+            " another one begins",
+        ),
+        (
+            replace(BEGUN, taken_at=NOW + timedelta(seconds=45)),
+            60,
+            Crew(1),
+            "at 12:01:15 UTC this attempt counts as lost, and another one begins",
         ),
         (
             replace(BEGUN, cancel_reason="unwanted"),
@@ -83,16 +109,47 @@ BEGUN = replace(DISPATCHED, state=RUNNING, worker_id="w-1", worker_beat_at=NOW, 
 def test_one_whose_worker_is_silent_says_since_when_and_what_follows(
     job: Job, seconds: int, crew: Crew, says: str | None
 ) -> None:
-    found = waits_for(job, NOW + timedelta(seconds=seconds), Around(crew))
+    found = waits_for(job, NOW + timedelta(seconds=seconds), around(crew))
     silent = f"its worker w-1 has not been heard for {seconds} s: "
     assert found == (None if says is None else silent + says)
 
 
+@pytest.mark.parametrize(
+    ("more", "when"),
+    [
+        ({"is_read": False}, "once a node that lives has listened for 30 s to what it may have said"),
+        ({"led": timedelta(seconds=-15)}, "at 12:00:45 UTC"),
+    ],
+    ids=["its owner is gone too", "the leader is new"],
+)
+def test_no_silence_counts_that_nobody_could_have_heard(more: dict[str, Any], when: str) -> None:
+    found = waits_for(BEGUN, NOW + timedelta(seconds=20), around(Crew(1), **more))
+    silent = "its worker w-1 has not been heard for 20 s"
+    assert found == f"{silent}: {when} this attempt counts as lost, and another one begins"
+
+
 @pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
 def test_without_a_leader_nothing_else_is_blamed(job: Job) -> None:
-    found = waits_for(job, NOW + timedelta(seconds=20), Around(Crew(0, 1), led=False))
+    found = waits_for(job, NOW + timedelta(seconds=20), around(Crew(0, 1), led=None))
     assert found is not None
     assert found.startswith("no node leads, so nobody ")
+
+
+@pytest.mark.parametrize(
+    ("job", "led", "crew", "says"),
+    [
+        (pending(), 3, Crew(), "the leader has only begun 3 s ago, and sends it soon"),
+        (pending(), 5.1, Crew(), "it has not been sent yet: "),
+        (DISPATCHED, 9, Crew(0, 1), "the leader has only begun 9 s ago, and has yet to hear which workers are there"),
+        (DISPATCHED, 9, Crew(1), "the one worker of queue reports, "),
+        (DISPATCHED, 15, Crew(), "no worker that serves queue reports is heard of: "),
+        (BEGUN, 9, Crew(0, 1), "another one is sent, but the leader has only begun 9 s ago, and has yet to hear"),
+    ],
+)
+def test_a_leader_that_has_only_just_begun_blames_nobody(job: Job, led: float, crew: Crew, says: str) -> None:
+    now = NOW + timedelta(seconds=20)
+    found = waits_for(job, now, around(crew, led=timedelta(seconds=led - 20)))
+    assert says in str(found)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +163,9 @@ def test_without_a_leader_nothing_else_is_blamed(job: Job) -> None:
     ],
 )
 def test_what_has_not_been_sent_says_why_if_it_should_have_been(job: Job, says: str | None) -> None:
-    found = waits_for(job, LATER, Around())
+    found = waits_for(job, LATER, around())
     assert found is None if says is None else says in str(found)
 
 
 def test_a_moment_is_no_wait() -> None:
-    assert waits_for(DISPATCHED, NOW + timedelta(seconds=5), Around()) is None
+    assert waits_for(DISPATCHED, NOW + timedelta(seconds=5), around()) is None

@@ -305,7 +305,7 @@ def test_a_new_owner_is_a_new_epoch() -> None:
     assert (offered.owner, offered.owner_epoch, offered.ownership, offered.handoff_tries) == ("a", 1, "HANDING_OFF", 1)
     second = rules.taken(offered, "b", NOW + SECOND)
     assert (second.owner, second.owner_epoch, second.handoff_reason, second.handoff_at) == ("b", 2, None, None)
-    assert second.worker_beat_at == NOW + SECOND
+    assert (second.taken_at, second.worker_beat_at) == (NOW + SECOND, running().worker_beat_at)
     kept = rules.kept(offered, NOW)
     assert (kept.owner, kept.owner_epoch, kept.ownership, kept.handoff_tries) == ("a", 1, OWNED, 0)
 

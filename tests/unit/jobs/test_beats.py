@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -17,6 +18,8 @@ from app.orchestration.relay import OutboxRelay
 from app.persistence import nodes, schema
 from app.persistence.engine import Database
 from app.persistence.nodes import WorkerBeat
+
+BEATEN = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
 
 
 class Post:
@@ -51,12 +54,16 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 
 async def heard(database: Database, words: list[str], *, leads: bool) -> list[str]:
     """The workers that are listed once `w-1`, which was listed, has said this at once."""
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 0)]))
-    bodies = [json.dumps({"workerId": "w-1", "queues": [], "jobs": [], "state": word}).encode() for word in words]
+    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 0, BEATEN)]))
+    fields = {"workerId": "w-1", "queues": [], "jobs": []}
+    said = [word.partition(" at ") for word in words]
+    told = [{**fields, "state": state, **({"timestamp": f"2026-01-31T{at}Z"} if at else {})} for state, _, at in said]
+    bodies = [json.dumps(one).encode() for one in told]
     post = Post([cast(Delivery, Said(body)) for body in bodies])
     beats = Beats(database, cast(Broker, post), "node-1")
     office = Office(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
-    beats.heed(office if leads else None)
+    if leads:
+        beats.heed(office)
     await beats.start()
     await asyncio.wait_for(post.done.wait(), 10)
     await beats.stop()
@@ -78,6 +85,23 @@ class Said:
     ids=" ".join,
 )
 async def test_the_last_word_of_a_worker_counts(
+    database: Database, words: list[str], listed: list[str], leads: bool
+) -> None:
+    assert await heard(database, words, leads=leads) == listed
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "other"])
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (["LEFT at 12:00:04"], ["w-1"]),
+        (["LEFT at 12:00:05"], []),
+        (["ALIVE at 12:00:20", "LEFT at 12:00:19"], ["w-1"]),
+        (["LEFT at yesterday"], []),
+    ],
+    ids=" ".join,
+)
+async def test_a_word_of_an_earlier_life_that_comes_late_undoes_nothing(
     database: Database, words: list[str], listed: list[str], leads: bool
 ) -> None:
     assert await heard(database, words, leads=leads) == listed

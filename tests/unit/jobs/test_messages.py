@@ -157,6 +157,7 @@ def test_what_cannot_be_read_is_named(queue: str, fields: dict[str, Any], word: 
 def test_a_beat(jobs: list[Any], histories: tuple[str, ...]) -> None:
     found = messages.read_beat(body(workerId="w", queues=["reports", 5], jobs=jobs, timestamp="x"))
     assert found == Beat("w", histories, ("reports",), len(jobs))
+    assert messages.read_beat(body(workerId="w", jobs=[], timestamp="2026-01-31T13:00:00+01:00")).said_at == NOW
 
 
 @pytest.mark.parametrize(("state", "left"), [("LEFT", True), ("DRAINING", False), ("x", False), (5, False)])

@@ -1,0 +1,91 @@
+"""Does the API say what jobs wait for, each and in lists?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from app import clock
+from app.api.job_schemas import JobBody, JobPage
+from app.domain import jobs as rules
+from app.domain.leases import Fence
+from app.persistence import nodes
+from app.persistence.nodes import WorkerBeat
+from tests.conformance.store.plans import watched
+from tests.integration.jobs.rows import joined, leading
+
+from .test_jobs import changed, running, said, submitted
+from .world import World
+
+
+async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
+    await leading(world.database, Fence(1, "node-1"))
+    id = (await submitted(world))["id"]
+    at = world.database.now() - timedelta(seconds=10)
+    job = await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), at))
+    etag = f'"{job.version}"'
+    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
+    JobBody.model_validate_json(answer.content)
+    command = "`orchestrix worker --job-queue reports`"
+    assert answer.json()["waitsFor"] == f"no worker that serves queue reports is heard of: start one with {command}"
+    beat = WorkerBeat("w-1", ["other", "reports"], 3)
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
+    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
+    assert answer.json()["waitsFor"].startswith("the one worker of queue reports, heard of 0 s ago, is busy")
+    job = await said(world, job, "RUNNING", 1)
+    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
+    assert answer.json()["waitsFor"] is None
+    answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": f'"{job.version}"'})
+    assert answer.status_code == 304
+
+
+async def test_a_list_says_what_its_jobs_wait_for_and_asks_once_for_all(world: World) -> None:
+    await leading(world.database, Fence(1, "node-1"))
+    at = world.database.now() - timedelta(seconds=10)
+    asked = []
+    for count in (1, 3):
+        while len((await world.client.get("/jobs")).json()["items"]) < count:
+            id = (await submitted(world))["id"]
+            await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), at))
+        with watched(world.database) as sent:
+            answer = await world.client.get("/jobs")
+        JobPage.model_validate_json(answer.content)
+        said = [item["waitsFor"] for item in answer.json()["items"]]
+        assert all(one.startswith("no worker that serves queue reports is heard of") for one in said)
+        asked.append((len(said), len(sent)))
+    assert [count for count, _ in asked] == [1, 3]
+    assert asked[0][1] == asked[1][1] <= 4
+    await submitted(world)
+    assert [item["waitsFor"] for item in (await world.client.get("/jobs?state=PENDING")).json()["items"]] == [None]
+
+
+async def test_who_takes_a_job_over_does_not_hide_that_its_worker_is_silent(world: World) -> None:
+    await leading(world.database, Fence(1, "node-1"))
+    await joined(world.database, "node-2")
+    job = await running(world, retries=1)
+    long_ago = world.database.now() - timedelta(seconds=50)
+    job = await changed(
+        world, job.id, lambda job: replace(job, version=job.version + 1, worker_beat_at=long_ago, owner="node-1")
+    )
+    job = await changed(world, job.id, lambda job: rules.taken(job, "node-2", world.database.now()))
+    assert job.taken_at is not None
+    lost = f"{job.taken_at + timedelta(seconds=30):%H:%M:%S} UTC"
+    body = (await world.client.get(f"/jobs/{job.id}")).json()
+    assert body["waitsFor"].startswith(f"its worker w-1 has not been heard for 50 s: at {lost} this attempt counts as")
+    assert body["workerBeatAt"].startswith(f"{long_ago:%Y-%m-%dT%H:%M:%S}")
+
+
+async def test_a_leader_that_has_only_just_begun_is_not_called_late(world: World) -> None:
+    id = (await submitted(world))["id"]
+    at = world.database.now() - timedelta(seconds=10)
+    await changed(world, id, lambda job: replace(job, version=job.version + 1, wake_at=at))
+    said = []
+    for seconds in (None, 2.0, 60.0):
+        if seconds is not None:
+            await leading(world.database, Fence(1, "node-1"), seconds)
+        said.append((await world.client.get(f"/jobs/{id}")).json()["waitsFor"])
+    assert [one.partition(",")[0] for one in said] == [
+        "no node leads",
+        "the leader has only begun 2 s ago",
+        "it has not been sent yet: as many jobs are open as may be (jobs.max_live)",
+    ]

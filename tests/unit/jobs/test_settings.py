@@ -1,0 +1,33 @@
+"""Is it said in the settings alone after how many seconds a worker is lost?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.api.context import ApiContext
+from app.domain.job_waits import Around
+from app.orchestration.stuck import Stuck
+from app.orchestration.why import Explainer
+from app.persistence import job_queues, jobs
+
+
+@pytest.mark.parametrize(
+    ("asks", "names"),
+    [
+        (ApiContext, ["silent"]),
+        (Around, ["limit"]),
+        (Explainer, ["silent"]),
+        (Stuck, ["silent"]),
+        (jobs.overdue, ["heard"]),
+        (jobs.silent, ["seconds", "heard"]),
+        (job_queues.stranded, ["seconds", "heard"]),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_nobody_has_a_time_of_his_own(asks: Callable[..., Any], names: list[str]) -> None:
+    parameters = inspect.signature(asks).parameters
+    assert {name: parameters[name].default for name in names} == dict.fromkeys(names, inspect.Parameter.empty)

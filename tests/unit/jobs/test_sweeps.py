@@ -1,0 +1,132 @@
+"""Does the leader find what nobody tells it by reading, and write only where there is something to do?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from app import clock
+from app.broker.port import Broker, LinkState
+from app.domain.jobs import LOST, ORPHAN_PENDING, PENDING, RUNNING, TIMED_OUT, Job
+from app.domain.leases import Fence
+from app.jobs.dispatch import Relay
+from app.jobs.events import Stop
+from app.jobs.sweeps import Office, Orphanage, Watchman
+from app.persistence import jobs, schema
+from app.persistence.engine import Database
+from tests.conformance.store.test_jobs import dispatched, now, owned, running, stored
+from tests.integration.jobs.rows import joined, leading, stopped
+
+NODE = "node-1"
+LIMIT = 30.0
+MINUTE = timedelta(minutes=1)
+
+
+class Linked:
+    """A broker that is there."""
+
+    state = LinkState.UP
+    generation = 1
+
+
+class Silent:
+    """A relay that sends nothing."""
+
+    def poke(self) -> None:
+        """There is nobody to tell."""
+
+
+class Desk:
+    """A leader's office, and how many transactions it has begun to write."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.stops: list[Stop] = []
+        relay = cast(Relay, Silent())
+        self.office = Office(database, Fence(1, NODE), relay, self.stops.extend, lambda: None)
+        self.watchman = Watchman(self.office, cast(Broker, Linked()), silent=LIMIT, heard=LIMIT / 2)
+        self.listens()
+
+    def listens(self, since: timedelta = MINUTE) -> None:
+        """It has done so for that long."""
+        self.watchman._heard_since, self.watchman._heard_by = self.database.now() - since, Linked.generation
+        self.watchman._looked_at = clock.monotonic()
+
+
+@pytest.fixture
+async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
+    await schema.upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    await joined(database, NODE)
+    await leading(database, Fence(1, NODE))
+    yield Desk(database)
+    await database.close()
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The transactions that the leader has begun."""
+    begun: list[object] = []
+    run = Database.run
+
+    async def counted(database: Database, work: Any) -> Any:
+        begun.append(work)
+        return await run(database, work)
+
+    monkeypatch.setattr(Database, "run", counted)
+    return begun
+
+
+async def aged(desk: Desk, job: Job, **ago: timedelta) -> Job:
+    """The job, as if these of its times were so long past."""
+    times = {name: desk.database.now() - span for name, span in ago.items()}
+    return await stored(desk.database, job, replace(job, version=job.version + 1, **times))  # type: ignore[arg-type]
+
+
+async def test_a_look_that_finds_nothing_writes_nothing(desk: Desk, writes: list[object]) -> None:
+    job = await owned(desk.database, NODE, await running(desk.database, timeout_ms=60_000))
+    assert 1 < await desk.watchman.look() <= 5
+    await Orphanage(desk.office, every=LIMIT).look()
+    assert writes == []
+    assert (await now(desk.database, job)).version == job.version
+
+
+async def test_what_is_spared_is_not_written_either(desk: Desk, writes: list[object]) -> None:
+    late = await owned(desk.database, NODE, await running(desk.database, timeout_ms=1))
+    await aged(desk, late, wake_at=MINUTE, worker_beat_at=MINUTE, taken_at=MINUTE, dispatched_at=MINUTE)
+    desk.listens(timedelta(seconds=20))
+    assert 0 < await desk.watchman.look() < 1
+    assert writes == []
+    desk.listens()
+    await desk.watchman.look()
+    assert (await now(desk.database, late)).state == TIMED_OUT
+
+
+@pytest.mark.parametrize(("kept", "state"), [(timedelta(seconds=29), RUNNING), (MINUTE, PENDING)])
+async def test_a_silence_counts_once_the_owner_has_listened_for_as_long(
+    desk: Desk, kept: timedelta, state: str
+) -> None:
+    job = await owned(desk.database, NODE, await running(desk.database, retries=1))
+    job = await aged(desk, job, worker_beat_at=2 * MINUTE, taken_at=kept)
+    await desk.watchman.look()
+    assert (await now(desk.database, job)).state == state
+    assert [one.history_id for one in desk.stops] == ([] if state == RUNNING else [job.history_id])
+    async with desk.database.read() as connection:
+        [attempt] = await jobs.attempts(connection, job.id)
+    assert attempt.state == (RUNNING if state == RUNNING else LOST)
+
+
+async def test_what_has_no_owner_is_offered_in_the_same_look(desk: Desk, writes: list[object]) -> None:
+    await joined(desk.database, "gone")
+    orphan = await owned(desk.database, "gone", await running(desk.database))
+    await stopped(desk.database, "gone", "DEAD")
+    lonely = await dispatched(desk.database)
+    lonely = await aged(desk, lonely, dispatched_at=MINUTE)
+    await Orphanage(desk.office, every=LIMIT).look()
+    assert len(writes) == 2
+    assert (await now(desk.database, orphan)).ownership == ORPHAN_PENDING
+    assert (await now(desk.database, lonely)).handoff_reason == "Unowned"
