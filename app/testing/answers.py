@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from app.errors import Invalid
+from app.errors import ConfigError, Invalid
 from app.testing.spans import Span, seconds_of
 from app.testing.virtual_time import current_process
-from app.testing.wanted import COUNT, OBJECT, demand, perhaps, plain
+from app.testing.wanted import COUNT, FLAG, OBJECT, demand, perhaps, plain
+from sagas.engine.calls import called_as
 from workers.sdk.errors import StepFailed
 from workers.sdk.handlers import Output
 
@@ -38,6 +39,7 @@ class When:
         self.command = command
         self.answers: list[Answer] = []
 
+    @called_as('.fails("Busy", "no line is free", retryable=False)', ConfigError)
     def fails(
         self, type: str, message: str = "as told", *, retryable: bool = True, retry_after: Span | None = None
     ) -> When:
@@ -45,6 +47,7 @@ class When:
 
         Raises `Invalid` for what `StepFailed` cannot mean.
         """
+        demand("fails", retryable=(retryable, FLAG))
         after = None if retry_after is None else seconds_of(retry_after)
         told = StepFailed(type, message, retryable=retryable, retry_after=after)
 
@@ -53,6 +56,7 @@ class When:
 
         return self._add(Answer(play))
 
+    @called_as('.succeeds({"seat": "row 1"})', ConfigError)
     def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
         """The step succeeds with `output`, and does nothing."""
         demand("succeeds", output=(output, perhaps(OBJECT)))
@@ -63,6 +67,7 @@ class When:
 
         return self._add(Answer(play))
 
+    @called_as('.takes("5m")', ConfigError)
     def takes(self, span: Span) -> When:
         """The command's own handler is asked after a while."""
         wait = seconds_of(span)
@@ -77,6 +82,7 @@ class When:
         """Nobody ever says what became of the step: only its deadline ends the try."""
         return self._add(Answer(_silence, silent=True))
 
+    @called_as(".times(2)", ConfigError)
     def times(self, tries: int) -> When:
         """The last answer is that to so many tries, not to all that follow. Raises `Invalid`."""
         demand("times", tries=(tries, COUNT))

@@ -27,6 +27,7 @@ from app.testing.stage import StoryError
 from app.testing.turns import Turns
 from app.testing.virtual_time import VirtualLoop, VirtualSource
 from app.testing.wanted import COUNT, NAME, OBJECT, PERCENT, REASON, TEXT, WHOLE, demand, perhaps, plain
+from sagas.engine.calls import called_as
 from sagas.engine.messages import dump, load
 from sagas.engine.wanted import brief
 from workers.sdk.jobs.context import JobContext
@@ -119,6 +120,7 @@ class _Heard(logging.Handler):
             log.removeHandler(self)
 
 
+@called_as('given_job(reindex, payload={"pages": 3}, timeout="5m")', ConfigError)
 def given_job(
     job: Function,
     *,
@@ -177,7 +179,7 @@ class JobStory:
         """Somebody cancels the job: `at` a time after its begin, `after` it has logged a line that contains this text,
         or when its progress has come to `percent`. Raises `ConfigError` unless one of them is said."""
         demand("cancel", reason=(reason, REASON))
-        return self._stop(lambda halt: halt.set(Cause.CANCELLED, reason), at, after, percent)
+        return self._stop("cancel", lambda halt: halt.set(Cause.CANCELLED, reason), at, after, percent)
 
     def worker_stops(
         self, *, at: Span | None = None, after: str | None = None, percent: float | None = None
@@ -188,7 +190,7 @@ class JobStory:
             halt.set(Cause.WORKER_STOPPED, "the worker stopped before the job had ended")
             halt.hurry()
 
-        return self._stop(tell, at, after, percent)
+        return self._stop("worker_stops", tell, at, after, percent)
 
     def run(self, *, limit: Span = "1h") -> JobStory:
         """Plays the attempt to its end. Raises `StoryError` if it does not come to one within `limit`."""
@@ -235,10 +237,10 @@ class JobStory:
 
     # How it is played.
 
-    def _stop(self, tell: Told, at: Span | None, after: str | None, percent: float | None) -> JobStory:
+    def _stop(self, call: str, tell: Told, at: Span | None, after: str | None, percent: float | None) -> JobStory:
         if sum(one is not None for one in (at, after, percent)) != 1:
             raise ConfigError("say one moment: at= a time, after= a line of its log, or percent= of its progress")
-        demand("cancel", after=(after, perhaps(TEXT)), percent=(percent, perhaps(PERCENT)))
+        demand(call, after=(after, perhaps(TEXT)), percent=(percent, perhaps(PERCENT)))
         self._words.append(_Word(tell, None if at is None else seconds_of(at), after, percent))
         return self
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from app.errors import Invalid
+from sagas.engine.calls import called_as
 from sagas.engine.wanted import TEN_YEARS, brief, number
 
 Span: TypeAlias = str | float | timedelta
@@ -55,6 +56,7 @@ class Between:
         return f"from {self.low:g} s to {self.high:g} s"
 
 
+@called_as('between("1s", "5s")', Invalid)
 def between(low: Span, high: Span) -> Between:
     """What `expect(elapsed=...)` takes. Raises `Invalid`."""
     found = Between(seconds_of(low), seconds_of(high))

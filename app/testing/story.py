@@ -23,8 +23,9 @@ from app.testing.places import AFTER, BEFORE, Crash, Place, place_of
 from app.testing.repertoire import Part, repertoire
 from app.testing.spans import Span, is_span, seconds_of
 from app.testing.stage import Plot, Stage, StoryError
-from app.testing.wanted import COUNT, NAME, OBJECT, REASON, SAGA, TEXT, WHOLE, demand, perhaps, plain
+from app.testing.wanted import COUNT, FUNCTION, NAME, OBJECT, REASON, SAGA, TEXT, WHOLE, demand, perhaps, plain
 from sagas.engine.asks import Ask, Verb
+from sagas.engine.calls import called_as
 from sagas.engine.catalog import Catalog
 from sagas.engine.defaults import begun
 from sagas.engine.definition import Saga
@@ -37,6 +38,7 @@ SHOWN: Final = 10
 """So many crashes that change the end are named."""
 
 
+@called_as('given(ORDER, handlers=orders, data={"film": "Metropolis"})', ConfigError)
 def given(
     saga: Saga,
     *,
@@ -68,17 +70,16 @@ class Story:
         self._acts: list[Act] = []
         self._stage: Stage | None = None
 
+    @called_as('story.when("cmd.pay")', ConfigError)
     def when(self, command: str) -> When:
         """What the command gets for an answer instead of its handler's; of a job, what it comes to after all its tries.
 
         Raises `ConfigError` if there is none such.
         """
-        catalog = Catalog([self._plot.saga])
-        known = (*catalog.commands, *catalog.jobs)
-        if command not in known:
-            raise ConfigError(f"saga {self._plot.saga.name!r} has no command {command}: it has {', '.join(known)}")
+        self._known(command)
         return self._plot.whens.setdefault(command, When(command))
 
+    @called_as('story.crash(after="cmd.pay", nth=2, back_after="5s")', ConfigError)
     def crash(
         self,
         *,
@@ -100,6 +101,7 @@ class Story:
         self._crashes.append(Crash(place, seconds_of(back_after)))
         return self
 
+    @called_as('story.run(until="30s")', ConfigError)
     def run(self, until: Span | str | None = None, *, limit: Span = "1h") -> Story:
         """Plays on until the saga has ended or waits for a person, or `until` something.
 
@@ -138,6 +140,7 @@ class Story:
         plain("skip", output=output)
         return self._ask(Ask(Verb.SKIP, PERSON, reason, output=output))
 
+    @called_as('story.edit({"film": "Metropolis"})', ConfigError)
     def edit(self, patch: Mapping[str, Any], reason: str = WHY) -> Story:
         """Changes the data by a merge patch."""
         demand("edit", patch=(patch, OBJECT))
@@ -164,6 +167,7 @@ class Story:
         Returns the places. Raises `AssertionError` that names those where the end is another, with all that happened.
         """
         __tracebackhide__ = True
+        demand("crash_everywhere", fresh=(fresh, perhaps(FUNCTION)), check=(check, perhaps(FUNCTION)))
         calm = self._again([], expected, fresh, check)
         if calm.wrong:
             raise AssertionError("\n".join(["without a crash:", *calm.wrong, "", calm.table]))
@@ -180,12 +184,20 @@ class Story:
         return _ending(self._played)
 
     def tries(self, command: str) -> list[float]:
-        """When each try of the command was sent, in seconds after the start."""
+        """When each try of the command was sent, in seconds after the start. Raises `ConfigError` if there is none."""
+        self._known(command)
         return [sent.at for sent in self._played.chronicle.commands if sent.command == command]
 
     def table(self) -> str:
         """All that happened: messages, work, crashes, and the saga's history."""
         return _table(self._played)
+
+    def _known(self, command: str) -> None:
+        """Raises `ConfigError` unless the saga has the command, or the job."""
+        catalog = Catalog([self._plot.saga])
+        known = (*catalog.commands, *catalog.jobs)
+        if command not in known:
+            raise ConfigError(f"saga {self._plot.saga.name!r} has no command {command}: it has {', '.join(known)}")
 
     @property
     def _played(self) -> Stage:

@@ -14,6 +14,7 @@ from sagas.engine.wanted import FLAG, REASON, TEXT, WHOLE, Kind, complaint, numb
 __all__ = [
     "COUNT",
     "FLAG",
+    "FUNCTION",
     "NAME",
     "OBJECT",
     "PERCENT",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 OBJECT: Final = of("a mapping", '{"film": "Metropolis"}', Mapping)
+FUNCTION: Final = Kind(callable, "a function", lambda _: "provider.empty")
 SAGA: Final = of("a Saga", "ORDER after ORDER = Saga(…)", Saga)
 PERCENT: Final = Kind(lambda value: number(value) and 0 <= float(str(value)) <= 100, "a percentage", lambda _: "50")
 

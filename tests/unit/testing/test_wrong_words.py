@@ -45,6 +45,17 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: story().when("cmd.pay").fails("Busy").times(0), r"times\(tries=0\): a whole number from 1 on is wanted"),
     (lambda: story().when("cmd.pay").takes(1e300), "is no length of time: .* from 0 to ten years"),
     (lambda: story().crash(after="cmd.pay", nth=0), r"crash\(nth=0\): a whole number from 1 on is wanted"),
+    (lambda: given(), r"given\(\): saga is missing: write given\(ORDER, handlers=orders, data=\{"),  # type: ignore[call-arg]
+    (lambda: given(ORDER, handler=[]), r"it takes no handler=, perhaps handlers= is meant"),  # type: ignore[call-arg]
+    (lambda: given(ORDER, []), "it takes one argument without a name, not 2"),  # type: ignore[call-arg]
+    (lambda: story().when("cmd.pay").fails(), r"fails\(\): type is missing: write .fails\("),  # type: ignore[call-arg]
+    (lambda: story().crash("cmd.pay"), "it takes no arguments without a name, not 1"),  # type: ignore[call-arg]
+    (
+        lambda: story().crash_everywhere(fresh=cast(Any, 5)),
+        r"\(fresh=5\): a function or None is wanted",
+    ),
+    (lambda: story().tries("cmd.payed"), r"saga 'order' has no command cmd.payed: it has cmd.reserve"),
+    (lambda: between("5s"), r"between\('5s'\): high is missing: write between"),  # type: ignore[call-arg]
     (lambda: between("5s", "1s"), r"between\('5s', '1s'\): no time is so: write the shorter one first"),
     (lambda: given(ORDER, data=DATA, seed=cast(Any, "x")), "a whole number is wanted"),
     (lambda: given(ORDER, data=DATA, handlers=cast(Any, 5)), "5 is no handler: give functions with @handles"),
@@ -102,6 +113,7 @@ def talk() -> Any:
         ({"payload": "x"}, "a mapping or None is wanted"),
         ({"payload": {"at": {1}}}, r"given_job\(payload=…\) is no JSON: \['at'\] is a set"),
         ({"attempt": "1"}, "a whole number from 1 on is wanted, as attempt=1"),
+        ({"timout": 1}, r"it takes no timout=, perhaps timeout= is meant: write given_job\("),
         ({"attempt": 0}, "a whole number from 1 on is wanted"),
         ({"attempt": 10**40}, "a whole number from 1 on is wanted"),
         ({"timeout": 10**400}, "is no length of time"),
@@ -121,6 +133,8 @@ def test_what_happens_to_a_job_too(talk: Any) -> None:
     told.expect(result={"payload": {}}, logs=["hello"])
     with pytest.raises(ConfigError, match=r"a list of texts is wanted, as logs=\['hello'\]"):
         told.expect(logs="hello")
+    with pytest.raises(ConfigError, match=r"worker_stops\(after=5\): a text or None is wanted"):
+        given_job(talk).worker_stops(after=cast(Any, 5))
     for wrong in (
         {"after": 5},
         {"percent": "50"},
