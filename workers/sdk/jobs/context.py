@@ -139,6 +139,11 @@ class JobContext:
         def __getattr__(self, name: str) -> NoReturn:
             raise no_such("a job", self, name)
 
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in self.__dict__ or hasattr(type(self), name):
+                raise BadCall(f"context.{name} cannot be set{_call_of(name)}")
+            super().__setattr__(name, value)
+
     def _speak(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
         if self._halt.over:
             raise JobCancelled(self._why)
@@ -150,6 +155,11 @@ class JobContext:
     @property
     def _why(self) -> str:
         return self._halt.reason or "the job has ended"
+
+
+def _call_of(name: str) -> str:
+    """What is to be written instead, where it is a call that was meant."""
+    return f": write await context.{name}(…)" if name in ("log", "progress") else ""
 
 
 def _cut(text: str) -> str:
