@@ -61,7 +61,10 @@ def test_a_coordinator_reads_a_beat(house: House) -> None:
         house.send("wait")
         await house.says("RUNNING")
         await eventually(lambda: house.beats[-1][1]["jobs"], deadline=15.0)
-        assert messages.read_beat(dump(house.beats[-1][1])) == messages.Beat("worker-1", ("h-1",), ("default",), 1)
+        sent = house.beats[-1][1]
+        said_at = datetime.fromisoformat(sent["timestamp"])
+        heard = messages.Beat("worker-1", ("h-1",), ("default",), 1, said_at=said_at)
+        assert messages.read_beat(dump(sent)) == heard
 
     house.play(days())
 
