@@ -211,5 +211,5 @@ class LogPage(BaseModel):
     nextCursor: str | None
 
 
-SHOWN: Final[tuple[type[BaseModel], ...]] = (JobBody, JobPage, LogPage)
+SHOWN: Final[tuple[type[BaseModel], ...]] = (JobBody, JobPage, JobSummary, LogPage)
 ASKED: Final[tuple[type[BaseModel], ...]] = (NewJob,)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from typing import Any
 from uuid import UUID
 
@@ -346,3 +348,10 @@ async def test_a_node_is_told_to_drain(world: World) -> None:
     problem(await world.client.post("/cluster/nodes/nobody/drain"), 404, "not_found")
     await stopped(world.database, "node-2", "LEFT")
     problem(await world.client.post("/cluster/nodes/node-2/drain"), 409, "illegal_transition")
+
+
+async def test_every_shape_that_the_document_names_is_in_it(world: World) -> None:
+    document = (await world.client.get("/openapi.json")).json()
+    named = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
+    assert "JobSummary" in named
+    assert named - document["components"]["schemas"].keys() == set()
