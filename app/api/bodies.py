@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
@@ -16,6 +15,7 @@ from app.api.wrong_fields import pointer, wrong_fields
 from sagas.engine.defaults import begun
 from sagas.engine.definition import BadData, Saga
 from sagas.engine.messages import MAX_NESTING, Unreadable, load, storable
+from sagas.engine.no_json import stopped
 
 M = TypeVar("M", bound=BaseModel)
 DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
@@ -66,31 +66,16 @@ _REFUSALS: Final = {
     "not-utf8": "The body is not UTF-8, which is the only encoding that is read.",
     "too-deep": f"The body is nested too deeply: {MAX_NESTING} levels of objects and arrays are the most.",
 }
-_AT: Final = re.compile(r"(?P<what>.*): line (?P<line>\d+) column (?P<column>\d+) \(char \d+\)", re.DOTALL)
-# By the beginning of what the reader of JSON says of the place where it had to stop.
-_STOPPED: Final = {
-    "Expecting value": "a value must stand there; texts have double quotes",
-    "Expecting property name": "the name of a field must stand there, in double quotes",
-    "Expecting ':'": "a colon must stand there, between the field's name and its value",
-    "Expecting ','": "a comma must stand there, or the end of the object or array",
-    "Illegal trailing comma": "this comma must go: nothing follows it",
-    "Extra data": "the object has ended before that: send nothing behind it",
-    "Unterminated string": "the text that begins there does not end: close it with double quotes",
-    "Invalid control character": "a text has a control character there: write it as an escape such as \\n",
-    "Invalid \\": "this backslash begins no escape that JSON knows: write \\\\ for the character itself",
-    "Unexpected UTF-8 BOM": "a byte order mark stands there: leave it out",
-}
 
 
 def _malformed(reason: str, body: bytes) -> str:
     if not body.strip():
         return "The body is empty: send a JSON object."
     kind, _, said = reason.partition(": ")
-    stop = _AT.fullmatch(said)
-    if stop is None:
-        return _REFUSALS.get(kind) or f"The body is not strict JSON: {said[:200] or kind}."
-    why = next((ours for begin, ours in _STOPPED.items() if stop["what"].startswith(begin)), "it cannot be read there")
-    return f"The body is not strict JSON at line {stop['line']}, column {stop['column']}: {why}."
+    place = stopped(said)
+    if place is not None:
+        return f"The body is not strict JSON at {place}."
+    return _REFUSALS.get(kind) or f"The body is not strict JSON: {said[:200] or kind}."
 
 
 NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from app.api import views
 from app.api.bodies import parsed, read_object
 from app.api.demands import NO_REASON, DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
-from app.api.headers import CORRELATION, correlation_id, if_match
+from app.api.headers import CORRELATION, correlation_id, if_match, moved_on
 from app.api.idempotency import key_of, repeated
 from app.api.kinds import Kind, KindOf, instance_id
 from app.api.parameters import Parameter
@@ -273,7 +273,7 @@ def _refusals(kind: Kind, wanted: int, verb: Verb | None = None) -> Iterator[Non
         raise Problem("illegal_transition", said(refused), allowed=allowed) from None
     except VersionMismatch as other:
         etag = {"ETag": f'"{other.current}"'}
-        raise Problem("version_mismatch", said(other), headers=etag, current=other.current) from None
+        raise Problem("version_mismatch", moved_on(other.current), headers=etag, current=other.current) from None
     except BadAsk as refused:
         raise invalid_body(wrong_fields(refused.errors, None)) from None
     except BadData as refused:

@@ -79,6 +79,11 @@ def if_match(request: Request) -> int | None:
     return int(match[1])
 
 
+def moved_on(current: int) -> str:
+    """What is said to somebody whose `If-Match` names another version than the one that it has."""
+    return f'It is at version {current} now: look at it again, then send If-Match: "{current}" if you still want it.'
+
+
 def last_event_id(request: Request) -> int | None:
     """The version behind which a stream goes on; raises `Problem` 400 if it is none."""
     text = request.headers.get("last-event-id", "")

@@ -104,7 +104,7 @@ class NewJob(BaseModel):
     @model_validator(mode="after")
     def _of_a_queue(self) -> NewJob:
         if self.group is not None or self.routing is not None:
-            raise ValueError("group and routing are not served yet: name the queue of a worker")
+            raise ValueError("must have no group and no routing, which are not served yet: name the queue of a worker")
         if self.queue is None:
             raise ValueError("must name a queue")
         return self

@@ -18,7 +18,7 @@ from app.api.idempotency import key_of, repeated
 from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage, NewJob
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from app.api.parameters import Parameter, Query
-from app.api.problems import Problem, bad_parameter
+from app.api.problems import Problem, bad_parameter, said
 from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from app.api.start import JSON
@@ -113,7 +113,7 @@ async def cancel(call: Call) -> Response:
     try:
         job = await call.context.canceller.cancel(wanted, demand.reason)
     except Conflict as refused:
-        raise Problem("illegal_transition", f"{str(refused)[:1].upper()}{str(refused)[1:]}.", allowed=[]) from None
+        raise Problem("illegal_transition", said(refused), allowed=[]) from None
     return Response(dump(summary(job)), headers={"ETag": _etag(job)}, media_type=JSON)
 
 

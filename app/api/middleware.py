@@ -122,4 +122,6 @@ class _Exchange:
 
 
 def _too_large() -> Problem:
-    return Problem("body_too_large", f"A body may have {MAX_BODY} bytes.")
+    return Problem(
+        "body_too_large", f"The body has more than {MAX_BODY} bytes, which are the most that are taken: send less."
+    )

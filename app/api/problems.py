@@ -164,13 +164,11 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
     kind = CODES.get(code) or Kind(error.status_code, HTTPStatus(error.status_code).phrase)
-    detail = {
-        404: f"There is nothing at {request.scope['path'][:200]!r}.",
-        405: f"{request.method} is not allowed at {request.scope['path'][:200]!r}.",
-    }.get(error.status_code, str(error.detail))
-    headers = dict(error.headers or {})
+    headers, place = dict(error.headers or {}), repr(request.scope["path"][:200])
+    detail = f"There is nothing at {place}." if error.status_code == 404 else str(error.detail)
     if error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
+        detail = f"{request.method} is not allowed at {place}; allowed are: {headers['Allow']}."
     return _response(kind, code, detail, headers)
 
 
@@ -193,7 +191,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 
 async def _absent(request: Request, error: Exception) -> Response:
-    return Problem("not_found", str(error)).response()
+    return Problem("not_found", said(error)).response()
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from app.api import cursors
 from app.api.bodies import parsed, read_object
 from app.api.control import BODY_PROBLEMS, IF_MATCH, REASON, reason_of
 from app.api.demands import NO_REASON
-from app.api.headers import if_match, matches
+from app.api.headers import if_match, matches, moved_on
 from app.api.job_schemas import JobBody
 from app.api.jobs import whole
 from app.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
@@ -255,7 +255,7 @@ def _refusals(key: str) -> Iterator[None]:
         raise Problem("already_exists", said(taken), existing=f"/schedules/{taken.id}") from None
     except Changed as other:
         etag = {"ETag": f'"{other.current}"'}
-        raise Problem("version_mismatch", said(other), headers=etag, current=other.current) from None
+        raise Problem("version_mismatch", moved_on(other.current), headers=etag, current=other.current) from None
     except NotNow as refused:
         raise Problem("illegal_transition", said(refused)) from None
 

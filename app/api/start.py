@@ -59,7 +59,9 @@ def _answer(kind: Kind, wish: Wish, result: StartResult) -> Response:
             return Response(_body(kind, instance), headers=_headers(kind, instance))
         case Taken(existing):
             link = kind.link(existing) if existing is not None else None
-            raise Problem("already_exists", f"There is one named {wish.key!r} already.", existing=link)
+            raise Problem(
+                "already_exists", f"There is one named {wish.key!r} already: choose another name.", existing=link
+            )
         case _:
             return repeated(result)
 

@@ -157,5 +157,11 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name[:100].casefold(), lowered, n=1)
     if near:
         return f"is not known here: did you mean {lowered[near[0]]}?"
+    if not known:
+        return "is not known here: leave it out"
     more = ", …" if len(known) > MOST_KNOWN else ""
-    return f"is not known here; known are {', '.join(known[:MOST_KNOWN])}{more}" if known else "is not known here"
+    return f"is not known here; known {_are(known)} {', '.join(known[:MOST_KNOWN])}{more}"
+
+
+def _are(what: Sequence[str]) -> str:
+    return "is" if len(what) == 1 else "are"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from .definition import STEP_FAILED, Job
 from .errors import OrchestrixError
+from .no_json import stopped
 
 MAX_BODY: Final = 1024 * 1024
 MAX_DATA: Final = 64 * 1024
@@ -194,10 +195,10 @@ def explained(refused: BaseException) -> str:
     """What is wrong with a value, for people: from what `dump` or `load` have raised about it."""
     if isinstance(refused, Unreadable):
         kind, _, said = str(refused).partition(": ")
-        return _SAID.get(kind) or said or kind
+        return _SAID.get(kind) or _told(said or kind)
     if isinstance(refused, UnicodeEncodeError):
         return _SAID["nul-or-lone-surrogate"]
-    return _SAID["too-deep"] if isinstance(refused, RecursionError) else _plain(refused)
+    return _SAID["too-deep"] if isinstance(refused, RecursionError) else _told(_plain(refused))
 
 
 _SAID: Final = {
@@ -206,6 +207,11 @@ _SAID: Final = {
     "not-utf8": "it is not UTF-8",
     "not-an-object": "it is no object",
 }
+
+
+def _told(said: str) -> str:
+    """Our own words for what Python's reader of JSON says."""
+    return stopped(said) or said
 
 
 def _plain(error: BaseException) -> str:

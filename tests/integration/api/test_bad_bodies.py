@@ -112,7 +112,7 @@ async def test_the_data_of_a_saga_are_told_of_in_the_same_way(world: World) -> N
     for data, sentence in (
         ({"amount": "many"}, "data/amount must be a whole number."),
         ({"amounts": 5}, "data/amounts is not known here: did you mean amount?"),
-        ({"amount": None, "x": 1}, "data/amount must be a whole number; data/x is not known here; known are amount."),
+        ({"amount": None, "x": 1}, "data/amount must be a whole number; data/x is not known here; known is amount."),
     ):
         answer = await world.client.post("/sagas/order", json={"key": "a", "createdBy": "ada", "data": data})
         assert (answer.status_code, answer.json()["detail"]) == (422, sentence)

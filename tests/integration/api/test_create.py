@@ -149,7 +149,7 @@ async def test_what_is_no_strict_json_is_400(world: World, content: bytes) -> No
         (b'{"appName":"a",\n }', "The body is not strict JSON at line "),
         (b'{"appName" "a"}', "at line 1, column 12: a colon must stand there"),
         (b'{"appName":"a" "createdBy":"b"}', "at line 1, column 16: a comma must stand there"),
-        (b'{"appName":"a"} x', "at line 1, column 17: the object has ended before that"),
+        (b'{"appName":"a"} x', "at line 1, column 17: the JSON has ended before that"),
         (b'{"appName":"a', "at line 1, column 12: the text that begins there does not end"),
         (b'{"appName":"a\tb"}', "at line 1, column 14: a text has a control character there"),
         (b'{"appName":\n"\\x"}', "at line 2, column 2: this backslash begins no escape"),

@@ -57,6 +57,7 @@ async def test_the_router_answers_with_problems(world: World, method: str, path:
 async def test_a_405_names_every_method_of_the_path(world: World, method: str, path: str, methods: str) -> None:
     answer = await world.client.request(method, path)
     assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+    assert problem(answer, 405, "method_not_allowed")["detail"].endswith(f"; allowed are: {methods}.")
 
 
 @pytest.mark.parametrize("suffix", ["", "/history", "/messages", "/events"])

@@ -234,8 +234,10 @@ async def test_a_change_of_the_job_takes_nothing_of_another_change_back(
 async def test_a_change_can_ask_for_a_version(world: World) -> None:
     await made(world)
     stale = await world.client.patch("/schedules/hourly", json={"overlap": "queue"}, headers={"If-Match": '"7"'})
-    assert problem(stale, 412, "version_mismatch")["current"] == 1
-    assert stale.headers["etag"] == '"1"'
+    refused = problem(stale, 412, "version_mismatch")
+    assert (refused["current"], stale.headers["etag"]) == (1, '"1"')
+    sentence = 'It is at version 1 now: look at it again, then send If-Match: "1" if you still want it.'
+    assert refused["detail"] == sentence
     fine = await world.client.patch("/schedules/hourly", json={"overlap": "queue"}, headers={"If-Match": '"1"'})
     assert shown(fine)["version"] == 2
 

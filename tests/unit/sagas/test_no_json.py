@@ -1,0 +1,44 @@
+"""Is it said in our own words where a text stops being JSON?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sagas.engine.messages import Unreadable, explained, load
+from sagas.engine.no_json import stopped
+
+TEXTS = {
+    '{"a":}': "line 1, column 6: a value must stand there",
+    "{a: 1}": "line 1, column 2: the name of a field must stand there",
+    '{"a" 1}': "line 1, column 6: a colon must stand there",
+    '{"a": 1 "b": 2}': "line 1, column 9: a comma must stand there",
+    '{"a": 1} x': "line 1, column 10: the JSON has ended before that",
+    '{\n"a': "line 2, column 1: the text that begins there does not end",
+    '{"a": "\t"}': "line 1, column 8: a text has a control character there",
+    '{"a": "\\x"}': "line 1, column 8: this backslash begins no escape",
+    '{"a": "\\u12"}': "line 1, column 9: this backslash begins no escape",
+    "\ufeff{}": "line 1, column 1: a byte order mark stands there",
+}
+
+
+@pytest.mark.parametrize(("text", "told"), TEXTS.items())
+def test_the_place_and_what_must_stand_there(text: str, told: str) -> None:
+    with pytest.raises(json.JSONDecodeError) as refused:
+        json.loads(text)
+    assert explained(refused.value).startswith(told)
+    with pytest.raises(Unreadable) as unreadable:
+        load(text.encode())
+    assert explained(unreadable.value).startswith(told)
+
+
+def test_other_words_are_left_as_they_are() -> None:
+    assert stopped("NaN is no JSON") is None
+    with pytest.raises(Unreadable) as refused:
+        load(b'{"a": NaN}')
+    assert explained(refused.value) == "NaN is no JSON"
+
+
+def test_words_of_another_python_are_told_by_their_place() -> None:
+    assert stopped("Something new: line 3 column 4 (char 9)") == "line 3, column 4: it cannot be read there"
