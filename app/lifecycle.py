@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,12 @@ log = logging.getLogger("orchestrix.lifecycle")
 
 ASK_AGAIN: Final = 3.0
 """Seconds after which a task that was cancelled and still runs is cancelled again."""
+LEFT_ALONE: Final = 60.0
+"""Seconds after which it is left to itself: longer than whatever waits for a database or a broker that hangs."""
+CLOSE: Final = 10.0
+"""Seconds that the end of connections may take, and of what reads by them, where nothing has to be handed over."""
+_left: set[object] = set()
+"""What was left behind and may still run: nobody else remembers it."""
 
 
 def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
@@ -73,15 +79,85 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     """Cancels what still runs, and waits until it has ended; raises what one of them has failed with.
 
     It asks again now and then: a driver that is giving up a connection may lose the first cancellation, after which the
-    task would go on as if nobody had asked.
+    task would go on as if nobody had asked. What does not end at all is told and left alone after a minute.
     """
+    until = clock.monotonic() + LEFT_ALONE
     while running := [task for task in tasks if not task.done()]:
+        if clock.monotonic() >= until:
+            log.error("did not end within %g s and is left alone: %s", LEFT_ALONE, _names(running))
+            left_behind(*running)
+            break
         for task in running:
             task.cancel()
         await asyncio.wait(running, timeout=ASK_AGAIN)
     for task in tasks:
-        if not task.cancelled():
+        if task.done() and not task.cancelled():
             task.result()
+
+
+def left_behind(*tasks: asyncio.Future[Any]) -> None:
+    """Goes on without them: they are kept until they have ended, and what they fail with then is nobody's any more."""
+    for task in tasks:
+        _left.add(task)
+        task.add_done_callback(_forgotten)
+
+
+def _forgotten(task: asyncio.Future[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("what was left behind has failed", exc_info=error)
+
+
+async def stage(doing: str, work: Awaitable[None], within: float) -> None:
+    """A part of the end of a process: neither an error in it nor that it does not end keeps what comes after it
+    running. Both are told; what has not ended `within` so many seconds is cancelled and left behind.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=within)
+    except asyncio.CancelledError:
+        task.cancel()
+        left_behind(task)
+        raise
+    if not task.done():
+        log.error("%s has not ended within %g s, and is left behind", doing, within)
+        task.cancel()
+        left_behind(task)
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        if not isinstance(error, Exception):
+            raise error
+        log.error("%s failed", doing, exc_info=error)
+
+
+def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, but what still runs behind `main`, and does not end though it is cancelled, keeps nobody waiting:
+    a function of a user's own may be so.
+    """
+    runner = asyncio.Runner()
+    try:
+        runner.run(main)
+    finally:
+        if runner.run(_all_ended()):
+            runner.close()
+        else:
+            _left.add(runner)  # to close its loop would be to wait
+
+
+async def _all_ended() -> bool:
+    """Cancels whatever still runs; whether all of it has ended soon."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=CLOSE)
+    stubborn = [task for task in rest if not task.done()]
+    if stubborn:
+        log.error("does not end, and ends with the process: %s", _names(stubborn))
+    return not stubborn
+
+
+def _names(tasks: Collection[asyncio.Future[Any]]) -> str:
+    return ", ".join(sorted(task.get_name() if isinstance(task, asyncio.Task) else repr(task) for task in tasks))
 
 
 class Loop:
@@ -175,6 +251,11 @@ class Health:
         """Every component, as it is now."""
         found = [(name, probe(), vital) for name, (probe, vital) in self._probes.items()]
         return [Check(name, reason is None or not vital, reason) for name, reason, vital in found]
+
+    @property
+    def phase(self) -> str | None:
+        """`starting` or `stopping`; None in between."""
+        return "stopping" if self.draining else None if self.started else "starting"
 
     @property
     def ready(self) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +18,13 @@ from fastapi import FastAPI
 from app.api.application import build
 from app.api.context import ApiContext
 from app.bootstrap.dev import development
+from app.bootstrap.former import Former
+from app.bootstrap.hands import Hands
 from app.bootstrap.node import Node, build_node
-from app.bootstrap.parts import Signals, first_of, given_up, stage
+from app.bootstrap.parts import Signals, first_of, given_up
 from app.bootstrap.ports import listening, nearby
 from app.config import Settings
-from app.lifecycle import Service, settle_memory
+from app.lifecycle import CLOSE, settle_memory, stage
 
 log = logging.getLogger("orchestrix")
 
@@ -30,6 +32,8 @@ RESIGN: Final = 5.0
 """Seconds that the leader's duties and its last word have, before the rest of the node ends all the same."""
 STOP_HTTP = 5
 """Seconds that open requests have to end."""
+STOP_NODE: Final = 60.0
+"""Seconds that commits under way have to end, and links to be closed: a database that hangs is given up sooner."""
 KEEP_ALIVE = 75
 """Seconds that a connection may idle: longer than clients and load balancers keep theirs (60 at most by default).
 A server that closes first loses the request that its client is just sending."""
@@ -43,6 +47,8 @@ class Running:
     broker_url: str
     database_url: str
     roles: tuple[str, ...]
+    node: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Server(uvicorn.Server):
@@ -104,23 +110,35 @@ async def run_dev(
     broker_ports: Sequence[int],
     api_ports: Sequence[int],
     ready: Callable[[Running], None],
+    former: Former | None = None,
+    cut_off: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM.
 
-    Of the ports the first free one is taken, else one above the last. Raises `ConfigError`, `DefinitionError`.
+    Of the ports the first free one is taken, else one above the last. `former` is the `dev` before it, if that was
+    killed; `cut_off` is called when a second signal ends this one. Raises `ConfigError`, `DefinitionError`.
     """
-    async with development(settings, folder=folder, broker_ports=broker_ports) as dev:
-        await _run(dev.node, dev.worker, nearby(*api_ports), ready, lambda: dev.broker_url)
+    async with development(settings, folder=folder, broker_ports=broker_ports, former=former) as dev:
+
+        def tell(running: Running) -> None:
+            ready(replace(running, notes=tuple(dev.left.told())))
+
+        def last() -> None:
+            dev.worker.cut_off()
+            cut_off()
+
+        await _run(dev.node, dev.worker, nearby(*api_ports), tell, lambda: dev.broker_url, last)
 
 
 async def _run(
     node: Node,
-    worker: Service | None,
+    worker: Hands | None,
     ports: Iterable[int],
     ready: Callable[[Running], None],
     broker_url: Callable[[], str],
+    last: Callable[[], None] = lambda: None,
 ) -> None:
-    with Signals() as signals:
+    with Signals(last) as signals:
         server = _server(node) if "api" in node.roles else None
         sockets = [listening(node.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
@@ -135,7 +153,7 @@ async def _run(
             await _stop(node, worker, server, serving)
 
 
-async def _begin(node: Node, worker: Service | None, ready: Callable[[], None]) -> None:
+async def _begin(node: Node, worker: Hands | None, ready: Callable[[], None]) -> None:
     await node.begin()
     if worker is not None:
         await worker.start()
@@ -144,25 +162,20 @@ async def _begin(node: Node, worker: Service | None, ready: Callable[[], None]) 
     ready()
 
 
-async def _stop(node: Node, worker: Service | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
-    """First what has work in hand, in the order in which it is handed on; then what answers; then what that needs."""
+async def _stop(node: Node, worker: Hands | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
+    """First what has work in hand, in the order in which it is handed on; then what answers; then what that needs.
+
+    Each has its time: what does not end in it is told, and left behind.
+    """
     node.health.draining = True
-    await stage("giving up the lead", _resign(node))
+    await stage("giving up the lead", node.resign(), RESIGN)
     if worker is not None:
-        await stage("stopping the worker", worker.stop())
-    await stage("leaving the cluster", node.retire())
+        await stage("stopping the worker", worker.stop(), worker.within)
+    await stage("leaving the cluster", node.retire(), node.within)
     if server is not None and serving is not None:
         server.should_exit = True
-        await stage("ending HTTP", serving)
-    await stage("stopping the node", node.stop())
-
-
-async def _resign(node: Node) -> None:
-    try:
-        async with asyncio.timeout(RESIGN):
-            await node.resign()
-    except TimeoutError:
-        log.warning("the lead could not be given up within %g s: it ends with what follows", RESIGN)
+        await stage("ending HTTP", serving, STOP_HTTP + CLOSE)
+    await stage("stopping the node", node.stop(), STOP_NODE)
 
 
 def _server(node: Node) -> Server:
@@ -186,7 +199,8 @@ def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], 
         broker_url=broker_url(),
         database_url=node.settings.database_url or "",
         roles=tuple(sorted(node.roles)),
+        node=node.name,
     )
 
 
-__all__ = ["Running", "create_app", "openapi", "run_dev", "run_serve"]
+__all__ = ["Former", "Running", "create_app", "openapi", "run_dev", "run_serve"]

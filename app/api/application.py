@@ -56,7 +56,7 @@ def build(context: ApiContext) -> FastAPI:
     )
     docs.add(app)
     openapi.install(app)
-    problems.add_handlers(app)
+    problems.add_handlers(app, context.health)
     app.add_middleware(Edge)
     return app
 

@@ -83,11 +83,11 @@ def _node(node: Node, leader: str | None) -> dict[str, Any]:
 
 
 def _worker(worker: WorkerRow, lost: datetime) -> dict[str, Any]:
-    """One that was last heard of at `lost` or before has no jobs any more."""
+    """One that was last heard of at `lost` or before has no jobs any more; one that ends says that it has no queue."""
     silent = worker.beat_at <= lost
     return {
         "id": worker.id,
-        "state": "SILENT" if silent else "ALIVE",
+        "state": "SILENT" if silent else "ALIVE" if worker.queues else "DRAINING",
         "queues": list(worker.queues),
         "jobs": 0 if silent else worker.jobs,
         "startedAt": moment(worker.started_at),

@@ -82,7 +82,10 @@ class WorkerBody(_Shown):
     """One worker that runs jobs."""
 
     id: str
-    state: Literal["ALIVE", "SILENT"] = Field(description="`SILENT`: not heard for so long that its jobs are lost.")
+    state: Literal["ALIVE", "DRAINING", "SILENT"] = Field(
+        description="`DRAINING`: it ends, takes nothing new, and lets its jobs go on for a while. `SILENT`: not heard"
+        " for so long that its jobs are lost."
+    )
     queues: list[str] = Field(description="Those that it takes jobs from; none any more while it ends.")
     jobs: int = Field(description="How many it has by its own last word; 0 if it is silent.")
     startedAt: datetime

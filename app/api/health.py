@@ -13,6 +13,9 @@ from app.api.start import JSON
 from app.lifecycle import Check
 from sagas.engine.messages import dump
 
+START: Final = "Start"
+STOP: Final = "Stop"
+"""What a node that is only beginning or ending is told by, beside the components that are not there yet or any more."""
 NEVER_STORED: Final = {"Cache-Control": "no-store"}
 
 
@@ -31,8 +34,8 @@ async def live(call: Call) -> Response:
 async def ready(call: Call) -> Response:
     """Whether new work can be taken, and what stands against it."""
     health = call.context.health
-    own = [] if health.started else [Check("Start", False, "not finished yet")]
-    own += [Check("Stop", False, "the process is stopping")] if health.draining else []
+    own = [] if health.started else [Check(START, False, "not finished yet")]
+    own += [Check(STOP, False, "the process is stopping")] if health.draining else []
     checks = own + health.checks()
     good = all(check.healthy for check in checks)
     return _answer(good, "ready" if good else "not ready", checks)

@@ -15,6 +15,7 @@ from starlette.routing import Match
 
 from app.api.wrong_fields import wrong_fields
 from app.errors import NotFound, OutcomeUnknown, RetryLater
+from app.lifecycle import Health
 from sagas.engine.messages import dump
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -55,6 +56,10 @@ CODES: Final[Mapping[str, Kind]] = {
 
 _CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
+_PASSING: Final = {
+    "starting": "This node is starting, and takes requests once its database has answered",
+    "stopping": "This node is stopping",
+}
 _REPEAT: Final = (
     "If the request had an Idempotency-Key, repeat it with that one; if not, look first whether it has happened."
 )
@@ -138,14 +143,18 @@ def cut_short(method: str) -> Problem:
     return Problem("outcome_unknown", detail, headers={"Retry-After": "1"})
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Makes every error of routes and router a problem."""
+def add_handlers(app: FastAPI, health: Health) -> None:
+    """Makes every error of routes and router a problem; `health` knows whether the process only starts or stops."""
+
+    async def unavailable(request: Request, error: Exception) -> Response:
+        return _unavailable(health.phase)
+
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(NotFound, _absent)
     app.add_exception_handler(OutcomeUnknown, _outcome_unknown)
-    app.add_exception_handler(RetryLater, _unavailable)
+    app.add_exception_handler(RetryLater, unavailable)
 
 
 def _response(
@@ -194,9 +203,9 @@ async def _absent(request: Request, error: Exception) -> Response:
     return Problem("not_found", said(error)).response()
 
 
-async def _unavailable(request: Request, error: Exception) -> Response:
-    detail = "The database is away, slow or full; nothing was changed. Try again."
-    return Problem("unavailable", detail, headers={"Retry-After": "1"}).response()
+def _unavailable(phase: str | None) -> Response:
+    why = _PASSING.get(phase or "", "The database is away, slow or full")
+    return Problem("unavailable", f"{why}; nothing was changed. Try again.", headers={"Retry-After": "1"}).response()
 
 
 async def _outcome_unknown(request: Request, error: Exception) -> Response:

@@ -14,7 +14,7 @@ from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
 from app.cluster.drains import Drainer
 from app.config import Settings
-from app.lifecycle import Health, Service, Services
+from app.lifecycle import CLOSE, Health, Service, Services
 from app.orchestration.control import Control
 from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.events import EventListener
@@ -121,7 +121,9 @@ class Node:
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
         )
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
-        self.explainer = Explainer(self.database, self.broker, self.catalog, self.settings.jobs.silent)
+        leaving = (lambda: self.health.draining) if self.alone else (lambda: False)
+        silent = self.settings.jobs.silent
+        self.explainer = Explainer(self.database, self.broker, self.catalog, silent, leaving)
         self.stuck = Stuck(self.database, self.broker, self.settings.jobs.silent)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
@@ -132,6 +134,16 @@ class Node:
             self.health.watch("Coordinator", self.coordinator.trouble)
         self.duties = Services(self._duties())
         self.post = Services([] if self.coordinator is None else [self.coordinator])
+
+    @property
+    def known_as(self) -> str:
+        """What the others call it now: not `name`, where it was declared dead and has joined anew."""
+        return self.name if self.coordinator is None else self.coordinator.node_id
+
+    @property
+    def within(self) -> float:
+        """Seconds in which it leaves the cluster, whatever happens: each part of that has its own limit."""
+        return self.settings.cluster.handoff_hard + 5 * CLOSE
 
     async def start(self) -> None:
         """Connects in the background; an absent database or broker is no error."""

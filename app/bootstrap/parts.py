@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from app import clock
@@ -130,10 +130,14 @@ class DatabaseWatch:
 
 
 class Signals:
-    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once."""
+    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once.
 
-    def __init__(self) -> None:
+    `last` is called before that, to say what is cut off; it has no time for more.
+    """
+
+    def __init__(self, last: Callable[[], None] = lambda: None) -> None:
         self.stop = asyncio.Event()
+        self._last = last
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -146,6 +150,8 @@ class Signals:
 
     def _received(self, number: signal.Signals) -> None:
         if self.stop.is_set():
+            with contextlib.suppress(Exception):  # whatever it is, the process is to end
+                self._last()
             signal.signal(number, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
             signal.raise_signal(number)
         self.stop.set()
@@ -167,14 +173,6 @@ async def given_up(beginning: asyncio.Task[None]) -> None:
     """Waits until it has ended. Its error was told by `first_of`, or comes of the end."""
     with contextlib.suppress(Exception):
         await ended(beginning)
-
-
-async def stage(doing: str, work: Awaitable[None]) -> None:
-    """A part of the end of a process: an error in it is told, and does not keep what comes after it running."""
-    try:
-        await work
-    except Exception:
-        log.exception("%s failed", doing)
 
 
 def watched(health: Health, database: DatabaseWatch, broker: Broker) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from app.bootstrap.hands import ELSEWHERE, FAREWELL, tell_first, tell_last
 from app.bootstrap.parts import (
     DatabaseWatch,
     Signals,
@@ -14,12 +15,11 @@ from app.bootstrap.parts import (
     load_catalog,
     open_broker,
     open_database,
-    stage,
     unique_name,
 )
 from app.broker.topology import saga_topology
 from app.config import Settings
-from app.lifecycle import settle_memory
+from app.lifecycle import CLOSE, settle_memory, stage
 from workers.sdk import assemble
 
 log = logging.getLogger("orchestrix")
@@ -44,7 +44,8 @@ async def run_worker(
     broker = open_broker(broker_url, f"orchestrix worker {name}", saga_topology(catalog))
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name)
     watch = DatabaseWatch(database)
-    with Signals() as signals:
+    patience = settings.worker.stop_timeout
+    with Signals(lambda: tell_last(worker, ELSEWHERE)) as signals:
         await broker.start()
         await watch.start()
 
@@ -60,7 +61,8 @@ async def run_worker(
             await first_of(signals.stop, beginning)
         finally:
             await given_up(beginning)
-            await stage("stopping the worker", worker.stop())
-            await stage("ending the watch of the database", watch.stop())
-            await stage("leaving the broker", broker.stop())
-            await stage("leaving the database", database.close())
+            tell_first(worker, patience, ELSEWHERE)
+            await stage("stopping the worker", worker.stop(), patience + FAREWELL)
+            await stage("ending the watch of the database", watch.stop(), CLOSE)
+            await stage("leaving the broker", broker.stop(), CLOSE)
+            await stage("leaving the database", database.close(), CLOSE)

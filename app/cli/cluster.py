@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 from urllib.parse import quote
 
 from app.cli import exits, output
+from app.cli.passing import phase
 from app.cli.target import api_of
 
 _NODES = ("id", "state", "isLeader", "jobCount", "beatAt", "startedAt", "endedAt")
@@ -18,12 +20,19 @@ _WORKER_HEADS = ("WORKER", "STATE", "QUEUES", "JOBS", "HEARD OF", "STARTED")
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads."""
-    found = api_of(arguments).document("/cluster")
+    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads.
+
+    Where that is because the node that is asked only starts or stops, it is said: it may be the only one.
+    """
+    api = api_of(arguments)
+    found = api.document("/cluster")
+    why = None if found.get("leader") else phase(api)
     if arguments.output == "json":
         output.print_json(found)
+        if why:
+            print(f"this node is {why}", file=sys.stderr)
     else:
-        _tell(found)
+        _tell(found, why)
     return exits.OK if found.get("leader") else exits.FAILED
 
 
@@ -37,11 +46,12 @@ def drain(arguments: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _tell(found: dict[str, Any]) -> None:
+def _tell(found: dict[str, Any], why: str | None) -> None:
     lease = found.get("lease") or {}
+    nobody = f"nobody (this node is {why})" if why else "nobody"
     output.print_fields(
         {
-            "leader": found.get("leader") or "nobody",
+            "leader": found.get("leader") or nobody,
             "term": found.get("term"),
             "mode": found.get("mode"),
             "lease until": lease.get("until"),

@@ -22,13 +22,15 @@ _SQLITE = "sqlite+aiosqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class DevFile:
-    """What `dev` says about itself."""
+    """What `dev` says about itself. `cut_off` says that a person has ended it by a second signal."""
 
     pid: int
     started_at: str
     database_url: str
     broker_url: str
     api_url: str
+    node: str = ""
+    cut_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ def read(folder: Path) -> DevFile | None:
             database_url=str(found["databaseUrl"]),
             broker_url=str(found["brokerUrl"]),
             api_url=str(found["apiUrl"]),
+            node=str(found.get("nodeId") or ""),
+            cut_off=found.get("cutOff") is True,
         )
     except FileNotFoundError:
         return None
@@ -113,10 +117,11 @@ def broker_url(folder: Path, first: str) -> Callable[[], str]:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path) -> Iterator[DevFile | None]:
     """This process is the `dev` of the folder until the block ends; then its file is gone, however the block ended.
 
-    Raises `Conflict` while another one is, and `ConfigError` if the folder cannot be written.
+    Gives what the last one said of itself, if it was killed: its process is gone, for it had the lock as long as it
+    lived. Raises `Conflict` while another one is, and `ConfigError` if the folder cannot be written.
     """
     try:
         path_of(folder).parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +132,10 @@ def claimed(folder: Path) -> Iterator[None]:
         raise ConfigError(f"cannot write {folder / FOLDER} ({error.strerror}): choose another folder") from error
     try:
         _lock(lock, folder)
-        _remove(folder)  # left by one that was killed
+        former = _left_by_one_that_was_killed(folder)
+        _remove(folder)
         try:
-            yield
+            yield former
         finally:
             _remove(folder)
     finally:
@@ -140,8 +146,18 @@ def _in_the_way(folder: Path) -> str:
     return f"{folder / FOLDER} is a file, and must be a folder: move it away, or go to another folder"
 
 
-def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> None:
-    """Says where this `dev` is: readable by its owner only, for the URLs may hold passwords. Inside `claimed` only."""
+def _left_by_one_that_was_killed(folder: Path) -> DevFile | None:
+    try:
+        return read(folder)
+    except ConfigError:
+        return None
+
+
+def write(folder: Path, *, database_url: str, broker_url: str, api_url: str, node: str = "") -> None:
+    """Says where this `dev` is: readable by its owner only, for the URLs may hold passwords. Inside `claimed` only.
+
+    `node` is the name that its node and its worker have in the database.
+    """
     _replace(
         path_of(folder),
         {
@@ -150,8 +166,15 @@ def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> 
             "databaseUrl": absolute(database_url, folder),
             "brokerUrl": broker_url,
             "apiUrl": api_url,
+            **({"nodeId": node} if node else {}),
         },
     )
+
+
+def cut_off(folder: Path) -> None:
+    """Says to the next `dev` that a person ends this one now, with all that it is at. Inside `claimed` only."""
+    with suppress(OSError, ValueError):  # without the word, a job that it is at counts as one that has failed
+        _replace(path_of(folder), {**json.loads(path_of(folder).read_text(encoding="utf-8")), "cutOff": True})
 
 
 def absolute(database_url: str, folder: Path) -> str:

@@ -16,6 +16,7 @@ from app.cli.banner import database as shown
 from app.cli.client import Api
 from app.cli.finding import FAIL, OK, WARN, Finding
 from app.cli.job_checks import examined, facts
+from app.cli.passing import phase_of
 from app.cli.places import hidden
 from app.cli.queues import letters, queues
 from app.cli.settings import chosen, flags, quieten
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LIMIT = 20.0
 """Seconds for one check: longer than the database and the broker take to say that they are away."""
 BROKER_PATIENCE = 5.0
+WAIT = "wait until it has, and look again"
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -51,10 +53,18 @@ def _examine(settings: Settings, arguments: argparse.Namespace) -> list[Finding]
     folder = Path.cwd()
     found = _settings()
     found += _modules(settings)
-    found += asyncio.run(_servers(settings, folder))
+    health, answer = _api(settings, folder, named=chosen("api_url", arguments))
+    servers = asyncio.run(_servers(settings, folder))
+    found += servers if (phase := phase_of(health)) is None else [_passing(one, phase) for one in servers]
     found += _git(settings)
-    found += _api(settings, folder, named=chosen("api_url", arguments))
-    return found
+    return [*found, answer]
+
+
+def _passing(finding: Finding, phase: str) -> Finding:
+    """Nobody is to start anything in the place of what comes, or goes, with a node that only starts or stops."""
+    if finding.status != WARN or finding.what not in ("queues", "jobs"):
+        return finding
+    return Finding(WARN, finding.what, f"{finding.detail} (the node is {phase})", WAIT)
 
 
 async def _servers(settings: Settings, folder: Path) -> list[Finding]:
@@ -193,17 +203,20 @@ def _git(settings: Settings) -> list[Finding]:
     return [Finding(OK, "git", answer.stdout.strip())]
 
 
-def _api(settings: Settings, folder: Path, *, named: bool) -> list[Finding]:
+def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding]:
+    """What it says of its health, and what is to be said of that."""
     try:
         api = Api(places.api(settings, folder))
-        health = api.get("/health", also=(503,))
+        health = api.get("/health/ready", also=(503,))
         reasons = _reasons(health)
     except OrchestrixError as wrong:
         guessed = not named and not devfile.path_of(folder).exists()
-        return [Finding(WARN if guessed else FAIL, "API", str(wrong))]
+        return None, Finding(WARN if guessed else FAIL, "API", str(wrong))
+    if (phase := phase_of(health)) is not None:
+        return health, Finding(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)
     if reasons:
-        return [Finding(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")]
-    return [Finding(OK, "API", api.url)]
+        return health, Finding(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
+    return health, Finding(OK, "API", api.url)
 
 
 def _reasons(health: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from app.cli.banner import banner
 from app.cli.settings import chosen, load
 from app.config import LogSettings, Settings
 from app.errors import ConfigError
+from app.lifecycle import run_to_the_end
 from app.telemetry import logs
 
 if TYPE_CHECKING:
@@ -48,13 +48,21 @@ def _dev(arguments: argparse.Namespace) -> None:
     settings = load(arguments)
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     _warn_of_open_door(settings, frozenset(ROLES))
-    with devfile.claimed(folder):
-        from app.main import run_dev
+    with devfile.claimed(folder) as last:
+        from app.main import Former, run_dev
 
         ports = _dev_ports(settings, arguments, folder)
-        ready = partial(_greet, settings, folder, ports, began)
-        home = folder / devfile.FOLDER
-        asyncio.run(run_dev(settings, folder=home, broker_ports=ports.broker, api_ports=ports.api, ready=ready))
+        run_to_the_end(
+            run_dev(
+                settings,
+                folder=folder / devfile.FOLDER,
+                broker_ports=ports.broker,
+                api_ports=ports.api,
+                ready=partial(_greet, settings, folder, ports, began),
+                former=Former(last.node, last.cut_off) if last is not None and last.node else None,
+                cut_off=partial(devfile.cut_off, folder),
+            )
+        )
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -72,7 +80,7 @@ def serve(arguments: argparse.Namespace) -> int:
     def ready(running: Running) -> None:
         log.info("ready", extra={"api_url": running.api_url, "roles": sorted(roles)})
 
-    asyncio.run(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready))
+    run_to_the_end(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready))
     return exits.OK
 
 
@@ -89,7 +97,7 @@ def worker(arguments: argparse.Namespace) -> int:
         log.info("ready", extra={"queues": list(queues), "concurrency": settings.worker.concurrency})
 
     chosen_queues = {"queues": arguments.queue, "job_queues": arguments.job_queue}
-    asyncio.run(run_worker(settings, **chosen_queues, broker_url=broker_url, ready=ready))
+    run_to_the_end(run_worker(settings, **chosen_queues, broker_url=broker_url, ready=ready))
     return exits.OK
 
 
@@ -106,7 +114,8 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
     """Tells the folder and the user, once `dev` is ready. Raises `OSError` where it cannot, which ends `dev`."""
     api_url = running.api_url or ""
     api, broker = _port_of(api_url), _port_of(running.broker_url)
-    devfile.write(folder, database_url=running.database_url, broker_url=running.broker_url, api_url=api_url)
+    urls = {"database_url": running.database_url, "broker_url": running.broker_url, "api_url": api_url}
+    devfile.write(folder, **urls, node=running.node)
     devfile.keep_ports(folder, api=api, broker=broker)
     text = banner(
         api_url=api_url,
@@ -114,7 +123,7 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
         database_url=running.database_url,
         repos=f"./{devfile.FOLDER}/repos/" if settings.git.provider == "local" else None,
         roles=running.roles,
-        notes=ports.notes(api, broker),
+        notes=[*ports.notes(api, broker), *running.notes],
         seconds=clock.monotonic() - began,
     )
     with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on

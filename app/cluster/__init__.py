@@ -35,7 +35,8 @@ for ever. The *lease row* holds the newest term, its holder, its mode and until 
   cancels the subscription; a newer token arrives. Then the fence is taken away, the duties are stopped, the channel is
   closed, which hands the token on, and the node waits at the end of the line.
 - Leaving: duties are stopped, the row is marked as resigned, the channel is closed. The successor has the token within
-  milliseconds.
+  milliseconds. Duties that do not stop are waited for for a quarter of a second; after 3 s more they are left behind:
+  by L2 nothing that they still write counts.
 
 Mode `broker` is that of a leader with a link to the broker, `alone` that of one without. The mode turns from `alone` to
 `broker` when the link is there, never back: a leader that loses its link leads no more.
@@ -63,7 +64,8 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
 - L3  Somebody leads again after every fault, without anybody's help, as long as one node reaches the database. (The
       token is a shortcut; the lease alone suffices.)
 - L4  An undisturbed leader stays. (Its own token, coming back, is held.)
-- M1  Only a leader in office declares a death, and never its own.
+- M1  Only a leader in office declares a death, and never its own; or the next `dev` of a folder that of the last one,
+      for it holds the lock that a process has as long as it lives.
 - M2  A node that is declared dead while it lives does nothing under its old id from its next beat on; what it writes
       before is refused where it matters, by owner and epoch.
 

@@ -41,10 +41,12 @@ class Coordinator:
         self._task = asyncio.create_task(self._live(), name="coordinator")
 
     async def stop(self) -> None:
-        """Leaves the cluster in good order."""
-        if self._task is not None:
-            await ended(self._task)
-        await self._life.stop()
+        """Leaves the cluster in good order; see `Life.stop`."""
+        try:
+            if self._task is not None:
+                await ended(self._task)
+        finally:
+            await self._life.stop()
 
     async def resign(self) -> None:
         """Gives up the lead, and does not take it again: another node has it before this one has ended."""

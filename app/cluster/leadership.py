@@ -16,7 +16,7 @@ from app.cluster.seat import Seat
 from app.cluster.tokens import read_token, token_message
 from app.domain.leases import SEED, Bid, Fence, Handling, Mode, Token, Waiting, handling, patience
 from app.errors import Deposed, RetryLater, Unavailable
-from app.lifecycle import Loop, Services, Wake, backoff, ended
+from app.lifecycle import Loop, Services, Wake, backoff, ended, left_behind
 
 log = logging.getLogger("orchestrix.cluster")
 
@@ -31,6 +31,8 @@ SPROUT: Final = 1.0
 """Seconds in which a seed finds whoever is first in line, unless he hangs."""
 LET_GO: Final = 0.25
 """Seconds that the duties have to stop before the successor is let in; its term keeps them from writing anyway."""
+OVER: Final = 3.0
+"""Seconds more after which they are left behind, so that a node ends, or stands in line again, whatever they do."""
 LAST_WORD: Final = 1.0
 """Seconds that the successor waits for the last write of a leader."""
 LATE_WORD: Final = 5.0
@@ -40,12 +42,13 @@ LINE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
 
 @dataclass(slots=True)
 class _Reign:
-    """One term in office. `until` is on the monotonic clock; `held` are the tokens in hand."""
+    """One term in office. `until` is on the monotonic clock; `held` are the tokens in hand, by `consumer`."""
 
     fence: Fence
     mode: Mode
     until: float
     held: list[Delivery]
+    consumer: Consumer
     lost: asyncio.Future[str]
     mint_at: float = 0.0
     minted: bool = False
@@ -103,7 +106,7 @@ class Leadership:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Resigns, if it leads, and hands the token on; then the duties have ended."""
+        """Resigns, if it leads, and hands the token on; then the duties have ended, or are left behind after `OVER`."""
         self._leaving = True
         await self._loop.stop()
         if self._ending is not None:
@@ -157,16 +160,18 @@ class Leadership:
             self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
 
     async def _leave_line(self) -> None:
-        """Hands the token on; then the duties have ended."""
+        """Hands the token on; then the duties have ended, or are left behind."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.close()
         if self._ending is not None:
-            await self._ending
+            await asyncio.wait({self._ending})  # who is in a hurry does not cancel it, for the duties would go on
+            self._ending.result()
 
     def _crowned(self, fence: Fence, mode: Mode, until: float, token: Delivery | None) -> _Reign:
+        assert self._consumer is not None
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return _Reign(fence, mode, until, [] if token is None else [token], lost)
+        return _Reign(fence, mode, until, [] if token is None else [token], self._consumer, lost)
 
     async def _called(self) -> Delivery | None:
         """A token, as soon as there is one; None when the node may campaign without."""
@@ -241,9 +246,9 @@ class Leadership:
     async def _end(self, reign: _Reign, services: Services) -> None:
         """Stops the duties. `_handed` is set when the successor may come: they have stopped, or take long."""
         late = clock.monotonic() >= reign.until  # whatever else was noticed first
+        stopping = asyncio.create_task(_stopped(reign.tasks, services), name="end of duties")
+        last = {stopping}
         try:
-            await _ended(reign.tasks)
-            last = {asyncio.create_task(services.stop(), name="end of duties")}
             await asyncio.wait(last, timeout=LET_GO)
             if self._leaving or late:
                 word = asyncio.create_task(self._say_last(reign, LATE_WORD if late else LAST_WORD), name="last word")
@@ -251,7 +256,12 @@ class Leadership:
                 last.add(word)
         finally:
             self._handed.set()
-        await asyncio.gather(*last)
+        over, still = await asyncio.wait(last, timeout=OVER)
+        left_behind(*still)
+        if stopping in still:
+            log.error("term %d: its duties do not end, and are left behind; the term is over", reign.fence.term)
+        for task in over:
+            task.result()
 
     async def _watch(self, reign: _Reign) -> None:
         """Until something happens to the reign, at most until its lease has run out."""
@@ -320,7 +330,6 @@ class Leadership:
 
     async def _keep_token(self, reign: _Reign) -> str:
         """Sees to it that there is a token of this term, and holds it; says why that is over."""
-        assert self._consumer is not None
         while True:
             if clock.monotonic() >= reign.mint_at:
                 await self._mint(reign)
@@ -335,17 +344,16 @@ class Leadership:
             if fate is Handling.CAMPAIGN:
                 return "a newer token has come"
             if fate is Handling.DROP and reign.minted:
-                await self._consumer.acknowledge([delivery])
+                await reign.consumer.acknowledge([delivery])
             else:
                 reign.held.append(delivery)
 
     async def _next_token(self, reign: _Reign) -> Delivery | None:
         """None when it is time for a fresh one, or when the last one has gone to somebody else."""
-        assert self._consumer is not None
         until = reign.mint_at if reign.awaited_until is None else min(reign.mint_at, reign.awaited_until)
         try:
             async with asyncio.timeout(max(0.0, until - clock.monotonic())):
-                return _only(await self._consumer.receive(1))
+                return _only(await reign.consumer.receive(1))
         except TimeoutError:
             if reign.awaited_until is not None and clock.monotonic() >= reign.awaited_until:
                 reign.awaited_until = None
@@ -354,7 +362,6 @@ class Leadership:
 
     async def _mint(self, reign: _Reign) -> None:
         """A fresh token; only when the broker has it, those in hand are acknowledged."""
-        assert self._consumer is not None
         reign.mint_at = clock.monotonic() + MINT_AGAIN
         if self._broker.state is not LinkState.UP:
             return
@@ -366,13 +373,19 @@ class Leadership:
             reign.mint_at = clock.monotonic() + REMINT
             reign.awaited_until = clock.monotonic() + COMES_BACK
             held, reign.held = reign.held, []
-            await self._consumer.acknowledge(held)
+            await reign.consumer.acknowledge(held)
 
 
 def _only(received: list[Delivery]) -> Delivery:
     if not received:
         raise Unavailable("nobody reads the leader's queue any more")
     return received[0]
+
+
+async def _stopped(tasks: set[asyncio.Task[Any]], services: Services) -> None:
+    """Ends what keeps the lead, then what is done with it."""
+    await _ended(tasks)
+    await services.stop()
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:

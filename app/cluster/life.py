@@ -15,7 +15,7 @@ from app.cluster.presence import Presence
 from app.cluster.seat import DatabaseSeat
 from app.config import ClusterSettings
 from app.domain.leases import Fence
-from app.lifecycle import Service, Services
+from app.lifecycle import CLOSE, Service, Services, stage
 from app.persistence.engine import Database
 
 
@@ -60,6 +60,7 @@ class Life:
     ) -> None:
         self.who = who
         self._link, self._work = link, work
+        self._hand_over = settings.handoff_hard + CLOSE
         ears = Ears(link, who.id)
         patience = Patience(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
@@ -97,17 +98,19 @@ class Life:
         await self.leadership.start()
 
     async def stop(self) -> None:
-        """Resigns, hands over what it has, and leaves."""
-        await self.leadership.stop()
+        """Resigns, hands over what it has, and leaves; each within its time, so that a part that hangs or fails does
+        not keep the others from being told that the node is gone.
+        """
+        await stage("giving up the lead", self.leadership.stop(), CLOSE)
         self.membership.drain()
         if self._work is not None:
-            await self._work.stop()
-        await self.membership.leave()
-        await self._parts.stop()
+            await stage("handing over the jobs", self._work.stop(), self._hand_over)
+        await stage("leaving the cluster", self.membership.leave(), CLOSE)
+        await stage("closing the links of the cluster", self._parts.stop(), CLOSE)
 
     async def abandon(self) -> None:
-        """Ends at once, for the node was declared dead."""
-        await self.leadership.stop()
+        """Ends at once, for the node was declared dead: what does not end is left behind, and bears a dead name."""
+        await stage("giving up the lead", self.leadership.stop(), CLOSE)
         if self._work is not None:
-            await self._work.abandon()
-        await self._parts.stop()
+            await stage("letting go of the jobs", self._work.abandon(), CLOSE)
+        await stage("closing the links of the cluster", self._parts.stop(), CLOSE)

@@ -13,6 +13,7 @@ from app.orchestration.autopsy import cause_of
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import still_coming
 from app.orchestration.surroundings import Counts, Surroundings, expected, needed
+from app.orchestration.worker_why import Unheard, many
 from app.persistence import audit, dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
@@ -50,7 +51,7 @@ class Facts:
     """What the answer is found from. `queues` tells of those whose workers it needs, as far as that is known.
 
     `deed` says who has paused it, or has cancelled the deadline where there is none. `letter` is an answer that came
-    while it was as it is, and could not be used.
+    while it was as it is, and could not be used. `leaving` is as in `Unheard`.
     """
 
     saga: Saga
@@ -62,6 +63,7 @@ class Facts:
     deed: AuditRow | None = None
     letter: DeadLetter | None = None
     job: Work | None = None
+    leaving: bool = False
 
     @property
     def here(self) -> Out | None:
@@ -74,10 +76,12 @@ class Facts:
         return None if self.here is None else self.queues.get(self.here.order.command)
 
     @property
-    def unheard(self) -> dict[str, int]:
-        """The queues that it needs and that nobody reads, and how many messages they have."""
+    def unheard(self) -> Unheard:
+        """The queues that it needs and that nobody reads."""
         counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
-        return {name: messages for name, (messages, consumers) in counts.items() if not consumers}
+        silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
+        order = expected(self.saga, self.instance) if self.unsent is None else None
+        return Unheard(silent, order.command if order is not None else None, self.leaving)
 
     @property
     def seconds(self) -> int:
@@ -106,13 +110,21 @@ class Facts:
 
 
 class Explainer:
-    """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues."""
+    """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues.
 
-    def __init__(self, database: Database, broker: Broker, catalog: Catalog, silent: float) -> None:
-        self._database = database
-        self._silent = silent
-        self._around = Surroundings(broker)
-        self._catalog = catalog
+    `leaving` tells whether this process ends, and with it a worker of its own.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        catalog: Catalog,
+        silent: float,
+        leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._database, self._catalog, self._silent = database, catalog, silent
+        self._around, self._leaving = Surroundings(broker), leaving
 
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
@@ -128,7 +140,7 @@ class Explainer:
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()
-        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job))
+        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._leaving()))
 
 
 async def _deed(connection: Connection, instance: Instance) -> AuditRow | None:
@@ -189,7 +201,7 @@ def _late(facts: Facts) -> Found | None:
         f"It has failed; {facts.here.step.name} succeeded after that, and its undo was sent and has no answer yet."
     )
     if facts.unheard:
-        return "late_undo", f"{sentence} {_silence(facts)}.", _worker(facts)
+        return "late_undo", f"{sentence} {facts.unheard.told()}.", f"{facts.unheard.helps()}."
     action = "Wait; if it stays, see that a worker runs and `redispatch`: the machine does not send it again by itself."
     return "late_undo", sentence, action
 
@@ -276,8 +288,9 @@ def _awaited(facts: Facts) -> Found | None:
         return None
     waits = f"It was cancelled and waits for the answer of {step}"
     if facts.unheard:
-        sentence = f"{waits}, and {_silence(facts)}. With the answer, or when its time ends, {_coming(facts, step)}."
-        return "no_consumer", sentence, f"{_worker(facts)[:-1]}, or `terminate` to undo nothing."
+        then = f"With the answer, or when its time ends, {_coming(facts, step)}"
+        helps = f"{facts.unheard.helps()}, or `terminate` to undo nothing."
+        return "no_consumer", f"{waits}, and {facts.unheard.told()}. {then}.", helps
     if facts.unlimited:
         sentence = f"{waits}. It has no deadline: {_withdrawn(facts)}. With the answer {_coming(facts, step)}."
         return "no_deadline", sentence, f"Wait, {_given(facts)}, or `terminate` to undo nothing."
@@ -319,26 +332,13 @@ def _unsent(facts: Facts) -> Found | None:
 
 
 def _no_consumer(facts: Facts) -> Found | None:
-    return ("no_consumer", f"{_silence(facts)}.", _worker(facts)) if facts.unheard else None
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _silence(facts: Facts) -> str:
-    told = [f"{name} has {_many(count, 'message')}" for name, count in facts.unheard.items()]
-    return " and ".join(f"{one} and no consumer" for one in told)
-
-
-def _worker(facts: Facts) -> str:
-    return f"Start a worker with `orchestrix worker {' '.join(f'-q {name}' for name in facts.unheard)}`."
+    return ("no_consumer", f"{facts.unheard.told()}.", f"{facts.unheard.helps()}.") if facts.unheard else None
 
 
 def _backlog(facts: Facts) -> Found | None:
     if not facts.queue or not facts.queue[0] or facts.here is None:
         return None
-    there = f"{_many(facts.queue[0], 'message')} for {_many(facts.queue[1], 'consumer')}"
+    there = f"{many(facts.queue[0], 'message')} for {many(facts.queue[1], 'consumer')}"
     sentence = f"{facts.here.order.command} has {there} (try {facts.tries})."
     return "backlog", sentence, "Wait, or start more workers."
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
 from app import lifecycle
-from app.lifecycle import Loop, Wake, ended
+from app.lifecycle import Loop, Services, Wake, ended, run_to_the_end, stage
+from tests.support import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +63,129 @@ async def test_what_a_task_has_failed_with_is_raised() -> None:
     await asyncio.wait([task])
     with pytest.raises(ValueError, match="broken"):
         await ended(task)
+
+
+class Stubborn:
+    """Something that does not end, whatever is done to it, before it is let."""
+
+    def __init__(self) -> None:
+        self.let, self.asked = asyncio.Event(), 0
+
+    async def run(self) -> None:
+        while not self.let.is_set():
+            try:
+                await self.let.wait()
+            except asyncio.CancelledError:
+                self.asked += 1
+
+
+async def test_what_does_not_end_at_all_is_told_and_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lifecycle, "LEFT_ALONE", 0.15)
+    part = Stubborn()
+    loop = await _begun(part.run)
+    await asyncio.wait_for(loop.stop(), 5)
+    assert part.asked >= 2
+    assert "is left alone: test" in caplog.text
+    part.let.set()
+
+
+async def test_a_part_of_an_end_that_hangs_or_fails_is_told_and_keeps_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    part = Stubborn()
+    await asyncio.wait_for(stage("waiting for it", part.run(), 0.01), 5)
+    assert "waiting for it has not ended within 0.01 s" in caplog.text
+    await eventually(lambda: part.asked == 1, deadline=5, message="it was asked to end nevertheless")
+    part.let.set()
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    await stage("failing", fail(), 5.0)
+    assert "failing failed" in caplog.text
+
+
+async def test_who_is_cancelled_at_a_part_of_an_end_does_not_wait_for_it() -> None:
+    part = Stubborn()
+    waiting = asyncio.create_task(stage("waiting for it", part.run(), 60.0))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 5)
+    await eventually(lambda: part.asked == 1, deadline=5, message="it was asked to end")
+    part.let.set()
+
+
+async def test_the_parts_behind_one_that_was_given_up_are_stopped_later() -> None:
+    class Part:
+        def __init__(self, end: Callable[[], Awaitable[None]]) -> None:
+            self.end = end
+
+        async def start(self) -> None:
+            return
+
+        async def stop(self) -> None:
+            await self.end()
+
+    stopped: list[str] = []
+    stubborn = Stubborn()
+
+    async def note() -> None:
+        stopped.append("first")
+
+    services = Services([Part(note), Part(stubborn.run)])
+    await services.start()
+    await stage("stopping", services.stop(), 0.01)
+    assert stopped == []
+    await services.stop()
+    assert stopped == ["first"]
+    stubborn.let.set()
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_a_process_ends_though_a_task_of_somebody_else_does_not(
+    error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lifecycle, "CLOSE", 0.05)
+    left: list[object] = []
+    monkeypatch.setattr(lifecycle, "_left", SimpleNamespace(add=left.append))
+    part, begun = Stubborn(), []
+
+    async def main() -> None:
+        begun.append(asyncio.create_task(part.run(), name="stubborn"))
+        await asyncio.sleep(0)
+        if error is not None:
+            raise error
+
+    if error is None:
+        run_to_the_end(main())
+    else:
+        with pytest.raises(error):
+            run_to_the_end(main())
+    assert "does not end, and ends with the process: stubborn" in caplog.text
+    (runner,) = left
+    assert isinstance(runner, asyncio.Runner)
+    part.let.set()
+    runner.get_loop().run_until_complete(begun[0])
+    runner.close()
+
+
+def test_a_process_with_nothing_left_behind_closes_its_loop() -> None:
+    ends = []
+
+    async def behind() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("behind")
+
+    loops = []
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        kept.append(asyncio.create_task(behind()))
+        await asyncio.sleep(0)
+
+    kept: list[asyncio.Task[None]] = []
+    run_to_the_end(main())
+    assert (ends, loops[0].is_closed()) == (["behind"], True)

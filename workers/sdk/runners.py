@@ -58,6 +58,11 @@ class Runners:
         self._quiet.set()
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def busy(self) -> int:
+        """How many commands are worked on."""
+        return len(self._busy)
+
     def put(self, job: Job) -> None:
         """Puts the job in its lane; returns at once."""
         if job.redelivered:

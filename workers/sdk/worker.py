@@ -53,6 +53,7 @@ class Worker:
         self._handlers = handlers
         self._settings = settings.worker
         self._parts: _Parts | None = None
+        self._runners: Runners | None = None
         self.jobs = jobs
         self.counts = Counts()
 
@@ -61,11 +62,17 @@ class Worker:
         """The command queues that it serves."""
         return tuple(self._handlers)
 
+    @property
+    def held(self) -> int:
+        """How many commands it works on, also while it stops."""
+        return self._runners.busy if self._runners is not None else 0
+
     async def start(self) -> None:
         """Begins to take commands as soon as the broker is there; returns at once."""
         if self._parts is None and self._handlers:
             consumer = await self._broker.consume(self.queues, self._settings.window)
             self._parts = _Parts(self, consumer)
+            self._runners = self._parts.runners
             await self._parts.start()
         if self.jobs is not None:
             await self.jobs.start()
@@ -91,10 +98,10 @@ class _Parts:
         self._desk = Desk(consumer, worker.counts)
         self._outage = Outage(consumer)
         self._reporter = Reporter(worker._broker, self._desk, self._outage, saga_topology(worker._catalog))
-        self._runners = Runners(
+        self.runners = Runners(
             self._desk, worker._handlers, self._reporter, self._outage, worker._settings, worker._guard.time_left
         )
-        put = self._runners.put
+        put = self.runners.put
         self._triage = Triage(self._desk, worker._guard, self._reporter, self._outage, put)
         intake = Intake(self._desk, worker._catalog, self._reporter, self._triage, put)
         self._intake = Loop("worker intake", intake.round)
@@ -102,7 +109,7 @@ class _Parts:
         self._reports = Loop("worker reports", self._reporter.round)
 
     async def start(self) -> None:
-        self._runners.start(self._triage)
+        self.runners.start(self._triage)
         for loop in (self._reports, self._waiting, self._intake):
             await loop.start()
 
@@ -112,7 +119,7 @@ class _Parts:
         await self._halt()
         await self._waiting.stop()
         await self._triage.give_back()
-        await self._runners.stop(max(0.0, ends - clock.monotonic()))
+        await self.runners.stop(max(0.0, ends - clock.monotonic()))
         await self._report(max(LAST_WORD, ends - clock.monotonic()))
         await self._reports.stop()
         await self._intake.stop()

@@ -111,6 +111,16 @@ async def test_workers_as_they_said_themselves(world: World) -> None:
     assert (worker["id"], worker["state"], worker["queues"], worker["jobs"]) == ("w-1", "ALIVE", ["reports"], 3)
 
 
+async def test_a_worker_that_ends_is_draining_until_it_is_silent(world: World) -> None:
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 3)]))
+    (worker,) = (await asked(world))["workers"]
+    assert (worker["state"], worker["queues"], worker["jobs"]) == ("DRAINING", [], 3)
+    async with world.database.begin() as tx:
+        await tx.execute(update(worker_table).values(beat_at=tx.now() - timedelta(seconds=31)))
+    (worker,) = (await asked(world))["workers"]
+    assert worker["state"] == "SILENT"
+
+
 async def test_a_silent_worker_has_no_jobs_and_is_shown_for_a_while(world: World) -> None:
     beats = [WorkerBeat(id, ["reports"], 3) for id in ("w-1", "w-2")]
     await world.database.run(lambda tx: nodes.hear_workers(tx, beats))

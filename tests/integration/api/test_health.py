@@ -10,7 +10,9 @@ import pytest
 from app.api.docs import STATIC
 from app.api.problems import CODES
 from app.api.schemas import HealthBody
+from app.errors import Unavailable
 
+from .answers import problem
 from .world import World
 
 
@@ -74,6 +76,26 @@ async def test_ready_and_startup_follow_the_life_of_the_process(world: World) ->
     world.health.draining = True
     assert await codes() == (503, 200)
     assert (await health(world, "/ready"))[1]["checks"][0]["reason"] == "the process is stopping"
+
+
+@pytest.mark.parametrize(
+    ("started", "draining", "says"),
+    [
+        (False, False, "This node is starting, and takes requests once its database has answered; nothing"),
+        (True, True, "This node is stopping; nothing"),
+        (False, True, "This node is stopping; nothing"),
+        (True, False, "The database is away, slow or full; nothing"),
+    ],
+)
+async def test_a_node_that_takes_nothing_says_whether_it_only_starts_or_stops(
+    world: World, started: bool, draining: bool, says: str
+) -> None:
+    world.health.started, world.health.draining = started, draining
+    world.starter.answer = Unavailable("this node takes no requests")
+    answer = await world.client.post("/apps", json={"appName": "shop", "createdBy": "ada"})
+    found = problem(answer, 503, "unavailable")
+    assert found["detail"] == f"{says} was changed. Try again."
+    assert answer.headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize("path", ["", "/live", "/ready", "/startup"])

@@ -66,11 +66,20 @@ def test_dev_answers_until_its_jobs_have_ended_and_says_that_it_is_stopping(
     dev, api = started(processes, tmp_path, "60")
     (id,) = talking(api, tmp_path, 1)
     dev.send(number)
-    dev.wait_for_line_sync(r"1 job is at work, with up to 60 s to end; a second signal ends all at once")
+    dev.wait_for_line_sync(
+        r"1 job is at work, with up to 60 s to end; a second Ctrl-C cuts it off: what is cut off begins anew"
+    )
     ready = httpx.get(f"{api}/health/ready", timeout=20)
     assert ready.status_code == 503
     assert {"component": "Stop", "isHealthy": False, "reason": "the process is stopping"} in ready.json()["checks"]
     assert found(api, id)["state"] == "RUNNING"
+    told = processes.run("cluster", "status").stdout.split("\n")
+    assert told[0].split(maxsplit=1) == ["leader", "nobody (this node is stopping)"]
+    workers = [line.split() for line in told if "DRAINING" in line]
+    assert [line[1:] for line in workers if line[2] == "[]"], "its worker takes nothing new"
+    answer = processes.run("doctor")
+    assert f"{api} is stopping: " in answer.stdout
+    assert answer.returncode == 0
     (tmp_path / "enough").touch()
     assert dev.exited_sync(deadline=60) == 0
     again, api = started(processes, tmp_path, "60")
@@ -79,10 +88,34 @@ def test_dev_answers_until_its_jobs_have_ended_and_says_that_it_is_stopping(
     again.terminate()
 
 
-def test_a_second_signal_ends_dev_at_once(processes: Processes, tmp_path: Path) -> None:
+def test_a_second_signal_ends_dev_at_once_and_its_jobs_begin_anew_at_the_next_start(
+    processes: Processes, tmp_path: Path
+) -> None:
     dev, api = started(processes, tmp_path, "60")
-    talking(api, tmp_path, 1)
+    ids = talking(api, tmp_path, 2)
     dev.send(signal.SIGINT)
-    dev.wait_for_line_sync(r"a second signal ends all at once")
+    dev.wait_for_line_sync(r"2 jobs are at work, with up to 60 s to end; a second Ctrl-C cuts them off")
     dev.send(signal.SIGINT)
     assert dev.exited_sync(deadline=10) == -signal.SIGINT
+    assert "cut off at work: 2 jobs; what is cut off begins anew at the next start" in dev.log()
+    (tmp_path / "enough").touch()
+    again, api = started(processes, tmp_path, "60")
+    assert "Note      the last dev was killed at work: 2 jobs begin anew" in again.log()
+    eventually_sync(
+        lambda: {found(api, id)["state"] for id in ids} == {"SUCCEEDED"}, deadline=20, message="without retries"
+    )
+    first, second = found(api, ids[0])["attempts"]
+    assert (first["state"], first["error"]["type"], second["attempt"]) == ("LOST", "WorkerStopped", 2)
+
+
+def test_what_was_at_work_in_a_dev_that_was_killed_is_known_at_the_next_start(
+    processes: Processes, tmp_path: Path
+) -> None:
+    dev, api = started(processes, tmp_path, "60")
+    (id,) = talking(api, tmp_path, 1)
+    dev.kill9()
+    again, api = started(processes, tmp_path, "60")
+    assert "Note      the last dev was killed at work: 1 job has failed" in again.log()
+    assert (found(api, id)["state"], found(api, id)["error"]["type"]) == ("FAILED", "WorkerLost")
+    nodes = httpx.get(f"{api}/cluster", timeout=20).json()["nodes"]
+    assert [one["state"] for one in nodes] == ["ALIVE", "DEAD"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 
 from app.broker.rabbitmq import AmqpBroker
 from app.broker.topology import LEADER, cluster_topology
+from app.cluster import leadership as leaderships
 from app.cluster.leadership import Leadership
 from app.cluster.seat import DatabaseSeat
 from app.cluster.tokens import token_message
@@ -45,10 +47,24 @@ class Candidate:
     broker: AmqpBroker
     leadership: Leadership
     running: list[Fence] = field(default_factory=list)
+    let: asyncio.Event | None = None
 
     @property
     def leads(self) -> bool:
         return self.leadership.fence is not None and self.running == [self.leadership.fence]
+
+
+@dataclass
+class Stubborn(Duty):
+    """A duty that does not stop, whatever is done to it, before it is let."""
+
+    let: asyncio.Event
+
+    async def stop(self) -> None:
+        while not self.let.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.let.wait()
+        await super().stop()
 
 
 class Election:
@@ -58,13 +74,19 @@ class Election:
         self._url, self.database = url, database
         self.candidates: list[Candidate] = []
 
-    async def add(self, node_id: str, lease: float = 30.0, renew: float = 10.0) -> Candidate:
+    async def add(
+        self, node_id: str, lease: float = 30.0, renew: float = 10.0, let: asyncio.Event | None = None
+    ) -> Candidate:
+        """A node whose duty does not stop before it is `let`, if that is given."""
         broker = AmqpBroker(self._url, name=node_id, topology=cluster_topology(node_id))
         running: list[Fence] = []
-        duties = [lambda fence: Duty(fence, running)]
+
+        def duty(fence: Fence) -> Duty:
+            return Duty(fence, running) if let is None else Stubborn(fence, running, let)
+
         seat = DatabaseSeat(self.database, node_id, lease)
-        leadership = Leadership(seat, broker, node_id, duties, lease=lease, renew=renew)
-        made = Candidate(node_id, broker, leadership, running)
+        leadership = Leadership(seat, broker, node_id, [duty], lease=lease, renew=renew)
+        made = Candidate(node_id, broker, leadership, running, let)
         self.candidates.append(made)
         await broker.start()
         assert await broker.wait_up(10)
@@ -88,6 +110,8 @@ class Election:
 
     async def stop(self) -> None:
         for one in self.candidates:
+            if one.let is not None:
+                one.let.set()
             await one.leadership.stop()
             await one.broker.stop()
 
@@ -128,6 +152,39 @@ async def test_who_resigns_has_a_successor_at_once(election: Election) -> None:
         assert first.running == []
         await election.led(second)
     assert (await election.handovers())[0].reason == "resigned"
+
+
+@pytest.mark.req("DC-7")
+async def test_a_duty_that_does_not_stop_keeps_neither_the_successor_nor_the_end_waiting(
+    election: Election, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leaderships, "OVER", 0.5)
+    let = asyncio.Event()
+    first = await election.add("a-1", let=let)
+    await election.led(first)
+    second = await election.add("b-1")
+    ending = asyncio.create_task(first.leadership.stop())
+    async with timed(3.0):
+        await election.led(second)
+    async with timed(6.0):
+        await asyncio.wait_for(ending, 6.0)
+    assert (await election.handovers())[0].reason == "resigned"
+    assert "term 1: its duties do not end, and are left behind" in caplog.text
+    let.set()
+    await eventually(lambda: first.running == [], deadline=5, message="it ends when it is let")
+
+
+async def test_a_node_with_a_duty_that_does_not_stop_stands_in_line_again(
+    election: Election, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaderships, "OVER", 0.2)
+    let = asyncio.Event()
+    only = await election.add("a-1", let=let)
+    await election.led(only)
+    await only.broker.delete(LEADER)
+    await eventually(lambda: len(only.running) == 2, deadline=20, message="it leads anew")
+    assert only.running == [Fence(1, "a-1"), Fence(2, "a-1")]
+    let.set()
 
 
 @pytest.mark.req("DC-7", "S0-72")

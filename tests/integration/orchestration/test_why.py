@@ -295,6 +295,24 @@ async def letters(rig: Rig) -> list[DeadLetter]:
         return await dead_letters.page(connection, DeadLetterFilter(), 10)
 
 
+async def with_a_worker_that_stops(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    queue_of(rig, 0, 0)
+    return app
+
+
+async def in_flight_with_a_worker_that_stops(rig: Rig) -> Instance:
+    app = await with_a_worker_that_stops(rig)
+    await ask(rig, app, Verb.CANCEL)
+    return app
+
+
+async def in_a_dev_that_stops(rig: Rig) -> Instance:
+    rig.leaving = True
+    return await with_a_worker_that_stops(rig)
+
+
 async def without_a_deadline(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
@@ -448,6 +466,27 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         "no_consumer",
         r"cmd\.deleteGitRepo has 1 message and no consumer\.",
         "`orchestrix worker -q cmd.deleteGitRepo`",
+    ),
+    (
+        with_a_worker_that_stops,
+        "no_consumer",
+        r"^cmd\.createGitRepo has 0 messages and no consumer: its last worker, which has this command in hand, is "
+        r"stopping or takes no more for now\.$",
+        "Start another worker with `orchestrix worker -q cmd.createGitRepo`.",
+    ),
+    (
+        in_flight_with_a_worker_that_stops,
+        "no_consumer",
+        r"^It was cancelled and waits for the answer of createGitRepo, and cmd\.createGitRepo has 0 messages and no "
+        r"consumer: its last worker, which has this command in hand, is stopping or takes no more for now and "
+        r"cmd\.deleteGitRepo has 0 messages and no consumer\. With the answer",
+        "Start another worker with `orchestrix worker -q cmd.createGitRepo -q cmd.deleteGitRepo`, or `terminate`",
+    ),
+    (
+        in_a_dev_that_stops,
+        "no_consumer",
+        r"^cmd\.createGitRepo has 0 messages and no consumer; this `orchestrix dev` is stopping",
+        "Start `orchestrix dev` again when it has ended: all goes on then.",
     ),
     (
         behind_others,

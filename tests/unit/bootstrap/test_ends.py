@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import cast
 
 import pytest
 
 from app import main
+from app.bootstrap.hands import Hands
 from app.bootstrap.node import Node
 from app.bootstrap.parts import given_up
 from app.lifecycle import Health
@@ -16,11 +18,16 @@ ALL = ["resign", "worker", "retire", "http", "stop"]
 
 
 class Parts:
-    """A node, a worker and a server that note when they are ended; those in `broken` fail at it."""
+    """A node, a worker and a server that note when they are ended; those in `broken` fail at it, and `hung` never end,
+    whatever is done to them.
+    """
 
-    def __init__(self, *broken: str) -> None:
-        self.broken = broken
+    within = 10.0
+
+    def __init__(self, *broken: str, hung: tuple[str, ...] = ()) -> None:
+        self.broken, self.hung = broken, hung
         self.ended: list[str] = []
+        self.enough = asyncio.Event()
         self.health = Health()
         self.should_exit = False
 
@@ -28,6 +35,9 @@ class Parts:
         self.ended.append(name)
         if name in self.broken:
             raise RuntimeError(name)
+        while name in self.hung and not self.enough.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.enough.wait()
 
     async def resign(self) -> None:
         await self.end("resign")
@@ -39,19 +49,11 @@ class Parts:
         await self.end("stop")
 
 
-class Hung(Parts):
-    """A leader with a duty that does not end."""
-
-    async def resign(self) -> None:
-        await super().resign()
-        await asyncio.Event().wait()
-
-
 class Hand:
     """The worker of those parts."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts = parts
+        self.parts, self.within = parts, parts.within
 
     async def start(self) -> None:
         """It has begun."""
@@ -69,7 +71,7 @@ async def stopped(parts: Parts) -> list[str]:
         await parts.end("http")
 
     serving = asyncio.create_task(serve())
-    await main._stop(cast(Node, parts), Hand(parts), cast(main.Server, parts), serving)
+    await main._stop(cast(Node, parts), cast(Hands, Hand(parts)), cast(main.Server, parts), serving)
     assert parts.health.draining
     return parts.ended
 
@@ -83,12 +85,18 @@ async def test_what_fails_at_its_end_keeps_nothing_else_running(
     assert told == list(broken)
 
 
-async def test_a_lead_that_is_not_given_up_holds_nothing_for_long(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("hung", [*((name,) for name in ALL), tuple(ALL)], ids=" ".join)
+async def test_what_does_not_end_is_told_and_holds_nothing_for_long(
+    hung: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(main, "RESIGN", 0.01)
-    assert await asyncio.wait_for(stopped(Hung()), 10) == ALL
-    assert any("could not be given up" in one.message for one in caplog.records)
+    for name in ("RESIGN", "STOP_HTTP", "CLOSE", "STOP_NODE"):
+        monkeypatch.setattr(main, name, 0.01)
+    parts = Parts(hung=hung)
+    parts.within = 0.01
+    assert await asyncio.wait_for(stopped(parts), 10) == ALL
+    told = [one.message for one in caplog.records if "has not ended within 0.0" in one.message]
+    assert len(told) == len(hung)
+    parts.enough.set()
 
 
 async def test_a_beginning_that_is_given_up_has_ended_whatever_it_fails_with() -> None:

@@ -1,4 +1,4 @@
-"""Does a process end when it is told to, and at once when it is told twice?"""
+"""Does a process end when it is told to, and at once, after a last word, when it is told twice?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ STUBBORN = """
 import asyncio, threading
 from app.bootstrap.parts import Signals
 
+def last():
+    print("cut off", flush=True)
+    raise RuntimeError("whatever it is")
+
 async def main():
-    with Signals() as signals:
+    with Signals(last) as signals:
         hangs = asyncio.create_task(asyncio.to_thread(threading.Event().wait))
         print("runs", flush=True)
         await signals.stop.wait()
@@ -35,5 +39,6 @@ def test_a_second_order_to_stop_ends_a_process_that_hangs(first: signal.Signals,
             assert process.stdout.readline() == "stops\n"
             process.send_signal(second)
             assert process.wait(10) == -second
+            assert process.stdout.read() == "cut off\n"
         finally:
             process.kill()

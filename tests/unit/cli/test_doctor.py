@@ -333,3 +333,26 @@ def test_a_check_that_hangs_is_given_up(shell: Shell, parts: Parts, monkeypatch:
 async def test_the_number_of_queues_is_that_of_the_catalog() -> None:
     [good] = await queues.queues(FakeBroker(), CATALOG)  # type: ignore[arg-type]
     assert good.detail == "9 queues, all are read"
+
+
+@pytest.mark.parametrize(("component", "phase"), [("Start", "starting"), ("Stop", "stopping")])
+def test_what_a_node_lacks_that_only_starts_or_stops_is_no_fault(
+    shell: Shell, parts: Parts, component: str, phase: str
+) -> None:
+    bad = [{"component": component, "isHealthy": False, "reason": "so"}, {"component": "Broker", "isHealthy": False}]
+    parts.health = lambda: {"status": "not ready", "checks": bad}
+    parts.broker.counts["cmd.registerApp"] = (31, 0)
+    parts.facts = Facts(unbegun={"letters": 2})
+    found = checks(shell, 0)
+    wait = "wait until it has, and look again"
+    (api,), (queue,), (jobs,) = found["API"], found["queues"], found["jobs"]
+    assert (api.status, api.fix) == ("warn", wait)
+    assert api.detail == f"http://127.0.0.1:8080 is {phase}: {component}: so; Broker: no"
+    assert (queue.detail, queue.fix) == (f"cmd.registerApp: 31 ready, nobody reads it (the node is {phase})", wait)
+    assert (jobs.detail.endswith(f"no worker reads it (the node is {phase})"), jobs.fix) == (True, wait)
+
+
+def test_what_is_away_is_a_fault_also_while_a_node_stops(shell: Shell, parts: Parts) -> None:
+    parts.health = lambda: {"checks": [{"component": "Stop", "isHealthy": False}]}
+    parts.database.error = Unavailable("nobody listens")
+    assert checks(shell, 1)["database"][0].status == "fail"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from app.bootstrap.former import Former
 from app.bootstrap.ports import nearby
 from app.cli import devfile
 from app.config import Settings
@@ -31,12 +32,17 @@ class Running:
     broker_url: str
     database_url: str
     roles: tuple[str, ...] = ("api", "coordinator", "orchestrator")
+    node: str = "node-1"
+    notes: tuple[str, ...] = ()
 
 
 class Runtime:
     """Stands in for `app.main` and `app.bootstrap`: keeps what it was started with and ends at once."""
 
+    Former = Former
+
     def __init__(self) -> None:
+        self.notes: tuple[str, ...] = ()
         self.calls: list[SimpleNamespace] = []
         self.while_running: Callable[[], None] = lambda: None
         self.taken: set[int] = set()
@@ -49,6 +55,7 @@ class Runtime:
             api_url=f"http://127.0.0.1:{api}",
             broker_url=f"amqp://guest:guest@127.0.0.1:{broker}/",
             database_url=f"sqlite+aiosqlite:///{call.folder}/orchestrix.db",
+            notes=self.notes,
         )
         call.ready(running)
         self.while_running()
@@ -148,6 +155,34 @@ def test_a_second_dev_is_exit_code_4(shell: Shell, runtime: Runtime) -> None:
     assert answer.code == 4
     assert "already" in answer.err
     assert runtime.calls == []
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_the_next_dev_knows_the_one_that_was_killed(shell: Shell, runtime: Runtime, cut_off: bool) -> None:
+    killed = shell.folder / "killed"
+
+    def keep() -> None:
+        if cut_off:
+            runtime.calls[-1].cut_off()
+        killed.write_bytes(devfile.path_of(shell.folder).read_bytes())
+
+    runtime.while_running = keep
+    shell("dev")
+    shell("dev")
+    devfile.path_of(shell.folder).write_bytes(killed.read_bytes())
+    runtime.notes = ("the last dev was killed at work: 1 job begins anew",)
+    answer = shell("dev")
+    assert [call.former for call in runtime.calls] == [None, None, Former("node-1", cut_off)]
+    assert "Note      the last dev was killed at work: 1 job begins anew" in answer.out
+
+
+def test_a_file_that_does_not_tell_who_was_killed_says_nothing(shell: Shell, runtime: Runtime) -> None:
+    old = {"pid": 1, "startedAt": "now", "databaseUrl": "d", "brokerUrl": "amqp://old/", "apiUrl": "http://x"}
+    for left in (json.dumps(old), "not ours"):
+        devfile.path_of(shell.folder).parent.mkdir(exist_ok=True)
+        devfile.path_of(shell.folder).write_text(left)
+        assert shell("dev").code == 0
+        assert runtime.calls[-1].former is None
 
 
 def test_dev_ends_with_the_error_of_its_own_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 BOUNCES: Final = 5
 """A dispatch that was given back so often stays until there is a place here: some brokers count, and give up."""
+LATELY: Final = 1000
+"""So many jobs are known that were here last."""
 REMEMBERED: Final = 3600.0
 MOST_REMEMBERED: Final = 10_000
 
@@ -70,6 +73,8 @@ class Floor:
         self, consumer: Consumer, places: int, make: Callable[[Dispatch, Delivery], Attempt], counts: JobCounts
     ) -> None:
         self.attempts: dict[str, Attempt] = {}
+        self.lately: deque[str] = deque(maxlen=LATELY)
+        """The ids of the jobs whose attempts have ended here, the last one last."""
         self.stopping = False
         self.quiet = asyncio.Event()
         self.quiet.set()
@@ -205,6 +210,7 @@ class Floor:
 
     def _forget(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.order.history_id, None)
+        self.lately.append(attempt.order.job_id)
         if not self.attempts:
             self.quiet.set()
 

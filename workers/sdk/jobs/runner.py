@@ -57,12 +57,18 @@ class JobRunner:
         self._broker, self._jobs = broker, jobs
         self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
         self._parts: _Parts | None = None
+        self._floor: Floor | None = None
         self._beginning: asyncio.Task[None] | None = None
 
     @property
-    def held(self) -> int:
-        """How many attempts are in hand."""
-        return len(self._parts.floor.attempts) if self._parts is not None else 0
+    def held(self) -> list[str]:
+        """The ids of the jobs that are in hand, also while the runner stops."""
+        return [one.job_id for one in self._floor.held] if self._floor is not None else []
+
+    @property
+    def had(self) -> set[str]:
+        """Theirs, and those of the last jobs that were: what was said of them may not have been read yet."""
+        return {*self.held, *self._floor.lately} if self._floor is not None else set()
 
     async def start(self) -> None:
         """Begins to take jobs as soon as the broker is there; returns at once."""
@@ -92,6 +98,7 @@ class JobRunner:
         ear = worker_ear(self.worker_id)
         words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
         self._parts = _Parts(self, jobs, words)
+        self._floor = self._parts.floor
         await self._parts.start()
 
     def make(self, order: Dispatch, delivery: Delivery) -> Attempt:

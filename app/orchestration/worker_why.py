@@ -1,0 +1,49 @@
+"""What is told of commands whose queues nobody reads?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """The queues that a saga needs and that nobody reads, with how many messages they have.
+
+    `taken` is the command that was sent and is waited for, if one is; `leaving` says that this process ends, and its
+    own worker with it.
+    """
+
+    queues: Mapping[str, int]
+    taken: str | None = None
+    leaving: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.queues)
+
+    def told(self) -> str:
+        """How it stands, for a sentence."""
+        found = " and ".join(self._queue(name, count) for name, count in self.queues.items())
+        return f"{found}; this `orchestrix dev` is stopping, and its worker with it" if self.leaving else found
+
+    def helps(self) -> str:
+        """What to do, without a mark at its end."""
+        if self.leaving:
+            return "Start `orchestrix dev` again when it has ended: all goes on then"
+        another = "another" if self._is_in_hand() else "a"
+        return f"Start {another} worker with `orchestrix worker {' '.join(f'-q {name}' for name in self.queues)}`"
+
+    def _queue(self, name: str, count: int) -> str:
+        there = f"{name} has {many(count, 'message')} and no consumer"
+        if name != self.taken or not self._is_in_hand():
+            return there
+        return f"{there}: its last worker, which has this command in hand, is stopping or takes no more for now"
+
+    def _is_in_hand(self) -> bool:
+        """A command that was sent and is not in its queue was taken: by one that does not read any more."""
+        return not self.leaving and self.queues.get(self.taken or "") == 0
+
+
+def many(count: int, what: str) -> str:
+    """So many of them, in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
