@@ -17,12 +17,14 @@ USUAL: Final = timedelta(seconds=5)
 class Crew:
     """Who serves a queue: so many workers that beat, and so many that were heard of lately and beat no more.
 
-    `ago` is how many seconds ago the last one of those that beat did so.
+    `ago` is how many seconds ago the last one of those that beat did so. So many are `stopping`: they beat, and are at
+    jobs of the queue, but take no more.
     """
 
     heard: int = 0
     silent: int = 0
     ago: float = 0.0
+    stopping: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,10 @@ def _unworked(job: Job, crew: Crew) -> str:
     command = f"`orchestrix worker --job-queue {job.queue}`"
     if crew.heard:
         return f"{_idle(job.queue, crew)} is busy, stands still, or does not get it: start more with {command}"
+    if crew.stopping:
+        last = "worker of queue" if crew.stopping == 1 else f"{crew.stopping} workers of queue"
+        are = "is" if crew.stopping == 1 else "are"
+        return f"the last {last} {job.queue} {are} stopping: start another with {command}"
     if crew.silent:
         known = "the one worker" if crew.silent == 1 else f"each of the {crew.silent} workers"
         return f"{known} of queue {job.queue} that was there is not heard any more: start one with {command}"

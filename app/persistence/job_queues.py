@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import func, select
 
 from app.domain.job_waits import Around, Crew
-from app.domain.jobs import DISPATCHED, LIVE, OWNED, Job
+from app.domain.jobs import DISPATCHED, LIVE, OWNED, RUNNING, Job
 
 from . import job_signs, leases
 from .engine import Connection, Transaction
@@ -21,18 +21,28 @@ async def crews(connection: Connection, queues: Iterable[str], limit: float) -> 
     if not wanted:
         return {}
     known = workers.c.beat_at >= job_signs.ago(connection, 2 * limit)
-    found = await connection.execute(select(workers.c.queues, workers.c.beat_at).where(known))
-    now, beats = connection.now(), defaultdict[str, list[float]](list)
-    for served, at in found:
+    found = list(await connection.execute(select(workers.c.id, workers.c.queues, workers.c.beat_at).where(known)))
+    now, silent, beats = connection.now(), limit / 2, defaultdict[str, list[float]](list)
+    for _, served, at in found:
         for queue in wanted.intersection(served):
             beats[queue].append((now - at).total_seconds())
-    return {queue: _crew(beats[queue], limit / 2) for queue in wanted}
+    ending = [id for id, served, at in found if not served and (now - at).total_seconds() < silent]
+    stopping = await _at_jobs(connection, wanted, ending)
+    return {queue: _crew(beats[queue], silent, stopping[queue]) for queue in wanted}
 
 
-def _crew(beats: Sequence[float], silent: float) -> Crew:
+async def _at_jobs(connection: Connection, queues: Iterable[str], ids: Sequence[str]) -> Counter[str]:
+    """How many of these workers are at jobs of each queue."""
+    if not ids:
+        return Counter()
+    query = select(jobs.c.queue, jobs.c.worker_id).where(jobs.c.state == RUNNING, jobs.c.worker_id.in_(ids)).distinct()
+    return Counter([row.queue for row in await connection.execute(query.where(jobs.c.queue.in_(sorted(queues))))])
+
+
+def _crew(beats: Sequence[float], silent: float, stopping: int) -> Crew:
     """The crew whose last beats were so many seconds ago."""
     heard = [seconds for seconds in beats if seconds < silent]
-    return Crew(len(heard), len(beats) - len(heard), min(heard, default=0.0))
+    return Crew(len(heard), len(beats) - len(heard), min(heard, default=0.0), stopping)
 
 
 async def around(connection: Connection, found: Iterable[Job], limit: float) -> dict[str, Around]:

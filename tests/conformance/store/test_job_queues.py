@@ -59,6 +59,21 @@ async def test_what_is_known_around_jobs(database: Database) -> None:
     assert all(one.led_since is not None and one.limit == 30.0 for one in found.values())
 
 
+async def test_workers_that_end_are_told_by_the_jobs_that_they_are_at(database: Database) -> None:
+    for queue, count in (("a", 2), ("b", 1)):
+        for _ in range(count):
+            await running(database, queue=queue)
+    await heard(database, WorkerBeat("w", [], 3), WorkerBeat("idle", [], 0), WorkerBeat("other", ["b"], 0))
+    async with database.read() as connection:
+        crews = await job_queues.crews(connection, ["a", "b", "c"], 30.0)
+    assert {queue: crew.stopping for queue, crew in crews.items()} == {"a": 1, "b": 1, "c": 0}
+    assert {queue: crew.heard for queue, crew in crews.items()} == {"a": 0, "b": 1, "c": 0}
+    async with database.begin() as tx:
+        await tx.execute(update(workers).where(workers.c.id == "w").values(beat_at=tx.now() - timedelta(seconds=20)))
+    async with database.read() as connection:
+        assert (await job_queues.crews(connection, ["a"], 30.0))["a"].stopping == 0, "nobody knows whether it lives"
+
+
 async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Database) -> None:
     await heard(database, WorkerBeat("w-1", ["a", "b"], 0))
     await dispatched(database, queue="b")

@@ -119,3 +119,35 @@ def test_what_was_at_work_in_a_dev_that_was_killed_is_known_at_the_next_start(
     assert (found(api, id)["state"], found(api, id)["error"]["type"]) == ("FAILED", "WorkerLost")
     nodes = httpx.get(f"{api}/cluster", timeout=20).json()["nodes"]
     assert [one["state"] for one in nodes] == ["ALIVE", "DEAD"]
+
+
+def test_a_worker_that_stops_is_shown_as_that_and_a_second_signal_says_what_it_cuts_off(
+    processes: Processes, tmp_path: Path
+) -> None:
+    env = {"ORCHESTRIX_WORKERS": chatter.NAME, "ORCHESTRIX_WORKER__STOP_TIMEOUT": "60"}
+    dev = processes.spawn("dev", "--port", str(free_port()))
+    dev.wait_for_line_sync(r"^Ready in", deadline=60)
+    shutil.copy(Path(chatter.__file__), tmp_path)
+    worker = processes.spawn("worker", env=env)
+    worker.wait_for_line_sync(r'"ready"')
+    api = str(json.loads((tmp_path / ".orchestrix" / "dev.json").read_text())["apiUrl"])
+    talking(api, tmp_path, 1)
+    worker.send(signal.SIGINT)
+    worker.wait_for_line_sync(
+        r"1 job is at work, with up to 60 s to end; a second Ctrl-C cuts it off: other workers get"
+    )
+    late = str(httpx.post(f"{api}/jobs", json={"queue": chatter.NAME, "handler": "x"}, timeout=20).json()["id"])
+
+    def shown() -> list[str]:
+        return [one["state"] for one in httpx.get(f"{api}/cluster", timeout=20).json()["workers"]]
+
+    eventually_sync(lambda: shown() == ["DRAINING"], deadline=20, message="it is shown as ending")
+    stopping = f"the last worker of queue {chatter.NAME} is stopping: start another with"
+    eventually_sync(
+        lambda: stopping in str(found(api, late)["waitsFor"]), deadline=30, message="it is said that it ends"
+    )
+    worker.send(signal.SIGINT)
+    assert worker.exited_sync(deadline=10) == -signal.SIGINT
+    assert "cut off at work: 1 job; other workers get the commands" in worker.log()
+    dev.terminate()
+    assert dev.exited_sync(deadline=60) == 0

@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from app.broker.port import LinkState
 from app.broker.rabbitmq import AmqpBroker
 from app.broker.topology import cluster_topology
+from app.cluster import life as lives
+from app.cluster.coordinator import Coordinator
 from app.cluster.life import Life
 from app.cluster.membership import Identity
 from app.config import ClusterSettings
@@ -65,3 +68,43 @@ async def test_a_node_that_leaves_is_draining_for_all_to_see_until_it_has_handed
     work.handed.set()
     await asyncio.wait_for(leaving, 5)
     assert await seen(NodeState.LEFT, 0) or await seen(NodeState.LEFT, 3)
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "fails"])
+async def test_a_node_leaves_though_its_work_does_not_end_well(
+    broker_url: str, database: Database, hangs: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lives, "CLOSE", 0.5)
+    link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
+    work = Jobs()
+    quick = QUICK.model_copy(update={"handoff_hard": 0.1})
+    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, quick, work=work)
+    if not hangs:
+        work.stop = broken  # type: ignore[method-assign]
+    await life.start()
+    await asyncio.wait_for(life.membership.joined.wait(), 5)
+    await asyncio.wait_for(life.stop(), 10)
+    async with database.read() as connection:
+        node = await nodes.get(connection, "a-1")
+    assert node is not None
+    assert node.state is NodeState.LEFT
+    assert f"handing over the jobs {'has not ended within 0.6 s' if hangs else 'failed'}" in caplog.text
+    work.handed.set()
+
+
+async def broken() -> None:
+    raise RuntimeError("broken")
+
+
+async def test_a_process_leaves_though_its_next_life_could_not_begin(broker_url: str, database: Database) -> None:
+    link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
+    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
+    made = [life]
+    coordinator = Coordinator(lambda: made.pop())  # there is no second one
+    await coordinator.start()
+    await asyncio.wait_for(coordinator.joined(), 5)
+    life.membership.found_dead.set()
+    await eventually(lambda: coordinator._task is not None and coordinator._task.done(), deadline=10)
+    with pytest.raises(IndexError):
+        await asyncio.wait_for(coordinator.stop(), 10)
+    assert link.state is LinkState.DOWN

@@ -35,6 +35,8 @@ DISPATCHED = rules.dispatched(pending(timeout_ms=5000), "h1", NOW).job
 @pytest.mark.parametrize(
     ("crew", "says"),
     [
+        (Crew(stopping=1), "the last worker of queue reports is stopping: start another with "),
+        (Crew(0, 1, stopping=2), "the last 2 workers of queue reports are stopping: start another with "),
         (Crew(), "no worker that serves queue reports is heard of: start one with "),
         (
             Crew(1, 2, 12.7),
