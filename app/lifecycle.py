@@ -20,6 +20,8 @@ LEFT_ALONE: Final = 60.0
 """Seconds after which it is left to itself: longer than whatever waits for a database or a broker that hangs."""
 CLOSE: Final = 10.0
 """Seconds that the end of connections may take, and of what reads by them, where nothing has to be handed over."""
+BEHIND: Final = 3.0
+"""Seconds that what nobody has waited for has to end with its process."""
 _left: set[object] = set()
 """What was left behind and may still run: nobody else remembers it."""
 
@@ -149,7 +151,7 @@ async def _all_ended() -> bool:
     for task in rest:
         task.cancel()
     if rest:
-        await asyncio.wait(rest, timeout=CLOSE)
+        await asyncio.wait(rest, timeout=BEHIND)
     stubborn = [task for task in rest if not task.done()]
     if stubborn:
         log.error("does not end, and ends with the process: %s", _names(stubborn))

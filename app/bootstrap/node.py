@@ -121,9 +121,8 @@ class Node:
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
         )
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
-        leaving = (lambda: self.health.draining) if self.alone else (lambda: False)
         silent = self.settings.jobs.silent
-        self.explainer = Explainer(self.database, self.broker, self.catalog, silent, leaving)
+        self.explainer = Explainer(self.database, self.broker, self.catalog, silent, self._phase)
         self.stuck = Stuck(self.database, self.broker, self.settings.jobs.silent)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
@@ -165,7 +164,13 @@ class Node:
             await self.coordinator.joined()
 
     async def resign(self) -> None:
-        """Lets another node lead, so that the cluster does not wait for the end of this one."""
+        """Lets another node lead, so that the cluster does not wait for the end of this one.
+
+        One that is alone is seen to be ending from now on. It keeps its jobs, which nobody else could take.
+        """
+        if self.alone and self.jobs.present is not None and self.coordinator is not None:
+            self.jobs.present.draining = True
+            self.coordinator.drain()
         if self.coordinator is not None:
             await self.coordinator.resign()
 
@@ -179,6 +184,11 @@ class Node:
         await self.post.stop()
         await self.duties.stop()
         await self.links.stop()
+
+    def _phase(self) -> str | None:
+        """What this node's own beginning or end has to do with what a saga waits for: others' workers do not end."""
+        phase = self.health.phase
+        return phase if self.alone or phase == "starting" else None
 
     def _own_link(self, _name: str, _topology: Topology | None) -> Broker:
         return self.broker

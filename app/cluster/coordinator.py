@@ -23,6 +23,7 @@ class Coordinator:
         self._make = make
         self._life = make()
         self._task: asyncio.Task[None] | None = None
+        self._resigned = False
         self.on_rejoin: list[Callable[[str], None]] = []
 
     @property
@@ -49,7 +50,11 @@ class Coordinator:
             await self._life.stop()
 
     async def resign(self) -> None:
-        """Gives up the lead, and does not take it again: another node has it before this one has ended."""
+        """Gives up the lead, and does not take it again: another node has it before this one has ended.
+
+        Nor does the process join again from now on, whatever is said of it: its end is near.
+        """
+        self._resigned = True
         await self._life.leadership.stop()
 
     async def joined(self) -> None:
@@ -68,6 +73,8 @@ class Coordinator:
         while True:
             await self._life.membership.found_dead.wait()
             await self._life.abandon()
+            if self._resigned:
+                return
             failures = 0
             self._life = self._make()
             for told in self.on_rejoin:

@@ -13,7 +13,7 @@ from app.orchestration.autopsy import cause_of
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import still_coming
 from app.orchestration.surroundings import Counts, Surroundings, expected, needed
-from app.orchestration.worker_why import Unheard, many
+from app.orchestration.worker_why import Unheard, many, patient
 from app.persistence import audit, dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
@@ -51,7 +51,7 @@ class Facts:
     """What the answer is found from. `queues` tells of those whose workers it needs, as far as that is known.
 
     `deed` says who has paused it, or has cancelled the deadline where there is none. `letter` is an answer that came
-    while it was as it is, and could not be used. `leaving` is as in `Unheard`.
+    while it was as it is, and could not be used. `phase` is as in `Explainer`.
     """
 
     saga: Saga
@@ -63,7 +63,7 @@ class Facts:
     deed: AuditRow | None = None
     letter: DeadLetter | None = None
     job: Work | None = None
-    leaving: bool = False
+    phase: str | None = None
 
     @property
     def here(self) -> Out | None:
@@ -81,7 +81,7 @@ class Facts:
         counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
         silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
         order = expected(self.saga, self.instance) if self.unsent is None else None
-        return Unheard(silent, order.command if order is not None else None, self.leaving)
+        return Unheard(silent, order.command if order is not None else None, self.phase == "stopping")
 
     @property
     def seconds(self) -> int:
@@ -112,7 +112,7 @@ class Facts:
 class Explainer:
     """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues.
 
-    `leaving` tells whether this process ends, and with it a worker of its own.
+    `phase` tells whether this process is only `starting`, or `stopping` and with it a worker of its own; else None.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class Explainer:
         broker: Broker,
         catalog: Catalog,
         silent: float,
-        leaving: Callable[[], bool] = lambda: False,
+        phase: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._database, self._catalog, self._silent = database, catalog, silent
-        self._around, self._leaving = Surroundings(broker), leaving
+        self._around, self._phase = Surroundings(broker), phase
 
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
@@ -140,7 +140,7 @@ class Explainer:
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()
-        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._leaving()))
+        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase()))
 
 
 async def _deed(connection: Connection, instance: Instance) -> AuditRow | None:
@@ -184,7 +184,7 @@ def explain(facts: Facts) -> Explanation:
     for fits in CATALOGUE:
         found = fits(facts)
         if found is not None:
-            code, sentence, action = found
+            code, sentence, action = patient(*found) if facts.phase == "starting" else found
             instance = facts.instance
             next_at = None if facts.unlimited else instance.wake_at
             return Explanation(code, sentence, action, instance.updated_at, next_at)

@@ -1,9 +1,13 @@
-"""What is told of commands whose queues nobody reads?"""
+"""What is told of what a saga waits for while workers, or this node, come or go?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+_COMES: Final = frozenset({"overdue", "broker_down", "unsent", "no_consumer"})
+"""What a node that is only starting says of much that goes on as soon as it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Unheard:
     def _is_in_hand(self) -> bool:
         """A command that was sent and is not in its queue was taken: by one that does not read any more."""
         return not self.leaving and self.queues.get(self.taken or "") == 0
+
+
+def patient(code: str, sentence: str, action: str) -> tuple[str, str, str]:
+    """The same of a node that is only starting: nobody is to do in its place what it is about to."""
+    return code, sentence, "Wait: this node is only starting." if code in _COMES else action
 
 
 def many(count: int, what: str) -> str:

@@ -146,7 +146,7 @@ async def test_the_parts_behind_one_that_was_given_up_are_stopped_later() -> Non
 def test_a_process_ends_though_a_task_of_somebody_else_does_not(
     error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "CLOSE", 0.05)
+    monkeypatch.setattr(lifecycle, "BEHIND", 0.05)
     left: list[object] = []
     monkeypatch.setattr(lifecycle, "_left", SimpleNamespace(add=left.append))
     part, begun = Stubborn(), []

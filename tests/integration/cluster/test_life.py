@@ -108,3 +108,17 @@ async def test_a_process_leaves_though_its_next_life_could_not_begin(broker_url:
     with pytest.raises(IndexError):
         await asyncio.wait_for(coordinator.stop(), 10)
     assert link.state is LinkState.DOWN
+
+
+async def test_a_process_that_has_resigned_does_not_join_again(broker_url: str, database: Database) -> None:
+    link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
+    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
+    made = [life]
+    coordinator = Coordinator(lambda: made.pop())
+    await coordinator.start()
+    await asyncio.wait_for(coordinator.joined(), 5)
+    await asyncio.wait_for(coordinator.resign(), 5)
+    life.membership.found_dead.set()
+    await eventually(lambda: coordinator._task is not None and coordinator._task.done(), deadline=10)
+    assert link.state is LinkState.DOWN
+    await asyncio.wait_for(coordinator.stop(), 10)

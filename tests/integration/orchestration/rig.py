@@ -137,9 +137,9 @@ class Rig:
             deaf=self.wakeups.deaf,
             jobs=jobs,
         )
-        self.leaving = False
+        self.phase: str | None = None
         self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)
-        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.leaving)
+        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.phase)
         self.stuck = Stuck(database, self.broker, SILENT)
         self.incarnation = Incarnation(database, self.broker, self.relay, catalog, jobs=jobs)
 

@@ -309,7 +309,7 @@ async def in_flight_with_a_worker_that_stops(rig: Rig) -> Instance:
 
 
 async def in_a_dev_that_stops(rig: Rig) -> Instance:
-    rig.leaving = True
+    rig.phase = "stopping"
     return await with_a_worker_that_stops(rig)
 
 
@@ -558,6 +558,19 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
     assert found.since == now.updated_at
     assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
     assert await stuck(rig, app) is (code in HELD)
+
+
+@pytest.mark.parametrize("situation", [overdue, without_a_broker, in_the_outbox, without_a_worker], ids=_name)
+async def test_what_a_node_is_about_to_do_is_nobody_elses_while_it_starts(rig: Rig, situation: Situation) -> None:
+    app = await situation(rig)
+    rig.phase = "starting"
+    assert (await rig.explainer.why(app.saga, app.id)).next_action == "Wait: this node is only starting."
+
+
+async def test_what_waits_for_a_person_does_so_while_a_node_starts(rig: Rig) -> None:
+    app = await paused(rig)
+    rig.phase = "starting"
+    assert "`resume` it" in (await rig.explainer.why(app.saga, app.id)).next_action
 
 
 async def test_the_list_of_the_stuck_narrows_as_others_do(rig: Rig) -> None:
