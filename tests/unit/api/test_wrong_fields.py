@@ -174,6 +174,19 @@ def test_a_form_that_no_schema_describes_is_told_by_the_kind_of_error() -> None:
     assert "/act" in told({"act": 5}, Strange)
 
 
+def test_a_model_that_cannot_describe_itself_is_told_by_the_kind_of_error_too() -> None:
+    class Mute(BaseModel):
+        """A model with a mistake of its author."""
+
+        count: int = 1
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+            raise ZeroDivisionError
+
+    assert told({"count": "x"}, Mute) == {"/count": "must be a whole number"}
+
+
 def test_bodies_that_refer_to_themselves_are_described() -> None:
     class Tree(BaseModel):
         """A tree."""
