@@ -111,12 +111,13 @@ async def run_dev(
     api_ports: Sequence[int],
     ready: Callable[[Running], None],
     former: Former | None = None,
-    cut_off: Callable[[], None] = lambda: None,
+    cut_off: Callable[[str], None] = lambda node: None,
 ) -> None:
     """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM.
 
     Of the ports the first free one is taken, else one above the last. `former` is the `dev` before it, if that was
-    killed; `cut_off` is called when a second signal ends this one. Raises `ConfigError`, `DefinitionError`.
+    killed; `cut_off` gets the name of this one's node when a second signal ends it. Raises `ConfigError` and
+    `DefinitionError`.
     """
     async with development(settings, folder=folder, broker_ports=broker_ports, former=former) as dev:
 
@@ -125,7 +126,7 @@ async def run_dev(
 
         def last() -> None:
             dev.worker.cut_off()
-            cut_off()
+            cut_off(dev.node.name)
 
         await _run(dev.node, dev.worker, nearby(*api_ports), tell, lambda: dev.broker_url, last)
 

@@ -22,14 +22,22 @@ _SQLITE = "sqlite+aiosqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class DevFile:
-    """What `dev` says about itself. `cut_off` says that a person has ended it by a second signal."""
+    """What `dev` says about itself."""
 
     pid: int
     started_at: str
     database_url: str
     broker_url: str
     api_url: str
-    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One run of `dev`, by the name that its node and its worker have in the database; whether a second signal ended
+    it.
+    """
+
+    node: str
     cut_off: bool = False
 
 
@@ -57,8 +65,6 @@ def read(folder: Path) -> DevFile | None:
             database_url=str(found["databaseUrl"]),
             broker_url=str(found["brokerUrl"]),
             api_url=str(found["apiUrl"]),
-            node=str(found.get("nodeId") or ""),
-            cut_off=found.get("cutOff") is True,
         )
     except FileNotFoundError:
         return None
@@ -117,11 +123,11 @@ def broker_url(folder: Path, first: str) -> Callable[[], str]:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[DevFile | None]:
+def claimed(folder: Path) -> Iterator[Life | None]:
     """This process is the `dev` of the folder until the block ends; then its file is gone, however the block ended.
 
-    Gives what the last one said of itself, if it was killed: its process is gone, for it had the lock as long as it
-    lived. Raises `Conflict` while another one is, and `ConfigError` if the folder cannot be written.
+    Gives the last one, if it was killed: its process is gone, for it had the lock as long as it lived. Raises
+    `Conflict` while another one is, and `ConfigError` if the folder cannot be written.
     """
     try:
         path_of(folder).parent.mkdir(parents=True, exist_ok=True)
@@ -132,12 +138,12 @@ def claimed(folder: Path) -> Iterator[DevFile | None]:
         raise ConfigError(f"cannot write {folder / FOLDER} ({error.strerror}): choose another folder") from error
     try:
         _lock(lock, folder)
-        former = _left_by_one_that_was_killed(folder)
-        _remove(folder)
+        killed = _left_by_one_that_was_killed(folder)
+        _remove(path_of(folder))
         try:
-            yield former
+            yield killed
         finally:
-            _remove(folder)
+            _remove(path_of(folder), _life_path(folder))
     finally:
         os.close(lock)
 
@@ -146,18 +152,16 @@ def _in_the_way(folder: Path) -> str:
     return f"{folder / FOLDER} is a file, and must be a folder: move it away, or go to another folder"
 
 
-def _left_by_one_that_was_killed(folder: Path) -> DevFile | None:
+def _left_by_one_that_was_killed(folder: Path) -> Life | None:
     try:
-        return read(folder)
-    except ConfigError:
-        return None
+        found = json.loads(_life_path(folder).read_text(encoding="utf-8"))
+        return Life(str(found["nodeId"]), found["cutOff"] is True)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # what it was at is found out in another way, later
 
 
-def write(folder: Path, *, database_url: str, broker_url: str, api_url: str, node: str = "") -> None:
-    """Says where this `dev` is: readable by its owner only, for the URLs may hold passwords. Inside `claimed` only.
-
-    `node` is the name that its node and its worker have in the database.
-    """
+def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> None:
+    """Says where this `dev` is: readable by its owner only, for the URLs may hold passwords. Inside `claimed` only."""
     _replace(
         path_of(folder),
         {
@@ -166,15 +170,13 @@ def write(folder: Path, *, database_url: str, broker_url: str, api_url: str, nod
             "databaseUrl": absolute(database_url, folder),
             "brokerUrl": broker_url,
             "apiUrl": api_url,
-            **({"nodeId": node} if node else {}),
         },
     )
 
 
-def cut_off(folder: Path) -> None:
-    """Says to the next `dev` that a person ends this one now, with all that it is at. Inside `claimed` only."""
-    with suppress(OSError, ValueError):  # without the word, a job that it is at counts as one that has failed
-        _replace(path_of(folder), {**json.loads(path_of(folder).read_text(encoding="utf-8")), "cutOff": True})
+def keep_life(folder: Path, life: Life) -> None:
+    """For the next `dev` of this folder, should this one not take its leave. Inside `claimed` only."""
+    _replace(_life_path(folder), {"nodeId": life.node, "cutOff": life.cut_off})
 
 
 def absolute(database_url: str, folder: Path) -> str:
@@ -229,9 +231,10 @@ def _replace(path: Path, value: dict[str, Any]) -> None:
     os.replace(draft, path)
 
 
-def _remove(folder: Path) -> None:
-    with suppress(FileNotFoundError):
-        path_of(folder).unlink()
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            path.unlink()
 
 
 def _exists(pid: int) -> bool:
@@ -252,6 +255,10 @@ def _whole(value: object) -> int:
 
 def _lock_path(folder: Path) -> Path:
     return folder / FOLDER / "dev.lock"
+
+
+def _life_path(folder: Path) -> Path:
+    return folder / FOLDER / "life.json"
 
 
 def _last_path(folder: Path) -> Path:

@@ -59,8 +59,8 @@ def _dev(arguments: argparse.Namespace) -> None:
                 broker_ports=ports.broker,
                 api_ports=ports.api,
                 ready=partial(_greet, settings, folder, ports, began),
-                former=Former(last.node, last.cut_off) if last is not None and last.node else None,
-                cut_off=partial(devfile.cut_off, folder),
+                former=Former(last.node, last.cut_off) if last is not None else None,
+                cut_off=lambda node: devfile.keep_life(folder, devfile.Life(node, cut_off=True)),
             )
         )
 
@@ -114,8 +114,8 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
     """Tells the folder and the user, once `dev` is ready. Raises `OSError` where it cannot, which ends `dev`."""
     api_url = running.api_url or ""
     api, broker = _port_of(api_url), _port_of(running.broker_url)
-    urls = {"database_url": running.database_url, "broker_url": running.broker_url, "api_url": api_url}
-    devfile.write(folder, **urls, node=running.node)
+    devfile.write(folder, database_url=running.database_url, broker_url=running.broker_url, api_url=api_url)
+    devfile.keep_life(folder, devfile.Life(running.node))
     devfile.keep_ports(folder, api=api, broker=broker)
     text = banner(
         api_url=api_url,

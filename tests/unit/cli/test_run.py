@@ -159,30 +159,31 @@ def test_a_second_dev_is_exit_code_4(shell: Shell, runtime: Runtime) -> None:
 
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_the_next_dev_knows_the_one_that_was_killed(shell: Shell, runtime: Runtime, cut_off: bool) -> None:
-    killed = shell.folder / "killed"
+    life = shell.folder / ".orchestrix" / "life.json"
+    left: list[bytes] = []
 
     def keep() -> None:
         if cut_off:
-            runtime.calls[-1].cut_off()
-        killed.write_bytes(devfile.path_of(shell.folder).read_bytes())
+            runtime.calls[-1].cut_off("node-1")
+        left.append(life.read_bytes())
 
     runtime.while_running = keep
     shell("dev")
     shell("dev")
-    devfile.path_of(shell.folder).write_bytes(killed.read_bytes())
+    life.write_bytes(left[0])
     runtime.notes = ("the last dev was killed at work: 1 job begins anew",)
     answer = shell("dev")
     assert [call.former for call in runtime.calls] == [None, None, Former("node-1", cut_off)]
     assert "Note      the last dev was killed at work: 1 job begins anew" in answer.out
+    assert not life.exists()
 
 
-def test_a_file_that_does_not_tell_who_was_killed_says_nothing(shell: Shell, runtime: Runtime) -> None:
-    old = {"pid": 1, "startedAt": "now", "databaseUrl": "d", "brokerUrl": "amqp://old/", "apiUrl": "http://x"}
-    for left in (json.dumps(old), "not ours"):
-        devfile.path_of(shell.folder).parent.mkdir(exist_ok=True)
-        devfile.path_of(shell.folder).write_text(left)
-        assert shell("dev").code == 0
-        assert runtime.calls[-1].former is None
+@pytest.mark.parametrize("left", ["not ours", "{}", "[]", '{"nodeId": "node-1"}'])
+def test_a_file_that_does_not_tell_who_was_killed_says_nothing(shell: Shell, runtime: Runtime, left: str) -> None:
+    (shell.folder / ".orchestrix").mkdir()
+    (shell.folder / ".orchestrix" / "life.json").write_text(left)
+    assert shell("dev").code == 0
+    assert runtime.calls[-1].former is None
 
 
 def test_dev_ends_with_the_error_of_its_own_file(
