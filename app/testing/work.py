@@ -15,6 +15,7 @@ from app.testing.virtual_time import Misplaced
 from sagas.engine.messages import Command
 from workers.sdk.context import Context
 from workers.sdk.errors import StepFailed
+from workers.sdk.failures import said, unforeseen
 from workers.sdk.handlers import Handler, Output
 from workers.sdk.threads import is_async
 
@@ -87,8 +88,8 @@ class Work:
             await asyncio.Event().wait()  # it is dead
 
     def _failed(self, command: Command, error: Exception) -> None:
-        name = error.type if isinstance(error, StepFailed) else type(error).__name__
-        self._note("worker", f"fails {command.type} {name}: {error}")
+        failure = said(error) if isinstance(error, StepFailed) else unforeseen(error)
+        self._note("worker", f"fails {command.type} {failure.type}: {failure.message}")
         if isinstance(error, Misplaced | ConfigError):
             self.trouble = self.trouble or _refusal(command, error)
 

@@ -11,6 +11,7 @@ OrchestrixError       (sagas.engine.errors)
 
 from __future__ import annotations
 
+import copyreg
 import re
 from datetime import timedelta
 from difflib import get_close_matches
@@ -63,6 +64,9 @@ class StepFailed(OrchestrixError):
     alone decides about retries; what is beyond counts as 30 days. Raises `BadCall` for what cannot be meant.
     """
 
+    retryable: bool = True
+    retry_after: float | None = None
+
     def __init__(
         self, type: str = UNSAID, message: str = UNSAID, *, retryable: bool = True, retry_after: float | None = None
     ) -> None:
@@ -76,6 +80,10 @@ class StepFailed(OrchestrixError):
         self.retryable = retryable
         self.retry_after = None if retry_after is None else min(retry_after, LONGEST_WAIT)
         super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what comes from another process, is not made anew: the arguments of `__init__` are not kept."""
+        return copyreg.__newobj__, (self.__class__, *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 @made_as('Transient("Busy", "503 from the agency", retry_after=30)', BadCall)
@@ -104,6 +112,8 @@ class Retry(StepFailed):
 @made_as('Permanent("SoldOut", "no seat is left")', BadCall)
 class Permanent(StepFailed):
     """The step failed and no try will ever help."""
+
+    retryable = False
 
     def __init__(self, type: str = UNSAID, message: str = UNSAID) -> None:
         super().__init__(type, message, retryable=False)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 from sagas.engine.messages import MAX_ID, StepError
+from sagas.engine.wanted import number
 
-from .errors import BadCall, StepFailed, text_of
+from .errors import UNSAID, BadCall, StepFailed, text_of
 from .functions import is_ours
 
 
 def said(failure: StepFailed) -> StepError:
-    """The failure as the function has described it."""
-    return StepError(failure.type, failure.message, failure.retryable, _milliseconds(failure.retry_after))
+    """The failure as the function has described it.
+
+    A kind of an author's own may not call our `__init__`, or set what it likes: its verdict counts all the same.
+    """
+    kind, why = getattr(failure, "type", type(failure)), getattr(failure, "message", failure)
+    wait = _milliseconds(failure.retry_after)
+    return StepError(text_of(kind), text_of(why) or UNSAID, bool(failure.retryable), wait)
 
 
 def unforeseen(error: BaseException) -> StepError:
@@ -33,6 +37,6 @@ def traced(error: BaseException) -> BaseException:
 
 
 def _milliseconds(seconds: float | None) -> int | None:
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None or not number(seconds):
         return None
     return min(max(0, round(seconds * 1000)), MAX_ID - 1)

@@ -44,8 +44,9 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
     except OWN_TROUBLE:
         raise
     except StepFailed as failure:
-        LOGGER.warning("%s failed: %s: %s", job.command.type, failure.type, failure.message, extra=job.told)
-        return failures.said(failure)
+        said = failures.said(failure)
+        LOGGER.warning("%s failed: %s: %s", job.command.type, said.type, said.message, extra=job.told)
+        return said
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) and task.cancelling():
             raise

@@ -20,21 +20,40 @@ def sendable(output: object) -> dict[str, Any] | None:
         return None
     if not isinstance(output, Mapping):
         raise ValueError(f"it is {called(output)}{_instead(output)}")
+    return carried(output, MAX_DATA)
+
+
+def carried(value: Mapping[Any, Any], most: int) -> dict[str, Any]:
+    """`value` as the reader of a message will have it; at most `most` bytes of JSON.
+
+    Raises `ValueError` with a sentence that says where it cannot be sent.
+    """
     try:
-        return _read(output)
+        return _read(dict(value), most)
     except (TypeError, ValueError, RecursionError, Unreadable) as bad:
         raise ValueError(explained(bad)) from bad
     except Exception as broken:  # of a mapping of the author's own
         raise ValueError(f"it cannot be read: {type(broken).__name__}: {broken}") from broken
 
 
-def _read(output: Mapping[Any, Any]) -> dict[str, Any]:
-    if (wrong := flaw(output)) is not None:
+def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
+    """Only what does not come back as it was is gone through part by part, for that takes far longer than JSON."""
+    try:
+        body = dump(plain)
+        if len(body) > most:
+            raise ValueError(f"it has {len(body)} bytes, at most {most} are allowed")
+        found: dict[str, Any] = load(b'{"data":%b}' % body)["data"]
+    except (TypeError, ValueError, RecursionError, Unreadable):
+        _refuse(flaw(plain))
+        raise
+    if found != plain:  # a key that is no text comes as one
+        _refuse(flaw(plain))
+    return found
+
+
+def _refuse(wrong: str | None) -> None:
+    if wrong is not None:
         raise ValueError(wrong)
-    body = dump(dict(output))
-    if len(body) > MAX_DATA:
-        raise ValueError(f"it has {len(body)} bytes, at most {MAX_DATA} are allowed")
-    return load(body)
 
 
 def _instead(output: object) -> str:

@@ -382,6 +382,22 @@ def test_an_answer_that_cannot_be_sent_fails_as_it_does_in_production(answer: Ca
     story.expect(state="FAILED", attempts={"cmd.pay": 1}, undone=["pay", "reserve"], error=error)
 
 
+class NoSeat(Permanent):
+    """A kind of failure of an author's own that does not call our `__init__`."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+
+def test_a_verdict_of_the_authors_own_kind_counts_as_it_does_in_production() -> None:
+    async def pay(context: Context, command: Any) -> None:
+        raise NoSeat(3)
+
+    story = given(ORDER, handlers={**dict.fromkeys(_commands(), _nothing), "cmd.pay": pay}, data={"amount": 1})
+    story.run()
+    story.expect(state="FAILED", attempts={"cmd.pay": 1}, error="NoSeat: 3")
+
+
 def test_a_mistake_of_the_handler_is_not_tried_again() -> None:
     async def pay(context: Any, command: Any) -> None:
         context.log("paid")

@@ -6,9 +6,10 @@ import asyncio
 import copy
 import json
 import logging
+import pickle
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,7 +25,8 @@ from sagas import Command
 from sagas.engine import messages
 from tests.support import eventually
 from workers import Context, Permanent, Retry, StepFailed, Transient, Unavailable
-from workers.sdk import limit
+from workers.sdk import limit, outputs
+from workers.sdk.failures import said
 from workers.sdk.handlers import Handler
 from workers.sdk.invoke import invoke
 from workers.sdk.job import Job
@@ -141,11 +143,31 @@ class NoStock(Permanent):
     """A kind of failure of an author's own."""
 
 
+class NoSeat(Permanent):
+    """One that does not call our `__init__`."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+    def __str__(self) -> str:
+        return f"row {self.row} is full"
+
+
+class Refused(Transient):
+    """One that sets what it likes."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__("Refused", "no")
+        self.type, self.message = cast(Any, status), why
+
+
 SAID: list[tuple[Any, dict[str, Any]]] = [
     (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
     (Permanent(message="only"), {"type": "Permanent", "message": "only", "retryable": False}),
     (Permanent, {"type": "Permanent", "message": "it does not say why", "retryable": False}),
     (NoStock("3 left"), {"type": "NoStock", "message": "3 left", "retryable": False}),
+    (NoSeat(3), {"type": "NoSeat", "message": "row 3 is full", "retryable": False}),
+    (Refused(503, "busy"), {"type": "503", "message": "busy", "retryable": True}),
     (Transient("busy"), {"type": "Transient", "message": "busy", "retryable": True}),
     (Transient(retry_after=1), {"message": "it does not say why", "retryable": True, "retryAfterMs": 1000}),
     (StepFailed("odd", retryable=False), {"type": "StepFailed", "message": "odd", "retryable": False}),
@@ -159,6 +181,22 @@ SAID: list[tuple[Any, dict[str, Any]]] = [
 async def test_a_verdict_is_not_lost_by_what_it_leaves_out(failure: Any, told: dict[str, Any]) -> None:
     error = await error_of(raising(failure))
     assert error == {"type": "Transient", **told}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Retry(30, "503"),
+        Retry(cast(Any, "busy")),
+        Transient("Busy", "x", retry_after=3),
+        NoSeat(3),
+        Refused(503, "busy"),
+    ],
+)
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda failure: pickle.loads(pickle.dumps(failure))])
+def test_a_failure_may_come_from_another_process(failure: StepFailed, way: Callable[[StepFailed], StepFailed]) -> None:
+    came = way(failure)
+    assert (type(came), str(came), came.args, said(came)) == (type(failure), str(failure), failure.args, said(failure))
 
 
 def last_line(caplog: pytest.LogCaptureFixture) -> str:
@@ -316,9 +354,15 @@ class Trip(BaseModel):
     city: str
 
 
-class Broken(dict[str, Any]):
-    def items(self) -> Any:
+class Broken(Mapping[str, Any]):
+    def __getitem__(self, key: str) -> Any:
         raise LookupError("nothing here")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("a")
+
+    def __len__(self) -> int:
+        return 1
 
 
 async def fetched() -> dict[str, Any]:
@@ -356,6 +400,16 @@ async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(
     assert (error["type"], error["retryable"]) == ("BadOutput", False)
     assert error["message"].startswith("the handler's answer cannot be sent: ")
     assert sentence in error["message"]
+
+
+def test_an_answer_that_comes_back_as_it_was_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(outputs, "flaw", seen.append)
+    usual = {"name": "é", "rows": [{"price": 1.5, "sold": True, "by": None}], "many": 10**30}
+    assert outputs.sendable(usual) == usual
+    assert seen == []
+    assert outputs.sendable({"seat": (3, 4)}) == {"seat": [3, 4]}
+    assert seen == [{"seat": (3, 4)}]
 
 
 async def test_a_plain_function_that_forgets_its_await_is_told_so() -> None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 from app import clock
 from app.persistence.words import cleaned
 from sagas.engine.calls import called_as
-from sagas.engine.flaws import flaw
-from sagas.engine.messages import Unreadable, dump, explained, load
 from sagas.engine.wanted import SECONDS, TEN_YEARS, Kind, brief, called
 from workers.sdk.errors import BadCall, demand, no_such, text_of
+from workers.sdk.outputs import carried
 
 from .dispatch import Dispatch
 from .halt import Halt, JobCancelled
@@ -168,25 +167,15 @@ def _cut(text: str) -> str:
 
 def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(done, Mapping):
-        return _object(done)
+        try:
+            return carried(done, MAX_PROGRESS)
+        except ValueError as refused:
+            raise BadCall(f"progress cannot be sent: {refused}") from refused
     if isinstance(done, bool) or not isinstance(done, int | float):
         raise BadCall(f"progress is a percentage or a mapping, not {called(done)}: write await context.progress(50)")
     if not 0 <= done <= 100:
         raise BadCall(f"progress is a percentage from 0 to 100, not {brief(done)}: write await context.progress(50)")
     return {"percent": done}
-
-
-def _object(done: Mapping[str, Any]) -> Mapping[str, Any]:
-    if (wrong := flaw(done)) is not None:
-        raise BadCall(f"progress cannot be sent: {wrong}")
-    try:
-        body = dump(dict(done))
-        found = load(body)
-    except (TypeError, ValueError, RecursionError, Unreadable) as refused:
-        raise BadCall(f"progress cannot be sent: {explained(refused)}") from refused
-    if len(body) > MAX_PROGRESS:
-        raise BadCall(f"progress is {len(body)} bytes of JSON, at most {MAX_PROGRESS} are allowed")
-    return found
 
 
 def _no_logger(level: str) -> Callable[..., NoReturn]:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from app import crash
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import StepFailed
-from workers.sdk.failures import traced
+from workers.sdk.failures import said, traced
 from workers.sdk.threads import call, is_async
 
 from .context import JobContext
@@ -100,7 +100,8 @@ class Performance:
     def _tell(self, error: BaseException) -> None:
         """The stack trace of an error that the function did not foresee stays in this worker's log."""
         if isinstance(error, StepFailed):
-            told = self._context.name, error.type, error.message
+            failure = said(error)
+            told = self._context.name, failure.type, failure.message
             LOGGER.warning("job %s failed: %s: %s", *told, extra=self._told)
         elif not isinstance(error, asyncio.CancelledError):
             LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._told)

@@ -71,7 +71,7 @@ def test_any_text_can_be_logged(house: House, said: object, kept: str) -> None:
         pytest.param(10**5000, "progress is a percentage from 0 to 100, not <int>", id="huge"),
         pytest.param({"x": 10**5000}, "progress cannot be sent: ['x'] is a number that has more than", id="much"),
         ("half", "progress is a percentage or a mapping, not a str: write await context.progress(50)"),
-        ({"x": "y" * 5000}, "progress is 5008 bytes of JSON, at most 4096 are allowed"),
+        ({"x": "y" * 5000}, "progress cannot be sent: it has 5008 bytes, at most 4096 are allowed"),
         ({"x": object()}, "progress cannot be sent: ['x'] is an object, which JSON does not hold"),
         ({"x": [Decimal(1)]}, "progress cannot be sent: ['x'][0] is a Decimal, which JSON does not hold"),
         ({1: 2}, "progress cannot be sent: it has the key 1, an int, and keys are texts in JSON"),

@@ -113,6 +113,13 @@ def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_b
     house.play(days())
 
 
+class NoDisk(Permanent):
+    """A kind of failure of an author's own that does not call our `__init__`."""
+
+    def __init__(self, disk: int) -> None:
+        self.disk = disk
+
+
 SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
 
 
@@ -126,6 +133,7 @@ SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
         ),
         (lambda: Retry(after=-5), {"type": "BadCall", "message": f"Retry(after=-5): {SECONDS}", "retryable": False}),
         (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
+        (NoDisk(3), {"type": "NoDisk", "message": "3", "retryable": False}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
         (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "", "retryable": True}),
