@@ -65,6 +65,16 @@ async def test_a_node_joins_once(database: Database) -> None:
     assert node.ended_at is None
 
 
+async def test_a_node_whose_process_has_ended_is_dead_once_and_beats_no_more(database: Database) -> None:
+    await join(database, "a-1")
+    assert await database.run(lambda tx: nodes.found_ended(tx, "a-1"))
+    (node,) = await listed(database)
+    assert (node.state, node.job_count, node.ended_at is not None) == (NodeState.DEAD, 0, True)
+    for unknown in ("a-1", "b-1"):
+        assert not await database.run(lambda tx, id=unknown: nodes.found_ended(tx, id))  # type: ignore[misc]
+    assert not await beat(database, "a-1")
+
+
 @pytest.mark.req("S0-32")
 async def test_a_beat_says_how_the_node_is(database: Database) -> None:
     await join(database, "a-1")
