@@ -17,6 +17,7 @@ from app.persistence.engine import Database, Transaction
 from app.persistence.jobs import Filter
 from sagas.engine.messages import Command
 from workers.sdk.context import Context
+from workers.sdk.failures import sole
 from workers.sdk.handlers import Output
 from workers.sdk.jobs.endings import raised, returned
 
@@ -109,7 +110,7 @@ def _said(doing: asyncio.Future[Output]) -> Said:
     try:
         ending = returned(doing.result())
     except Exception as unforeseen:
-        ending = raised(unforeseen)
+        ending = raised(sole(unforeseen))
     failed = ending.error
     error = None if failed is None else {"type": failed.type, "message": failed.message, "retryable": False}
     return Said(ending.status, ending.result, error)

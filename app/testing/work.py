@@ -15,7 +15,7 @@ from app.testing.virtual_time import Misplaced
 from sagas.engine.messages import Command
 from workers.sdk.context import Context
 from workers.sdk.errors import StepFailed
-from workers.sdk.failures import said, unforeseen
+from workers.sdk.failures import said, sole, unforeseen
 from workers.sdk.handlers import Handler, Output
 from workers.sdk.threads import is_async
 
@@ -87,7 +87,8 @@ class Work:
         if self._through(moment, subject):
             await asyncio.Event().wait()  # it is dead
 
-    def _failed(self, command: Command, error: Exception) -> None:
+    def _failed(self, command: Command, group: Exception) -> None:
+        error = sole(group)
         failure = said(error) if isinstance(error, StepFailed) else unforeseen(error)
         self._note("worker", f"fails {command.type} {failure.type}: {failure.message}")
         if isinstance(error, Misplaced | ConfigError):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sagas.engine.messages import MAX_ID, StepError
 from sagas.engine.wanted import number
 
-from .errors import UNSAID, BadCall, StepFailed, text_of
+from .errors import OWN_TROUBLE, UNSAID, BadCall, Permanent, StepFailed, text_of
 from .functions import is_ours
+
+_TELLING: Final = (Permanent, BadCall, StepFailed, *OWN_TROUBLE)
 
 
 def said(failure: StepFailed) -> StepError:
@@ -17,6 +21,16 @@ def said(failure: StepFailed) -> StepError:
     kind, why = getattr(failure, "type", type(failure)), getattr(failure, "message", failure)
     wait = _milliseconds(failure.retry_after)
     return StepError(text_of(kind), text_of(why) or UNSAID, bool(failure.retryable), wait)
+
+
+def sole(error: BaseException) -> BaseException:
+    """What counts of the errors of a group, such as that of an `asyncio.TaskGroup`: what is for good first, then what
+    else has a meaning of its own, then the only one; any other error is itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    parts = [sole(one) for one in error.exceptions]
+    telling = (one for kind in _TELLING for one in parts if isinstance(one, kind))
+    return next(telling, parts[0] if len(parts) == 1 else error)
 
 
 def unforeseen(error: BaseException) -> StepError:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import nullcontext
 
 from app.broker.port import Outgoing
-from sagas.engine.messages import StepError
+from sagas.engine.messages import Command, StepError
 
 from . import events, failures
 from .context import LOGGER, Context
@@ -40,7 +40,7 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
     limit = Limit(job, context.remaining, more) if is_async(handler) else None
     try:
         async with limit or nullcontext():
-            return await call(handler, context, job.command)
+            return await _answer(handler, context, job.command)
     except OWN_TROUBLE:
         raise
     except StepFailed as failure:
@@ -55,6 +55,14 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
         if isinstance(error, TimeoutError) and limit is not None and limit.expired:
             return _timeout(job)
         return _bug(job, error)
+
+
+async def _answer(handler: Handler, context: Context, command: Command) -> object:
+    try:
+        return await call(handler, context, command)
+    except BaseExceptionGroup as group:
+        error = failures.sole(group)
+    raise error
 
 
 def _bug(job: Job, error: BaseException) -> StepError:

@@ -12,7 +12,7 @@ from app.errors import ConfigError
 from app.testing import given
 from sagas import COMPLETED, Command, Compensation, Job, NothingToUndo, Saga, Step
 from sagas.engine.errors import OrchestrixError
-from workers import Context
+from workers import Context, Permanent
 
 TAG = Step("tag", "TAGGING", "cmd.tag", "evt.tagged", "BUILDING", Compensation("cmd.untag", "evt.untagged"))
 BUILD = Step(
@@ -59,6 +59,14 @@ def test_a_result_that_cannot_be_sent_fails_the_job_as_it_does_in_production() -
     story = given(RELEASE, handlers={**HANDLERS, "build-image": build}).run()
     error = "BadResult: the job's result cannot be sent: ['layers'] is a set, which JSON does not hold"
     story.expect(state="FAILED", error=error)
+
+
+def test_a_verdict_in_a_group_of_errors_is_the_jobs() -> None:
+    async def build(context: Context, command: Command) -> None:
+        raise ExceptionGroup("", [Permanent("NoSpace", "disk full")])
+
+    story = given(RELEASE, handlers={**HANDLERS, "build-image": build}).run()
+    story.expect(state="FAILED", error="NoSpace: disk full")
 
 
 def test_a_job_takes_as_long_as_its_double_takes() -> None:

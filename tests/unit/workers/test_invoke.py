@@ -24,7 +24,7 @@ from app.broker.port import Outgoing
 from sagas import Command
 from sagas.engine import messages
 from tests.support import eventually
-from workers import Context, Permanent, Retry, StepFailed, Transient, Unavailable
+from workers import BadCall, Context, Permanent, Retry, StepFailed, Transient, Unavailable
 from workers.sdk import limit, outputs
 from workers.sdk.failures import said
 from workers.sdk.handlers import Handler
@@ -181,6 +181,37 @@ SAID: list[tuple[Any, dict[str, Any]]] = [
 async def test_a_verdict_is_not_lost_by_what_it_leaves_out(failure: Any, told: dict[str, Any]) -> None:
     error = await error_of(raising(failure))
     assert error == {"type": "Transient", **told}
+
+
+GROUPS: list[tuple[BaseExceptionGroup[Any], dict[str, Any]]] = [
+    (ExceptionGroup("", [Permanent("Full", "x")]), {"type": "Full", "message": "x", "retryable": False}),
+    (ExceptionGroup("", [ExceptionGroup("", [KeyError("a")])]), {"type": "KeyError", "message": "'a'"}),
+    (ExceptionGroup("", [Transient("Busy", "x"), KeyError("a"), Permanent("Full", "y")]), {"type": "Full"}),
+    (ExceptionGroup("", [Unavailable("db"), BadCall("so")]), {"type": "BadCall", "retryable": False}),
+    (ExceptionGroup("two", [KeyError("a"), KeyError("b")]), {"type": "ExceptionGroup", "retryable": True}),
+]
+
+
+@pytest.mark.parametrize(("group", "told"), GROUPS)
+async def test_of_a_group_of_errors_the_telling_one_counts(
+    group: BaseExceptionGroup[Any], told: dict[str, Any]
+) -> None:
+    error = await error_of(raising(group))
+    assert error == {**error, **told}
+
+
+async def test_a_verdict_counts_inside_a_task_group_too() -> None:
+    async def handler(context: Context, command: Command) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(cast(Any, raising(NoSeat(3))(context, command)))
+        except* KeyError:
+            pass
+
+    error = await error_of(handler)
+    assert error == {"type": "NoSeat", "message": "row 3 is full", "retryable": False}
+    with pytest.raises(Unavailable, match="db"):
+        await error_of(raising(ExceptionGroup("", [Unavailable("db")])))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from app import crash
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import StepFailed
-from workers.sdk.failures import said, traced
+from workers.sdk.failures import said, sole, traced
 from workers.sdk.threads import call, is_async
 
 from .context import JobContext
@@ -68,7 +68,7 @@ class Performance:
             work = self._how(self._function.function, self._context)
             return Outcome(await crash.within("worker.jobs.in_work", work))
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-            return Outcome(error=error)
+            return Outcome(error=sole(error))
 
     def _time_out(self) -> None:
         timeout = self._context.timeout

@@ -134,6 +134,7 @@ SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
         (lambda: Retry(after=-5), {"type": "BadCall", "message": f"Retry(after=-5): {SECONDS}", "retryable": False}),
         (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
         (NoDisk(3), {"type": "NoDisk", "message": "3", "retryable": False}),
+        (ExceptionGroup("", [NoDisk(4)]), {"type": "NoDisk", "message": "4", "retryable": False}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
         (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "", "retryable": True}),
