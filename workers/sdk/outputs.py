@@ -38,14 +38,16 @@ def carried(value: Mapping[Any, Any], most: int) -> dict[str, Any]:
 
 def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
     """Only what does not come back as it was is gone through part by part, for that takes far longer than JSON."""
+    found: dict[str, Any] | None = None
     try:
         body = dump(plain)
-        if len(body) > most:
-            raise ValueError(f"it has {len(body)} bytes, at most {most} are allowed")
-        found: dict[str, Any] = load(b'{"data":%b}' % body)["data"]
+        if len(body) <= most:
+            found = load(b'{"data":%b}' % body)["data"]
     except (TypeError, ValueError, RecursionError, Unreadable):
         _refuse(flaw(plain))
         raise
+    if found is None:
+        raise ValueError(f"it has {len(body)} bytes, at most {most} are allowed")
     if found != plain:  # a key that is no text comes as one
         _refuse(flaw(plain))
     return found

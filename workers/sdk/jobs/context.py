@@ -66,6 +66,7 @@ class JobContext:
         self.timeout = order.timeout
         self._ends = math.inf if order.timeout is None else clock.monotonic() + order.timeout
         self._voice, self._halt, self._ask = voice, halt, ask
+        self._given = frozenset(self.__dict__)
 
     @property
     def remaining(self) -> float:
@@ -139,7 +140,7 @@ class JobContext:
             raise no_such("a job", self, name)
 
         def __setattr__(self, name: str, value: object) -> None:
-            if name in self.__dict__ or hasattr(type(self), name):
+            if name in self.__dict__.get("_given", ()) or hasattr(type(self), name):
                 raise BadCall(f"context.{name} cannot be set{_call_of(name)}")
             super().__setattr__(name, value)
 

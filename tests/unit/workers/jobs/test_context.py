@@ -166,6 +166,21 @@ def test_what_is_not_awaited_says_so_with_its_place(house: House, caplog: pytest
     assert "test_context.py, line " in line
 
 
+def test_a_job_may_keep_what_is_its_own_on_its_context(house: House) -> None:
+    async def counts(context: Any) -> dict[str, int]:
+        context.pages = 0
+        context.pages += 3
+        return {"pages": context.pages}
+
+    async def days() -> None:
+        await house.open(counts=counts)
+        house.send("counts")
+        await house.ended()
+        assert house.last()["result"] == {"pages": 3}
+
+    house.play(days())
+
+
 def test_an_infinite_wait_is_one_without_an_end(house: House) -> None:
     seen: list[bool] = []
 
