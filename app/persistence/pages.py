@@ -16,6 +16,7 @@ from sagas.engine.state import Instance
 from . import hindrances
 from .engine import Connection
 from .hindrances import NOTHING, Hindered
+from .job_steps import unworked
 from .pairs import Pair
 from .tables import jobs
 
@@ -88,9 +89,9 @@ async def queries(
     """
     if wanted.stuck:
         if wanted.hindered.many and by.column.key == "created_at" and not wanted.prefix:
-            for window in (NEAR, FAR):
-                near = _stuck_among_first(connection, pair, saga, wanted, by, limit, window)
-                yield _joined(pair, by, rows, near, limit)
+            yield _joined(pair, by, rows, _stuck_among_first(connection, pair, saga, wanted, by, limit, NEAR), limit)
+            if await _are_very_many(connection, pair, wanted.hindered):
+                yield _joined(pair, by, rows, _stuck_among_first(connection, pair, saga, wanted, by, limit, FAR), limit)
         yield _stuck_ones(connection, pair, saga, wanted, by, rows, limit)
         return
     if not wanted.prefix or by.column.key == pair.key:
@@ -134,8 +135,20 @@ def _stuck_among_first(
 async def _are_many(connection: Connection, pair: Pair, saga: str, prefix: str) -> bool:
     """Whether more than `MANY` names seem to begin so."""
     names = select(pair.instances.c[pair.key]).where(*_conditions(connection, pair, saga, Filter(prefix=prefix)))
-    about = await connection.dialect.about(connection, names)
-    return about is None or about > MANY
+    return await _seem_more(connection, names, MANY)
+
+
+async def _are_very_many(connection: Connection, pair: Pair, hindered: Hindered) -> bool:
+    """Whether more rows, or jobs, seem to be such than a look among the first rows would pass."""
+    table = pair.instances.c
+    kinds = [] if hindered.overdue is None else [select(table.id).where(table.wake_at <= hindered.overdue)]
+    kinds += [] if hindered.unworked is None else [select(jobs.c.id).where(*unworked(hindered.unworked))]
+    return any([await _seem_more(connection, kind, FAR) for kind in kinds])
+
+
+async def _seem_more(connection: Connection, rows: Select[Any], than: int) -> bool:
+    about = await connection.dialect.about(connection, rows)
+    return about is None or about > than
 
 
 def _by_name(connection: Connection, pair: Pair, saga: str, wanted: Filter, by: Order, limit: int) -> Select[Any]:

@@ -84,7 +84,7 @@ async def is_narrow(database: Database, work: Work) -> None:
         partial(job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
         partial(job_steps.held_up, pair=APPS, which=LED, limit=9),
         jobs.next_due,
-        partial(job_signs.signs, limit=30.0, heard=15.0, since=datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        partial(job_signs.signs, limit=30.0, heard=15.0, since=NOON),
         partial(job_signs.ownerless, orphaned=30.0, without=30.0),
         jobs.loads,
         jobs.occupied,
