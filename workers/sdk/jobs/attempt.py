@@ -69,6 +69,11 @@ class Attempt:
             self.halt.over = True
             sending.cancel()
 
+    @property
+    def remade(self) -> bool:
+        """Whether the channels of its job were missing and were made anew."""
+        return self._feed.remade
+
     async def gone(self) -> None:
         """Waits until nothing of its function runs any more."""
         if self._performance is not None:

@@ -75,7 +75,7 @@ class Beat:
         fields = {
             "workerId": self._worker_id,
             "queues": self._queues,
-            "jobs": [{"jobId": one.job_id, "historyId": one.history_id} for one in self._floor.held],
+            "jobs": [{"jobId": one.job_id, "historyId": one.history_id} for one in self._floor.shown()],
             "state": self._state,
             "timestamp": moment(now),
         }

@@ -35,12 +35,14 @@ class Feed:
     """Numbers the words of one attempt from 1, and sends them until all are confirmed.
 
     Many are in flight at once. Where one is not confirmed, it and all behind it are sent again, so that the last copies
-    stand in order; a word that nobody has confirmed is never forgotten. `last` is the number of the latest word.
+    stand in order; a word that nobody has confirmed is never forgotten. `last` is the number of the latest word;
+    `remade` says whether its channels were missing and were made anew.
     """
 
     def __init__(self, broker: Broker, topology: Topology) -> None:
         self._broker, self._topology = broker, topology
         self.last = 0
+        self.remade = False
         self._waiting: deque[Outgoing] = deque()
         self._bytes = 0
         self._latest: Make | None = None
@@ -169,6 +171,7 @@ class Feed:
     async def _declare(self) -> None:
         try:
             await self._broker.declare(self._topology)
+            self.remade = True
         except (ConfigError, Unavailable) as error:
             LOGGER.error("a job's channel is missing and cannot be declared: %s", error)
 

@@ -24,6 +24,8 @@ BOUNCES: Final = 5
 """A dispatch that was given back so often stays until there is a place here: some brokers count, and give up."""
 LATELY: Final = 1000
 """So many jobs are known that were here last."""
+SHOWN: Final = 3
+"""In so many beats more an attempt is named that has ended, if it has made the channels of its job anew."""
 REMEMBERED: Final = 3600.0
 MOST_REMEMBERED: Final = 10_000
 
@@ -81,6 +83,7 @@ class Floor:
         self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: list[tuple[Dispatch, Delivery]] = []
+        self._remade: dict[str, tuple[Dispatch, int]] = {}
         self._ended: Memory[bool] = Memory()
         self._cancelled: Memory[str] = Memory()
         self._vacated = Wake()
@@ -149,6 +152,16 @@ class Floor:
         """The attempts in hand."""
         return [attempt.order for attempt in self.attempts.values()]
 
+    def shown(self) -> list[Dispatch]:
+        """What the next beat is to name; once for each beat.
+
+        Beside the attempts in hand these are some that have ended, of jobs whose channels were missing: if the job was
+        over long ago, only a beat tells that its channels are to be cleared away once more.
+        """
+        ended, self._remade = self._remade, {}
+        self._remade = {name: (order, left - 1) for name, (order, left) in ended.items() if left > 1}
+        return [*self.held, *(order for name, (order, _) in ended.items() if name not in self.attempts)]
+
     @property
     def _is_full(self) -> bool:
         return len(self._tasks) >= self._places
@@ -211,6 +224,8 @@ class Floor:
     def _forget(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.order.history_id, None)
         self.lately.append(attempt.order.job_id)
+        if attempt.remade:
+            self._remade[attempt.order.history_id] = attempt.order, SHOWN
         if not self.attempts:
             self.quiet.set()
 

@@ -341,6 +341,24 @@ def test_a_worker_beats_with_all_that_it_holds(house: House) -> None:
     house.play(days())
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_worker_tells_of_channels_that_it_has_made_anew_also_after_the_attempt(house: House, stopped: bool) -> None:
+    async def days() -> None:
+        await house.open(echo=echo)
+        if stopped:
+            await house.stop_job(1)
+            await house.later(1.0)
+        house.send("echo", 1, channels=False)
+        house.send("echo", 2)
+        await house.ended(1, 2)
+        seen = len(house.beats)
+        await eventually(lambda: len(house.beats) == seen + 4, deadline=60.0)
+        named = [beat["jobs"] for _, beat in house.beats[seen:]]
+        assert named == [[{"jobId": "j-1", "historyId": "h-1"}]] * 3 + [[]], "else nobody clears them away again"
+
+    house.play(days())
+
+
 def test_a_worker_that_ends_says_that_it_serves_nothing_more_and_at_last_that_it_is_gone(house: House) -> None:
     async def days() -> None:
         gate = Gate()
