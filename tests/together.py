@@ -15,6 +15,7 @@ TOGETHER: Final = {
         "tests/acceptance/test_readme_try_it.py",
         "tests/fault/test_crash_points.py::test_dev_dies",
         "tests/integration/cli/test_dev.py",
+        "tests/integration/cli/test_dev_stop.py",
         "tests/integration/cli/test_process.py::test_dev_",
     ),
     # The fork server and three upgraded databases are theirs.
