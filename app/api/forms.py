@@ -89,7 +89,7 @@ def _word(node: Node) -> str | None:
     if "const" in node:
         return json.dumps(node["const"])
     if "enum" in node:
-        return f"one of {', '.join(map(str, node['enum']))}"
+        return f"one of {', '.join(one if isinstance(one, str) else json.dumps(one) for one in node['enum'])}"
     describe = _KINDS.get(str(node.get("type")))
     return describe(node) if describe is not None else None
 
@@ -118,7 +118,7 @@ def _size(low: int | None, high: int | None, unit: str) -> str:
         case None, _:
             return f" of at most {_many(high, unit)}"
         case _:
-            return f" of {low} to {_many(high, unit)}"
+            return f" of {_many(high, unit)}" if low == high else f" of {low} to {_many(high, unit)}"
 
 
 def _many(count: int | None, unit: str) -> str:

@@ -87,7 +87,7 @@ def wrong_fields(
     """
     told: dict[Place, list[str]] = {}
     for error in errors:
-        place, sentence = _told(error, form_of(model), data)
+        place, sentence = _told_at_all(error, model, data)
         if sentence not in told.setdefault(place, []):
             told[place].append(sentence)
     return [
@@ -102,6 +102,13 @@ def _joined(sentences: list[str]) -> list[str]:
     if len(sentences) > 1 and all(one.startswith(begin) for one in sentences):
         return [begin + " or ".join(one.removeprefix(begin) for one in sentences)]
     return sentences
+
+
+def _told_at_all(error: Mapping[str, Any], model: type[BaseModel] | None, value: object) -> tuple[Place, str]:
+    try:
+        return _told(error, form_of(model), value)
+    except Exception:  # an author may have written any schema himself, also one that nobody can read
+        return _told(error, form_of(None), value)
 
 
 def _told(error: Mapping[str, Any], form: Form, value: object) -> tuple[Place, str]:

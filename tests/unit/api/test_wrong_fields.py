@@ -64,6 +64,8 @@ class Wish(BaseModel):
     span: timedelta | None = None
     color: Color = Color.RED
     size: Literal["s", "m"] = "s"
+    shelf: Literal["a", 1, None] = None
+    pair: tuple[int, int] = (1, 2)
     tags: list[str] = Field([], max_length=2)
     counts: dict[str, int] = {}
     either: dict[str, Any] | str = ""
@@ -102,6 +104,8 @@ def told(data: dict[str, Any], model: type[BaseModel] = Wish, *, seen: bool = Tr
         ({"span": "x"}, "/span", "must be a length of time such as PT30S"),
         ({"color": "pink"}, "/color", "must be one of red, blue"),
         ({"size": "xl"}, "/size", "must be one of s, m"),
+        ({"shelf": "b"}, "/shelf", "must be one of a, 1, null"),
+        ({"pair": [1, 2, 3]}, "/pair", "must be an array of 2 items"),
         ({"tags": {}}, "/tags", "must be an array of at most 2 items"),
         ({"tags": ["a", 1]}, "/tags/1", "must be a text"),
         ({"tags": ["a", "b", "c"]}, "/tags", "must be an array of at most 2 items"),
@@ -185,6 +189,24 @@ def test_a_model_that_cannot_describe_itself_is_told_by_the_kind_of_error_too() 
             raise ZeroDivisionError
 
     assert told({"count": "x"}, Mute) == {"/count": "must be a whole number"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "https://example.org/count.json"},
+        {"anyOf": [True, {"type": "integer"}]},
+        {"type": "integer", "exclusiveMinimum": "low"},
+    ],
+    ids=str,
+)
+def test_a_schema_of_the_authors_own_that_cannot_be_read_is_told_by_the_kind_of_error(schema: dict[str, Any]) -> None:
+    class Odd(BaseModel):
+        """A field that says of itself what nobody understands."""
+
+        count: int = Field(1, json_schema_extra=schema)
+
+    assert told({"count": "x"}, Odd) == {"/count": "must be a whole number"}
 
 
 def test_bodies_that_refer_to_themselves_are_described() -> None:
