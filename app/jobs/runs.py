@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from app import clock
 from app.domain import jobs as rules
@@ -19,16 +19,12 @@ def made(schedule: Schedule, runs: Sequence[Run], tx: Transaction, by: str | Non
     return [job_of(schedule, run, clock.uuid7(), tx.now(), by) for run in runs]
 
 
-async def cancel(
-    tx: Transaction, reasons: Mapping[str, str], only: Callable[[Job], bool] = lambda _job: True
-) -> list[Stop]:
+async def cancel(tx: Transaction, reasons: Mapping[str, str]) -> list[Stop]:
     """Cancels those that have not ended, by their ids; which workers are to be told so after the commit.
-
-    `only` says of each, once nobody else can change it, whether it is still meant: the ids were read before.
 
     All in one go: whoever locks jobs does so in the order of their ids, and a second call would begin that anew.
     """
-    found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended and only(job)]
+    found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended]
     moved = [rules.cancelled(job, reasons[job.id], tx.now()) for job in found]
     changed = [(job.version, one.job) for job, one in zip(found, moved, strict=True) if one.job.version != job.version]
     await ends.store(tx, changed, [one.attempt for one in moved if one.attempt is not None])

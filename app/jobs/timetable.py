@@ -272,7 +272,7 @@ class Timetable:
     async def _delete(self, tx: Transaction, key: str, by: By) -> tuple[_Done, int, int]:
         before = await _locked(tx, key)
         held = await jobs.lock(tx, await schedules.unbegun(tx, before.id))
-        unbegun = [id for id, job in held.items() if job.unbegun and not job.ended]  # one may have moved meanwhile
+        unbegun = [id for id, job in held.items() if job.unbegun]  # one may have moved meanwhile
         stops = await runs.cancel(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
         ongoing = await schedules.unfinished(tx, [before.id])
         await schedules.remove(tx, before.id)
