@@ -79,7 +79,9 @@ def waits_for(job: Job, now: datetime, around: Around) -> str | None:
     if job.state == PENDING:
         return _unsent(led)
     crew = _unheard_of(led) if not around.crew.heard and led < _missed(around.limit) else _unworked(job, around.crew)
-    return crew if job.state == DISPATCHED else _unheard(job, now, around, crew)
+    if job.state == RUNNING:
+        return _unheard(job, now, around, crew)
+    return crew if around.is_read or not around.crew.heard else _UNREAD
 
 
 _UNLED: Final = {
@@ -87,6 +89,7 @@ _UNLED: Final = {
     DISPATCHED: "nobody knows which workers are there",
     RUNNING: "nobody knows how its worker is",
 }
+_UNREAD: Final = "no node reads just now whether a worker has begun it: wait, one that lives takes that over"
 
 
 def _missed(limit: float) -> timedelta:

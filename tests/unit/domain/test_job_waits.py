@@ -130,6 +130,20 @@ def test_no_silence_counts_that_nobody_could_have_heard(more: dict[str, Any], wh
     assert found == f"{silent}: {when} this attempt counts as lost, and another one begins"
 
 
+@pytest.mark.parametrize(
+    ("crew", "says"),
+    [
+        (Crew(1), "no node reads just now whether a worker has begun it: wait, one that lives takes that over"),
+        (
+            Crew(),
+            "no worker that serves queue reports is heard of: start one with `orchestrix worker --job-queue reports`",
+        ),
+    ],
+)
+def test_no_worker_is_called_busy_that_may_have_said_otherwise(crew: Crew, says: str) -> None:
+    assert waits_for(DISPATCHED, LATER, around(crew, is_read=False)) == says
+
+
 @pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
 def test_without_a_leader_nothing_else_is_blamed(job: Job) -> None:
     found = waits_for(job, NOW + timedelta(seconds=20), around(Crew(0, 1), led=None))
