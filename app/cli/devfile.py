@@ -126,8 +126,9 @@ def broker_url(folder: Path, first: str) -> Callable[[], str]:
 def claimed(folder: Path) -> Iterator[Life | None]:
     """This process is the `dev` of the folder until the block ends; then its file is gone, however the block ended.
 
-    Gives the last one, if it was killed: its process is gone, for it had the lock as long as it lived. Raises
-    `Conflict` while another one is, and `ConfigError` if the folder cannot be written.
+    Gives the last one, if it was killed: its process is gone, for it had the lock as long as it lived. It is told of
+    until a `dev` has begun, which one that fails at its start has not. Raises `Conflict` while another one is, and
+    `ConfigError` if the folder cannot be written.
     """
     try:
         path_of(folder).parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,9 @@ def claimed(folder: Path) -> Iterator[Life | None]:
         try:
             yield killed
         finally:
-            _remove(path_of(folder), _life_path(folder))
+            _remove(path_of(folder))
+            if killed is None or _left_by_one_that_was_killed(folder) != killed:
+                _remove(_life_path(folder))
     finally:
         os.close(lock)
 
@@ -155,7 +158,8 @@ def _in_the_way(folder: Path) -> str:
 def _left_by_one_that_was_killed(folder: Path) -> Life | None:
     try:
         found = json.loads(_life_path(folder).read_text(encoding="utf-8"))
-        return Life(str(found["nodeId"]), found["cutOff"] is True)
+        node, mine = str(found["nodeId"]), found["lock"] == _lock_mark(folder)
+        return Life(node, found["cutOff"] is True) if mine and node.isprintable() else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # what it was at is found out in another way, later
 
@@ -176,7 +180,7 @@ def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> 
 
 def keep_life(folder: Path, life: Life) -> None:
     """For the next `dev` of this folder, should this one not take its leave. Inside `claimed` only."""
-    _replace(_life_path(folder), {"nodeId": life.node, "cutOff": life.cut_off})
+    _replace(_life_path(folder), {"nodeId": life.node, "cutOff": life.cut_off, "lock": _lock_mark(folder)})
 
 
 def absolute(database_url: str, folder: Path) -> str:
@@ -235,6 +239,12 @@ def _remove(*paths: Path) -> None:
     for path in paths:
         with suppress(FileNotFoundError):
             path.unlink()
+
+
+def _lock_mark(folder: Path) -> str:
+    """Which lock it is: a copy of the folder has another, and whoever holds the first may live. Raises `OSError`."""
+    found = os.stat(_lock_path(folder))
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def _exists(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -144,3 +145,38 @@ def test_the_last_ports_survive_the_stop(tmp_path: Path) -> None:
     assert devfile.last_ports(tmp_path) == devfile.Ports(8081, 5674)
     (tmp_path / devfile.FOLDER / "last.json").write_text("{}")
     assert devfile.last_ports(tmp_path) == devfile.Ports()
+
+
+def killed(folder: Path, node: str) -> None:
+    """A `dev` of this folder was at work, and took no leave."""
+    with devfile.claimed(folder):
+        devfile.keep_life(folder, devfile.Life(node))
+        left = (folder / ".orchestrix" / "life.json").read_bytes()
+    (folder / ".orchestrix" / "life.json").write_bytes(left)
+
+
+def test_in_a_copy_of_the_folder_nobody_was_killed(tmp_path: Path) -> None:
+    killed(tmp_path / "first", "node-1")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    with devfile.claimed(tmp_path / "copy") as last:
+        assert last is None
+    with devfile.claimed(tmp_path / "first") as last:
+        assert last == devfile.Life("node-1")
+
+
+def test_one_that_was_killed_is_told_of_until_the_next_has_begun(tmp_path: Path) -> None:
+    killed(tmp_path, "node-1")
+    with suppress(ZeroDivisionError), devfile.claimed(tmp_path):
+        raise ZeroDivisionError
+    with devfile.claimed(tmp_path) as last:
+        devfile.keep_life(tmp_path, devfile.Life("node-2"))
+    assert last == devfile.Life("node-1")
+    with devfile.claimed(tmp_path) as last:
+        assert last is None
+
+
+@pytest.mark.parametrize("node", ["\0", "\ud800"])
+def test_a_name_that_no_database_takes_is_nobodys(tmp_path: Path, node: str) -> None:
+    killed(tmp_path, node)
+    with devfile.claimed(tmp_path) as last:
+        assert last is None

@@ -56,6 +56,7 @@ class Runtime:
             broker_url=f"amqp://guest:guest@127.0.0.1:{broker}/",
             database_url=f"sqlite+aiosqlite:///{call.folder}/orchestrix.db",
             notes=self.notes,
+            node=f"node-{len(self.calls)}",
         )
         call.ready(running)
         self.while_running()
@@ -164,7 +165,7 @@ def test_the_next_dev_knows_the_one_that_was_killed(shell: Shell, runtime: Runti
 
     def keep() -> None:
         if cut_off:
-            runtime.calls[-1].cut_off("node-1")
+            runtime.calls[-1].cut_off(f"node-{len(runtime.calls)}")
         left.append(life.read_bytes())
 
     runtime.while_running = keep
@@ -178,7 +179,9 @@ def test_the_next_dev_knows_the_one_that_was_killed(shell: Shell, runtime: Runti
     assert not life.exists()
 
 
-@pytest.mark.parametrize("left", ["not ours", "{}", "[]", '{"nodeId": "node-1"}'])
+@pytest.mark.parametrize(
+    "left", ["not ours", "{}", "[]", '{"nodeId": "node-1"}', '{"nodeId": "node-1", "cutOff": false, "lock": 1}']
+)
 def test_a_file_that_does_not_tell_who_was_killed_says_nothing(shell: Shell, runtime: Runtime, left: str) -> None:
     (shell.folder / ".orchestrix").mkdir()
     (shell.folder / ".orchestrix" / "life.json").write_text(left)
