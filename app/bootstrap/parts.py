@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from app import clock
 from app.broker.port import Broker, LinkState, Topology
@@ -130,31 +130,37 @@ class DatabaseWatch:
 
 
 class Signals:
-    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once.
+    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once, whatever it is doing.
 
-    `last` is called before that, to say what is cut off; it has no time for more.
+    `last` is called before that, to say what is cut off; it has no time for more. The loop's own handlers would not do:
+    they wait for a function that does not let go of the loop.
     """
 
     def __init__(self, last: Callable[[], None] = lambda: None) -> None:
         self.stop = asyncio.Event()
         self._last = last
+        self._told = False
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Signals:
+        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._received, number)
+            self._before[number] = signal.signal(number, self._received)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().remove_signal_handler(number)
+        for number, before in self._before.items():
+            signal.signal(number, before or signal.SIG_DFL)
 
-    def _received(self, number: signal.Signals) -> None:
-        if self.stop.is_set():
+    def _received(self, number: int, _: object) -> None:
+        if self._told:
+            for one in self._before:
+                signal.signal(one, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
             with contextlib.suppress(Exception):  # whatever it is, the process is to end
                 self._last()
-            signal.signal(number, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
             signal.raise_signal(number)
-        self.stop.set()
+        self._told = True
+        self._loop.call_soon_threadsafe(self.stop.set)
 
 
 async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:

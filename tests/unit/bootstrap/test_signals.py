@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from app.bootstrap.parts import Signals
 
 STUBBORN = """
 import asyncio, threading
@@ -42,3 +45,38 @@ def test_a_second_order_to_stop_ends_a_process_that_hangs(first: signal.Signals,
             assert process.stdout.read() == "cut off\n"
         finally:
             process.kill()
+
+
+BUSY = """
+import asyncio, time
+from app.bootstrap.parts import Signals
+
+async def main():
+    with Signals(lambda: print("cut off", flush=True)):
+        print("runs", flush=True)
+        time.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_second_order_to_stop_ends_a_process_whose_loop_is_held_by_a_function() -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "runs\n"
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) in (-signal.SIGINT, -signal.SIGTERM)
+            assert process.stdout.read() == "cut off\n"
+        finally:
+            process.kill()
+
+
+async def test_afterwards_signals_do_what_they_did_before() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            await signals.stop.wait()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
