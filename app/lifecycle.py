@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from app import clock
 from app.errors import Deposed, RetryLater
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger("orchestrix.lifecycle")
 
@@ -136,6 +143,7 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     a function of a user's own may be so.
     """
     runner = asyncio.Runner()
+    runner.get_loop().set_default_executor(Beside())
     try:
         runner.run(main)
     finally:
@@ -160,6 +168,52 @@ async def _all_ended() -> bool:
 
 def _names(tasks: Collection[asyncio.Future[Any]]) -> str:
     return ", ".join(sorted(task.get_name() if isinstance(task, asyncio.Task) else repr(task) for task in tasks))
+
+
+class Beside(ThreadPoolExecutor):
+    """The threads of a loop (`asyncio.to_thread`): at most `most` at once, as in a pool, but they keep no process from
+    ending. It is a pool by its class because a loop takes nothing else.
+    """
+
+    def __init__(self, most: int = min(32, (os.cpu_count() or 1) + 4)) -> None:
+        super().__init__()
+        self._most, self._running = most, 0
+        self._calls: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Calls it as soon as a thread is free."""
+        answer: Future[T] = Future()
+        with self._changed:
+            if self._running < self._most:
+                threading.Thread(target=self._work, name="orchestrix-beside", daemon=True).start()
+                self._running += 1
+            self._calls.append(lambda: _answer(answer, lambda: fn(*args, **kwargs)))
+        return answer
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Waits for `BEHIND` seconds; what goes on then is told, and ends with the process."""
+        with self._changed:
+            if wait and not self._changed.wait_for(lambda: not self._running, BEHIND):
+                log.error("calls in threads that do not end, and end with the process: %d", self._running)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._calls:
+                    self._running -= 1
+                    self._changed.notify_all()
+                    return
+                call = self._calls.popleft()
+            call()
+
+
+def _answer(future: Future[T], call: Callable[[], T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 class Loop:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
 
 from app import lifecycle
-from app.lifecycle import Loop, Services, Wake, ended, run_to_the_end, stage
+from app.lifecycle import Beside, Loop, Services, Wake, ended, run_to_the_end, stage
 from tests.support import eventually
 
 
@@ -189,3 +192,53 @@ def test_a_process_with_nothing_left_behind_closes_its_loop() -> None:
     kept: list[asyncio.Task[None]] = []
     run_to_the_end(main())
     assert (ends, loops[0].is_closed()) == (["behind"], True)
+
+
+def test_a_thread_that_does_not_end_keeps_no_process() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "from app import lifecycle\n"
+        "lifecycle.BEHIND = 0.1\n"
+        "async def main():\n"
+        "    hangs = asyncio.create_task(asyncio.to_thread(threading.Event().wait))\n"
+        "    assert await asyncio.to_thread(int, '7') == 7\n"
+        "lifecycle.run_to_the_end(main())\n"
+        "print('ended')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (ended.returncode, ended.stdout) == (0, "ended\n")
+    assert ended.stderr == "calls in threads that do not end, and end with the process: 1\n"
+
+
+def test_what_runs_in_threads_is_waited_for() -> None:
+    done: list[bool] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().run_in_executor(None, lambda: done.append(let.wait(10)))
+        asyncio.get_running_loop().call_soon(let.set)
+
+    let = threading.Event()
+    run_to_the_end(main())
+    assert done == [True]
+
+
+async def test_no_more_threads_run_at_once_than_may_and_each_call_has_its_answer() -> None:
+    pool, loop, both = Beside(2), asyncio.get_running_loop(), threading.Barrier(2)
+    inside: set[int] = set()
+    at_once: list[int] = []
+
+    def call(number: int) -> int:
+        inside.add(number)
+        both.wait(10)
+        at_once.append(len(inside))
+        both.wait(10)
+        inside.remove(number)
+        if number == 5:
+            raise ZeroDivisionError
+        return number
+
+    calls = [loop.run_in_executor(pool, call, number) for number in range(6)]
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert found[:5] == list(range(5))
+    assert isinstance(found[5], ZeroDivisionError)
+    assert at_once == [2] * 6
