@@ -106,6 +106,8 @@ class MemoryConsumer:
         self._arrived.set()
         if channel is not None:
             channel.session.consume_up.send(lambda: self._server.close_channel(channel))
+        if self._reviving is not None:  # what it has declared is there by then, and can be deleted
+            await asyncio.wait({self._reviving})
 
     def attach(self, session: Session) -> None:
         """There is a link: opens a channel on it."""
@@ -127,7 +129,7 @@ class MemoryConsumer:
     async def _revive(self, own: Topology, wanted: Wanted) -> None:
         with suppress(Unavailable):
             found = [await self._broker.message_count(queue) for queue in self._queues]
-            if None in found and not self._closed and await wanted():
+            if None in found and not self._closed and await wanted() and not self._closed:
                 await self._broker.declare(own)
 
     def detach(self) -> None:

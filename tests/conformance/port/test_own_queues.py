@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import pytest
@@ -44,6 +45,23 @@ async def test_queues_that_are_deleted_come_back(rig: Rig) -> None:
     await eventually(lambda: is_there(other, LOGS), deadline=10)
     await other.publish(sent(LOGS, 3))
     assert [one.body for one in await take(consumer, 1)] == [b"3"]
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.002, 0.02, 0.12])
+async def test_once_it_is_closed_it_declares_nothing(rig: Rig, pause: float) -> None:
+    broker, other = await rig.up(), await rig.up()
+
+    async def wanted() -> bool:
+        return True
+
+    consumer = await broker.consume([STATUS, LOGS], 10, own=OWN, wanted=wanted)
+    await asyncio.sleep(pause)
+    await consumer.close()
+    for queue in (STATUS, LOGS):
+        await other.delete(queue)
+    with pytest.raises(AssertionError, match="made anew"):
+        await eventually(partial(is_there, other, STATUS), deadline=0.5, message="made anew")
+    assert not await is_there(other, LOGS)
 
 
 async def test_it_begins_with_its_whole_prefetch(rig: Rig) -> None:

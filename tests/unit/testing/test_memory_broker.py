@@ -417,3 +417,22 @@ def test_whoever_asks_is_told_of_the_end_of_a_channel(rig: Rig) -> None:
         await asyncio.wait_for(lost.wait(), 1.0)
 
     rig.loop.run_until_complete(days())
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.03, 0.05])
+def test_a_consumer_that_is_closed_makes_nothing_anew(rig: Rig, pause: float) -> None:
+    async def wanted() -> bool:
+        await elapse(0.01)
+        return True
+
+    async def days() -> None:
+        broker = await rig.client()
+        rig.server.delete("b")
+        consumer = await broker.consume(["b"], 1, own=TOPOLOGY, wanted=wanted)
+        await elapse(pause)
+        await consumer.close()
+        await broker.delete("b")
+        await elapse(1.0)
+        assert "b" not in rig.server.queues
+
+    rig.loop.run_until_complete(days())
