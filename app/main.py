@@ -125,8 +125,10 @@ async def run_dev(
             ready(replace(running, notes=tuple(dev.left.told())))
 
         def last() -> None:
-            dev.worker.cut_off()
-            cut_off(dev.node.name)
+            try:
+                cut_off(dev.node.name)
+            finally:
+                dev.worker.cut_off()  # it tells a terminal, or a pipe that nobody reads
 
         await _run(dev.node, dev.worker, nearby(*api_ports), tell, lambda: dev.broker_url, last)
 

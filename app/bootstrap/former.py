@@ -68,6 +68,9 @@ async def bury(database: Database, former: Former) -> Left:
     except (RetryLater, Conflict) as away:
         log.warning("what the last dev was at when it was killed is lost only when it was silent for long: %s", away)
         return Left()
+    except Exception:  # a bug; it would keep each `dev` of the folder from starting
+        log.exception("what the last dev was at when it was killed could not be ended")
+        return Left()
     again, cancelled = moved.count(PENDING), moved.count(CANCELLED)
     return Left(again, len(moved) - again - cancelled)
 

@@ -11,7 +11,7 @@ from app.bootstrap.former import Former, Left, bury
 from app.domain import jobs as rules
 from app.domain.jobs import Job, Moved, Status
 from app.domain.nodes import NodeState
-from app.errors import Unavailable
+from app.errors import Conflict, Unavailable
 from app.persistence import jobs, nodes, schema
 from app.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, stored
@@ -73,11 +73,15 @@ async def test_many_are_found_and_ended_page_by_page(database: Database, monkeyp
     assert [state[0] for state, _ in await states(database, *found)] == list("FRFFR")
 
 
+@pytest.mark.parametrize("error", [Unavailable, Conflict, ValueError])
 async def test_where_it_cannot_be_written_silence_will_tell(
-    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[Exception],
 ) -> None:
     async def away(*_: object) -> None:
-        raise Unavailable("nobody listens")
+        raise error("nobody listens")
 
     monkeypatch.setattr(database, "run", away)
     assert await bury(database, Former("killed-1")) == Left()

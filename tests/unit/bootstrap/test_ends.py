@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import cast
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +15,7 @@ from app import main
 from app.bootstrap.hands import Hands
 from app.bootstrap.node import Node
 from app.bootstrap.parts import given_up
+from app.config import Settings
 from app.lifecycle import Health
 
 ALL = ["resign", "worker", "retire", "http", "stop"]
@@ -115,3 +119,30 @@ async def test_a_beginning_that_is_given_up_has_ended_whatever_it_fails_with() -
     await begun.wait()
     await given_up(beginning)
     assert ends == ["begin"]
+
+
+@pytest.mark.parametrize("broken", ["", "told", "kept"])
+async def test_what_a_second_signal_cuts_off_is_written_down_and_told_whichever_fails(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def note(name: str) -> None:
+        done.append(name)
+        if name == broken:
+            raise OSError(name)
+
+    @contextlib.asynccontextmanager
+    async def development(*_: object, **__: object) -> AsyncIterator[SimpleNamespace]:
+        worker = SimpleNamespace(cut_off=lambda: note("told"))
+        yield SimpleNamespace(node=SimpleNamespace(name="node-1"), worker=worker)
+
+    async def run(*given: Any) -> None:
+        with contextlib.suppress(OSError):
+            given[-1]()
+
+    monkeypatch.setattr(main, "development", development)
+    monkeypatch.setattr(main, "_run", run)
+    places: Any = {"folder": Path(), "broker_ports": (0,), "api_ports": (0,)}
+    await main.run_dev(Settings(), **places, ready=lambda running: None, cut_off=lambda node: note("kept"))
+    assert done == ["kept", "told"]
