@@ -169,9 +169,9 @@ class Feed:
             self._alone = result.channel_closed  # it, or one behind it, is to blame: the next one goes alone
 
     async def _declare(self) -> None:
+        self.remade = True  # also by a declaration that was cut short: some may be there
         try:
             await self._broker.declare(self._topology)
-            self.remade = True
         except (ConfigError, Unavailable) as error:
             LOGGER.error("a job's channel is missing and cannot be declared: %s", error)
 

@@ -11,6 +11,7 @@ import pytest
 
 from app.broker.port import Outcome, Outgoing, Published, Topology
 from app.broker.topology import job_channels, logs_queue, status_queue
+from app.errors import Unavailable
 from app.testing.memory_client import MemoryBroker
 from app.testing.virtual_time import VirtualLoop, elapse
 from tests.fakes.broker import FakeBroker
@@ -162,6 +163,26 @@ def test_missing_channels_are_declared_and_all_is_said_again(house: House) -> No
             assert house.server._queues[queue.name].declared == queue
 
     house.play(days())
+
+
+def test_channels_whose_declaration_was_cut_short_count_as_made_anew(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, missing = FakeBroker(), [Published(Outcome.RETURNED, "no queue")]
+
+    async def cut_short(topology: Topology) -> None:
+        raise Unavailable("the link was lost")
+
+    async def days() -> None:
+        monkeypatch.setattr(broker, "declare", cut_short)
+        broker.judge = lambda message: missing.pop() if missing else Published(Outcome.CONFIRMED)
+        feed = Feed(broker, Topology())
+        feed.end(word())
+        assert not feed.remade
+        await feed.run()
+        assert feed.remade
+
+    loop.run_until_complete(days())
 
 
 def test_the_last_word_waits_until_all_before_it_is_confirmed(loop: VirtualLoop) -> None:
