@@ -133,7 +133,7 @@ class _Parts:
         await self._halt()
         await self.floor.give_back()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
-            LOGGER.warning("%d jobs did not end in time and are given up", len(self.floor.attempts))
+            LOGGER.warning("did not end in time, and are given up: %d of the jobs", len(self.floor.attempts))
             self.floor.hurry("the worker stopped before the job had ended")
             await self._quiet(LAST + LAST_WORD)
         await self.floor.clear()
