@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -34,7 +34,7 @@ async def show(call: Call) -> Response:
         lease = await leases.read(connection)
         members = await nodes.listed(connection, MOST_NODES)
         workers = await nodes.listed_workers(connection, MOST_WORKERS, SHOWN)
-        lost = connection.now() - timedelta(seconds=call.context.silent)
+        now, limit = connection.now(), timedelta(seconds=call.context.silent)
         handovers = await leases.last_handovers(connection, MOST_HANDOVERS)
     leader = lease.holder if lease is not None and not lease.lapsed else None
     body = {
@@ -43,7 +43,7 @@ async def show(call: Call) -> Response:
         "mode": lease.mode.value if lease is not None and leader is not None else None,
         "lease": _lease(lease),
         "nodes": [_node(one, leader) for one in members],
-        "workers": [_worker(one, lost) for one in workers],
+        "workers": [_worker(one, now - one.beat_at, limit) for one in workers],
         "handovers": [_handover(one) for one in handovers],
     }
     return Response(dump(body), media_type=JSON)
@@ -82,14 +82,15 @@ def _node(node: Node, leader: str | None) -> dict[str, Any]:
     }
 
 
-def _worker(worker: WorkerRow, lost: datetime) -> dict[str, Any]:
-    """One that was last heard of at `lost` or before has no jobs any more; one that ends says that it has no queue."""
-    silent = worker.beat_at <= lost
+def _worker(worker: WorkerRow, ago: timedelta, limit: timedelta) -> dict[str, Any]:
+    """One that was last heard of so long `ago`: it has no jobs any more from the `limit` on, and is silent from half of
+    it on, as for those who ask what a job waits for. One that ends says that it has no queue.
+    """
     return {
         "id": worker.id,
-        "state": "SILENT" if silent else "ALIVE" if worker.queues else "DRAINING",
+        "state": "SILENT" if ago >= limit / 2 else "ALIVE" if worker.queues else "DRAINING",
         "queues": list(worker.queues),
-        "jobs": 0 if silent else worker.jobs,
+        "jobs": 0 if ago >= limit else worker.jobs,
         "startedAt": moment(worker.started_at),
         "beatAt": moment(worker.beat_at),
     }

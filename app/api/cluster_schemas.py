@@ -84,12 +84,12 @@ class WorkerBody(_Shown):
     id: str
     state: Literal["ALIVE", "DRAINING", "SILENT"] = Field(
         description="`DRAINING`: it ends, takes nothing new, and lets its jobs go on for a while. `SILENT`: not heard"
-        " for so long that its jobs are lost."
+        " since `beatAt`, for half of the time after which its jobs are lost (`jobs.silent`), or longer."
     )
     queues: list[str] = Field(description="Those that it takes jobs from; none any more while it ends.")
-    jobs: int = Field(description="How many it has by its own last word; 0 if it is silent.")
+    jobs: int = Field(description="How many it has by its own last word; 0 once they are lost.")
     startedAt: datetime
-    beatAt: datetime
+    beatAt: datetime = Field(description="When it was last heard of.")
 
 
 class HandoverBody(_Shown):

@@ -25,7 +25,7 @@ from app.api.start import JSON
 from app.api.views import moment, perhaps
 from app.domain.idempotency import StoredAnswer
 from app.domain.job_waits import may_wait, waits_for
-from app.domain.jobs import STATES, Attempt, Job
+from app.domain.jobs import PENDING, STATES, Attempt, Job
 from app.errors import Conflict
 from app.jobs.submit import Order, OrderKey
 from app.persistence import job_queues, jobs
@@ -118,7 +118,7 @@ async def cancel(call: Call) -> Response:
 
 
 def summary(job: Job) -> dict[str, Any]:
-    """The job by itself."""
+    """The job by itself. What a lost attempt had done is no progress of the next one."""
     return {
         "id": job.id,
         "queue": job.queue,
@@ -131,7 +131,7 @@ def summary(job: Job) -> dict[str, Any]:
         "attempt": job.attempt,
         "retries": job.retries,
         "timeoutMs": job.timeout_ms,
-        "progress": job.progress,
+        "progress": None if job.state == PENDING else job.progress,
         "result": job.result,
         "error": job.error,
         "cancelReason": job.cancel_reason,

@@ -86,7 +86,7 @@ async def bury(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery
     failures = 0
     if dead:
         delivery, reason = dead[0]
-        log.warning("%d messages go to the dead letters, first one of %s: %s", len(dead), delivery.queue, reason)
+        log.warning("messages go to the dead letters, the first one of %s (%s): %d", delivery.queue, reason, len(dead))
     while left := [one for one in left if consumer.alive(one[0])]:
         results = await broker.publish([FORMS[form](delivery, reason) for delivery, reason, form in left])
         tried = list(zip(left, results, strict=True))
@@ -97,7 +97,7 @@ async def bury(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery
         ]
         if left:
             if failures == 0:
-                log.warning("%d dead letters wait for the broker: %s", len(left), _detail(tried))
+                log.warning("dead letters wait for the broker: %d: %s", len(left), _detail(tried))
             failures += 1
             await asyncio.sleep(backoff(failures))
 

@@ -89,8 +89,9 @@ def _show_preview(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     note = found.get("note") or "it is so already"
     print("nothing is changed; this would be:" if rows else f"nothing would change: {output.visible(str(note))}")
     if rows:
-        columns = ("version", "fromState", "toState", "reason")
-        output.print_table(("VERSION", "FROM", "TO", "REASON"), [[row.get(name) for name in columns] for row in rows])
+        columns = ("version", "fromState", "toState", "reason", "actor")
+        heads = ("VERSION", "FROM", "TO", "REASON", "ACTOR")
+        output.print_table(heads, [[row.get(name) for name in columns] for row in rows])
     if undo := found.get("undo"):
         print(f"undone, in this order: {output.visible(', '.join(map(str, undo)))}")
     if command := found.get("command"):

@@ -31,28 +31,34 @@ _LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the database says: how many jobs are open, how many of each queue nobody has begun, which ended lately."""
+    """What the database says: how many jobs are open, how many of each queue nobody has begun, which ended lately.
+
+    `causes` has for each of those queues why nobody begins them, if it is not only their turn, and what helps.
+    """
 
     open: int = 0
     unbegun: dict[str, int] = field(default_factory=dict)
+    causes: dict[str, tuple[str, str]] = field(default_factory=dict)
     ended: Sequence[str] = ()
 
 
-async def facts(database: Database) -> Facts:
-    """As they are now. Raises `Unavailable`."""
+async def facts(database: Database, silent: float) -> Facts:
+    """As they are now; a worker is lost after `silent` seconds without a beat. Raises `Unavailable`."""
+    from app.domain.job_waits import unserved
     from app.persistence import job_queues, jobs
 
     after = (database.now() - _LATELY, "")
     async with database.read() as connection:
         ended = await jobs.cleared(connection, after, _SETTLED, _LOOKED_AT)
-        return Facts(
-            await jobs.occupied(connection), await job_queues.unbegun(connection), tuple(job_id for _, job_id in ended)
-        )
+        unbegun, now = await job_queues.unbegun(connection), connection.now()
+        around = await job_queues.served(connection, unbegun, silent)
+        causes = {queue: unserved(queue, now, known) for queue, known in around.items()}
+        return Facts(await jobs.occupied(connection), unbegun, causes, tuple(job_id for _, job_id in ended))
 
 
 async def examined(known: Facts, broker: Broker, url: str, folder: Path, most: int) -> list[Finding]:
     """What is to be said of jobs; `most` may be open at a time. Raises `Unavailable`."""
-    found = [*await _unread(known.unbegun, broker), *_crowded(known, most), *await _left_behind(known.ended, broker)]
+    found = [*await _unread(known, broker), *_crowded(known, most), *await _left_behind(known.ended, broker)]
     return [await _room(known, url, folder, most), *found]
 
 
@@ -82,13 +88,14 @@ def _compared(told: management.Descriptors, known: Facts, most: int, need: str) 
     return Finding(WARN, "jobs", f"{detail}: {more}", fix)
 
 
-async def _unread(unbegun: dict[str, int], broker: Broker) -> list[Finding]:
+async def _unread(known: Facts, broker: Broker) -> list[Finding]:
+    """A worker whose hands are full, or that stops, reads none: only the crew of the queue tells who is there."""
     found: list[Finding] = []
-    for queue, count in sorted(unbegun.items()):
+    for queue, count in sorted(known.unbegun.items()):
         there = await broker.message_count(dispatch_queue(queue))
         if there is None or there[1] == 0:
-            detail = f"queue {queue}: {count} sent and not begun, and no worker reads it"
-            found.append(Finding(WARN, "jobs", detail, f"orchestrix worker --job-queue {queue}"))
+            cause, fix = known.causes[queue]
+            found.append(Finding(WARN, "jobs", f"queue {queue}: {count} sent and not begun: {cause}", fix))
     return found
 
 
@@ -103,6 +110,7 @@ async def _left_behind(ended: Sequence[str], broker: Broker) -> list[Finding]:
     left = [name for name in names if await broker.message_count(name) is not None]
     if not left:
         return []
-    detail = f"{len(left)} queues of jobs that have ended are still there (of {len(names)} looked at), as {left[0]}"
+    many = "1 queue of a job that has ended is" if len(left) == 1 else f"{len(left)} queues of jobs that have ended are"
+    detail = f"{many} still there (of {len(names)} looked at), as {left[0]}"
     fix = "the leader deletes them within minutes; one that stays: rabbitmqctl delete_queue NAME"
     return [Finding(WARN, "jobs", detail, fix)]

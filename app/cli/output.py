@@ -21,6 +21,7 @@ _STATE_COLOURS = {
     "warn": YELLOW,
     "ALIVE": GREEN,
     "DRAINING": YELLOW,
+    "SILENT": RED,
     "DEAD": RED,
 }
 

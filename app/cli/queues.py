@@ -17,6 +17,7 @@ _START_NODE = "orchestrix serve"
 _LETTERS = 200
 """So many dead letters are looked at, the last ones."""
 _KINDS = 10
+_REASONS = 3
 _ADVICE = {
     "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS",
     "unrouted": "look for a mistyped event name",
@@ -30,27 +31,35 @@ async def queues(broker: Broker, catalog: Catalog) -> list[Finding]:
         found += await _work(broker, name, f"orchestrix worker -q {name}")
     for name in catalog.events:
         found += await _work(broker, name, "orchestrix serve --roles api,orchestrator")
-    found += await _left_over(broker, UNROUTED, "messages that no queue wanted and no orchestrator has moved yet")
+    found += await _left_over(broker, UNROUTED, "that no queue wanted and no orchestrator has moved yet", "message")
     return found or [Finding(OK, "queues", f"{len(catalog.commands) + len(catalog.events)} queues, all are read")]
 
 
 async def letters(database: Database) -> list[Finding]:
-    """A warning for each queue and reason of the dead letters that wait for a person. Raises `Unavailable`."""
+    """A warning for each queue of the dead letters that wait for a person, with their reasons. Raises `Unavailable`."""
     from app.persistence import dead_letters
 
     async with database.read() as connection:
         found = await dead_letters.page(connection, dead_letters.DeadLetterFilter(), _LETTERS)
-    kinds = Counter((letter.queue, letter.reason.partition(":")[0]) for letter in found)
+    kinds: dict[str, Counter[str]] = {}
+    for letter in found:
+        kinds.setdefault(letter.queue, Counter())[letter.reason.partition(":")[0]] += 1
     more = " or more" if len(found) == _LETTERS else ""
+    most = sorted(kinds.items(), key=lambda kind: -kind[1].total())[:_KINDS]
     return [
-        Finding(
-            WARN,
-            "dead letters",
-            f"{queue}: {count}{more} {reason}" + (f" ({_ADVICE[reason]})" if reason in _ADVICE else ""),
-            f"orchestrix dlq list --queue {queue}",
-        )
-        for (queue, reason), count in kinds.most_common(_KINDS)
+        Finding(WARN, "dead letters", f"{queue}: {_counted(reasons, more)}", f"orchestrix dlq list --queue {queue}")
+        for queue, reasons in most
     ]
+
+
+def _counted(reasons: Counter[str], more: str) -> str:
+    parts = [
+        f"{count}{more} {reason}" + (f" ({_ADVICE[reason]})" if reason in _ADVICE else "")
+        for reason, count in reasons.most_common(_REASONS)
+    ]
+    others = reasons.total() - sum(count for _, count in reasons.most_common(_REASONS))
+    told = ", ".join([*parts, *([f"{others}{more} other{'s' * (others != 1)}"] if others else [])])
+    return told if len(reasons) == 1 else f"{reasons.total()}{more}, of which {told}"
 
 
 async def _work(broker: Broker, name: str, reader: str) -> list[Finding]:
@@ -59,11 +68,12 @@ async def _work(broker: Broker, name: str, reader: str) -> list[Finding]:
         return [Finding(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
     messages, consumers = count
     unread = [] if consumers else [Finding(WARN, "queues", f"{name}: {messages} ready, nobody reads it", reader)]
-    return unread + await _left_over(broker, dead_letters_of(name), "dead letters that no orchestrator has moved yet")
+    return unread + await _left_over(broker, dead_letters_of(name), "that no orchestrator has moved yet", "dead letter")
 
 
-async def _left_over(broker: Broker, name: str, meaning: str) -> list[Finding]:
+async def _left_over(broker: Broker, name: str, meaning: str, what: str) -> list[Finding]:
     count = await broker.message_count(name)
     if count is None:
         return [Finding(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
-    return [Finding(WARN, "queues", f"{name}: {count[0]} {meaning}")] if count[0] else []
+    many = what if count[0] == 1 else f"{what}s"
+    return [Finding(WARN, "queues", f"{name}: {count[0]} {many} {meaning}")] if count[0] else []

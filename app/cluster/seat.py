@@ -131,4 +131,4 @@ class DatabaseSeat:
             async with self._database.read() as connection:
                 ended = await self._database.dialect.end_blockers(connection, self._session)
             if ended:
-                log.warning("%d sessions stood still with the lease in their hands, and were ended", ended)
+                log.warning("sessions stood still with the lease in their hands, and were ended: %d", ended)

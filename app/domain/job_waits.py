@@ -131,18 +131,33 @@ def _follows(job: Job, crew: Crew, trouble: str) -> str:
     return "and another one begins" if crew.heard else f"and another one is sent, but {trouble}"
 
 
+def unserved(queue: str, now: datetime, around: Around) -> tuple[str, str]:
+    """Why nobody begins what was sent to a queue, as `waits_for` has it, and what to type or to do about it."""
+    if around.led_since is None:
+        return f"no node leads, so {_UNLED[DISPATCHED]}", "orchestrix serve"
+    led = now - around.led_since
+    if not around.crew.heard and led < _missed(around.limit):
+        return _unheard_of(led), "wait until it has, and look again"
+    return _served(queue, around.crew)[0], f"orchestrix worker --job-queue {queue}"
+
+
 def _unworked(job: Job, crew: Crew) -> str:
-    command = f"`orchestrix worker --job-queue {job.queue}`"
+    how, more = _served(job.queue, crew)
+    return f"{how}: start {more} with `orchestrix worker --job-queue {job.queue}`"
+
+
+def _served(queue: str, crew: Crew) -> tuple[str, str]:
+    """How the crew is that takes nothing, and how many more of it are to be started."""
     if crew.heard:
-        return f"{_idle(job.queue, crew)} is busy, stands still, or does not get it: start more with {command}"
+        return f"{_idle(queue, crew)} is busy, stands still, or does not get it", "more"
     if crew.stopping:
         last = "worker of queue" if crew.stopping == 1 else f"{crew.stopping} workers of queue"
         are = "is" if crew.stopping == 1 else "are"
-        return f"the last {last} {job.queue} {are} stopping: start another with {command}"
+        return f"the last {last} {queue} {are} stopping", "another"
     if crew.silent:
         known = "the one worker" if crew.silent == 1 else f"each of the {crew.silent} workers"
-        return f"{known} of queue {job.queue} that was there is not heard any more: start one with {command}"
-    return f"no worker that serves queue {job.queue} is heard of: start one with {command}"
+        return f"{known} of queue {queue} that was there is not heard any more", "one"
+    return f"no worker that serves queue {queue} is heard of", "one"
 
 
 def _idle(queue: str, crew: Crew) -> str:

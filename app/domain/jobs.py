@@ -225,6 +225,7 @@ def dispatched(job: Job, history_id: str, now: datetime) -> Moved:
         worker_beat_at=None,
         seq=0,
         last_log_seq=None,
+        progress=None,
     )
     return Moved(fresh, _attempt(fresh))
 
@@ -360,9 +361,8 @@ def _verdict(ending: Ending) -> str:
 
 
 def _waiting(job: Job, ending: Ending, now: datetime, chance: float) -> Job:
-    wait = ending.after
-    if wait is None:
-        wait = pause(job.attempt, job.tries, counts=ending.counts, chance=chance)
+    usual = pause(job.attempt, job.tries, counts=ending.counts, chance=chance)
+    wait = usual if ending.after is None else ending.after
     return replace(_changed(job, now), state=PENDING, wake_at=now + wait, worker_id=None, worker_beat_at=None)
 
 

@@ -156,7 +156,7 @@ class Coordinator:
             except RetryLater as away:
                 log.warning("jobs cannot be handed over: %s", away)
             else:
-                log.log(logging.INFO if taken else logging.DEBUG, "%d jobs were handed over", taken)
+                log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
 
     def duties(self, fence: Fence) -> Service:
         """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it."""

@@ -81,7 +81,7 @@ class Dispatcher:
         rows = await self._database.run(self._write)
         if rows:
             crash.point("jobs.dispatch.after_commit")
-            log.debug("jobs are dispatched: %d messages", len(rows))
+            log.debug("messages of jobs that are dispatched: %d", len(rows))
             self._relay.take(rows)
         else:
             await self._wake.wait(FULL)

@@ -51,7 +51,7 @@ class GoneOrders:
 
     async def _end(self, queues: Sequence[str]) -> None:
         while ended := await self._office.write(partial(self._write, queues)):
-            log.warning("%d orders were lost with the queues %s, and are sent anew", len(ended), ", ".join(queues))
+            log.warning("orders were lost with the queues %s, and are sent anew: %d", ", ".join(queues), len(ended))
             self._office.due()
             if len(ended) < BATCH:
                 return

@@ -114,7 +114,7 @@ class Giver:
             if not await self._give_up(given, _those(steps, Step.ORPHAN_PENDING), reason):
                 return taken
             if _those(steps, Step.FORCE):
-                log.warning("%d jobs were not taken by another node in time", len(given))
+                log.warning("jobs were not taken by another node in time: %d", len(given))
                 return taken
             if given:
                 await self._wait(given, began)

@@ -60,7 +60,7 @@ class Rebalance:
         return await self._give(count) if count else 0
 
     async def _give(self, count: int) -> int:
-        log.info("%d jobs are too many here and go to other nodes", count)
+        log.info("jobs are too many here and go to other nodes: %d", count)
         self._before = 0
         await self._taker.decline()
         try:

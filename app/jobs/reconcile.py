@@ -50,7 +50,7 @@ class Reconcile:
             owned = {one.id: one for one in await jobs.owned_by(connection, self._node)}
         lost = [job_id for job_id, epoch in reading.items() if _is_lost(owned.get(job_id), epoch)]
         if lost:
-            log.info("%d jobs that this node reads are not its own any more", len(lost))
+            log.info("jobs that this node reads are not its own any more: %d", len(lost))
             await self._holdings.leave(lost)
         self._note()
         for one in owned.values():

@@ -95,7 +95,7 @@ class Scheduler:
         fired = await self._database.run(self._fire)
         if fired.schedules:
             crash.point("schedules.fire.after_commit")
-            log.debug("%d schedules were due: %d jobs", fired.schedules, len(fired.jobs))
+            log.debug("schedules were due: %d; their jobs: %d", fired.schedules, len(fired.jobs))
             self._tell(fired)
         return fired.schedules
 

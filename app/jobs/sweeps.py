@@ -183,7 +183,7 @@ class Watchman:
 
     async def _end(self, find: Find, judge: Judge, reason: str) -> None:
         while stops := await self._office.write(partial(self._write, find, judge, reason)):
-            log.warning("%d attempts of jobs are over: %s", len(stops), reason)
+            log.warning("attempts of jobs are over (%s): %d", reason, len(stops))
             self._office.stop(stops)
             self._office.due()
             if len(stops) < BATCH:
@@ -233,7 +233,7 @@ class Orphanage:
         found = await jobs.orphans(tx, self._every, BATCH)
         if found:
             owners = sorted({str(job.owner) for job in found})
-            log.warning("%d jobs of %s need another owner", len(found), ", ".join(owners))
+            log.warning("jobs of %s need another owner: %d", ", ".join(owners), len(found))
         now = self._office.database.now()
         fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
         await self._store(tx, found, fresh)

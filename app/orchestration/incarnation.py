@@ -111,7 +111,7 @@ class Incarnation:
             return False
         await self._broker.declare(Topology(queues=(incarnation_queue(mine),)))
         if sent:
-            log.warning("the broker did not know its queues: the commands of %d live sagas are sent again", sent)
+            log.warning("the broker did not know its queues: the commands of its live sagas are sent again: %d", sent)
         return True
 
     async def _owe(self, live: Sequence[Instance], mine: str) -> bool:

@@ -140,7 +140,7 @@ class Wakeups:
             return 0
         if woken.due:
             crash.point("wakeups.after_commit")
-            log.debug("%d sagas were due: %d commands sent, %d moved", woken.due, len(woken.sent), len(woken.moved))
+            log.debug("sagas were due: %d; commands sent: %d, moved: %d", woken.due, len(woken.sent), len(woken.moved))
             self._relay.poke()
             self._watch.committed(one.instance for one in woken.moved)
             journal.committed(one.instance for one in woken.moved)

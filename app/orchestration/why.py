@@ -10,11 +10,12 @@ from typing import Final
 from app.broker.port import Broker
 from app.errors import NotFound
 from app.orchestration.autopsy import cause_of
+from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import still_coming
 from app.orchestration.surroundings import Counts, Surroundings, expected, needed
 from app.orchestration.worker_why import Unheard, many, patient
-from app.persistence import audit, dead_letters, instances, outbox
+from app.persistence import dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.engine import Connection, Database
@@ -50,8 +51,8 @@ class Explanation:
 class Facts:
     """What the answer is found from. `queues` tells of those whose workers it needs, as far as that is known.
 
-    `deed` says who has paused it, or has cancelled the deadline where there is none. `letter` is an answer that came
-    while it was as it is, and could not be used. `phase` is as in `Explainer`.
+    `deed` says who has paused it, or has cancelled the deadline where there is none; `gone` who has given it up.
+    `letter` is an answer that came while it was as it is, and could not be used. `phase` is as in `Explainer`.
     """
 
     saga: Saga
@@ -64,6 +65,7 @@ class Facts:
     letter: DeadLetter | None = None
     job: Work | None = None
     phase: str | None = None
+    gone: GivenUp | None = None
 
     @property
     def here(self) -> Out | None:
@@ -134,25 +136,13 @@ class Explainer:
             if known is None or found is None:
                 raise NotFound(f"there is no {saga} {id}")
             rows = await outbox.of_instance(connection, saga, id)
-            deed = await _deed(connection, found)
+            deed, gone = await wait_of(connection, found), await end_of(connection, found)
             letter = await _letter(connection, known, found)
             job = await work_of(connection, known, found, self._silent)
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()
-        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase()))
-
-
-async def _deed(connection: Connection, instance: Instance) -> AuditRow | None:
-    """What a person has done last that it waits for: a pause, or that there is no deadline."""
-    if instance.blocker == PAUSED:
-        verb = Verb.PAUSE
-    elif instance.wake_at is not None and instance.wake_at >= NEVER:
-        verb = Verb.CANCEL_DEADLINE
-    else:
-        return None
-    done = await audit.listing(connection, instance.saga, instance.id)
-    return next((row for row in reversed(done) if row.verb == verb.value), None)
+        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone))
 
 
 async def _letter(connection: Connection, saga: Saga, instance: Instance) -> DeadLetter | None:
@@ -211,6 +201,8 @@ def _ended(facts: Facts) -> Found | None:
         return None
     if facts.instance.state == COMPLETED:
         return "completed", "It is done.", "Nothing is left to do."
+    if facts.gone is not None:
+        return "failed", facts.gone.told(_moment(facts.gone.deed.at), facts.instance.progress), AGAIN
     why = facts.instance.progress.error or "its history tells the reason"
     return "failed", f"It has failed: {why}.", "Mend the cause, then `retry` to run it again from the beginning."
 

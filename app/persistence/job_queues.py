@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import func, select
 
@@ -50,12 +51,17 @@ async def around(connection: Connection, found: Iterable[Job], limit: float) -> 
     waiting = list(found)
     if not waiting:
         return {}
-    lease = await leases.read(connection)
-    since = None if lease is None or lease.lapsed else lease.gained_at
-    known = await crews(connection, [job.queue for job in waiting], limit)
+    known = await served(connection, [job.queue for job in waiting], limit)
     listening = set((await connection.execute(job_signs.listening(connection, limit / 2))).scalars())
     read = {job.id: job.ownership == OWNED and job.owner in listening for job in waiting}
-    return {job.id: Around(known[job.queue], limit, since, is_read=read[job.id]) for job in waiting}
+    return {job.id: replace(known[job.queue], is_read=read[job.id]) for job in waiting}
+
+
+async def served(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, Around]:
+    """What tells why what was sent to these queues is not begun; `limit` as in `crews`."""
+    lease = await leases.read(connection)
+    since = None if lease is None or lease.lapsed else lease.gained_at
+    return {queue: Around(crew, limit, since) for queue, crew in (await crews(connection, queues, limit)).items()}
 
 
 async def named(connection: Connection) -> set[str]:

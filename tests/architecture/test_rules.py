@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -207,3 +208,18 @@ def _last_name(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_no_log_line_says_one_jobs() -> None:
+    many = re.compile(r"%d (?:[a-z]+ )?(?!is\b|was\b|has\b)[a-z]+s\b")
+    calls = [node for one in modules(*PRODUCT) for node in ast.walk(one.tree) if _logs(node)]
+    texts = [first.value for call in calls for first in call.args[:2] if isinstance(first, ast.Constant)]
+    assert len(texts) > 100
+    assert [text for text in texts if many.search(str(text))] == []
+
+
+def _logs(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether it is a call of a logger."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return isinstance(node.func.value, ast.Name) and node.func.value.id.lower() in ("log", "logger")

@@ -52,7 +52,7 @@ def test_every_word_counts_once_and_every_job_comes_to_an_end(
 
 EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kind in BAD} | {
     "a process died in the middle": re.compile(r" dies at step \d"),
-    "jobs were handed over": re.compile(r"\d jobs were handed over"),
+    "jobs were handed over": re.compile(r"jobs were handed over: \d"),
     "an owner was gone": re.compile("need another owner"),
     "an attempt was lost": re.compile("its worker was not heard any more"),
     "an attempt took too long": re.compile("its time is over"),

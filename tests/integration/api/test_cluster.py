@@ -115,10 +115,23 @@ async def test_a_worker_that_ends_is_draining_until_it_is_silent(world: World) -
     await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 3)]))
     (worker,) = (await asked(world))["workers"]
     assert (worker["state"], worker["queues"], worker["jobs"]) == ("DRAINING", [], 3)
-    async with world.database.begin() as tx:
-        await tx.execute(update(worker_table).values(beat_at=tx.now() - timedelta(seconds=31)))
+    await unheard_for(world, 16)
     (worker,) = (await asked(world))["workers"]
     assert worker["state"] == "SILENT"
+
+
+async def unheard_for(world: World, seconds: float) -> None:
+    """No worker has said anything for so long."""
+    async with world.database.begin() as tx:
+        await tx.execute(update(worker_table).values(beat_at=tx.now() - timedelta(seconds=seconds)))
+
+
+async def test_a_worker_is_silent_before_its_jobs_are_lost_and_has_them_until_then(world: World) -> None:
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
+    for ago, state, jobs in ((8, "ALIVE", 3), (16, "SILENT", 3), (31, "SILENT", 0)):
+        await unheard_for(world, ago)
+        (worker,) = (await asked(world))["workers"]
+        assert (worker["state"], worker["jobs"]) == (state, jobs)
 
 
 async def test_a_silent_worker_has_no_jobs_and_is_shown_for_a_while(world: World) -> None:

@@ -187,10 +187,12 @@ async def test_the_same_key_gives_the_stored_answer_and_no_second_job(world: Wor
 
 async def test_a_job_shows_its_attempts(world: World) -> None:
     job = await running(world, retries=1)
-    await said(world, job, "FAILED", 2, error={"type": "Broken", "message": "no paper"}, last_log_seq=0)
+    error = {"type": "Broken", "message": "no paper"}
+    await said(world, job, "FAILED", 2, error=error, last_log_seq=0, progress={"percent": 40})
     answer = await world.client.get(f"/jobs/{job.id}")
     JobBody.model_validate_json(answer.content)
     body = answer.json()
+    assert body["progress"] is None, "the attempt that is to come has made none"
     assert (body["state"], body["error"]["message"], body["version"]) == ("PENDING", "no paper", 4)
     [tried] = body["attempts"]
     assert (tried["attempt"], tried["state"], tried["workerId"], tried["historyId"]) == (

@@ -30,10 +30,11 @@ WHY = {
     "since": "2026-01-31T12:00:00.000000Z",
     "nextAt": None,
 }
+CANCELLED = change(3, "REGISTERING", "COMPENSATING", "cancel: no")
 PREVIEW = {
     "dryRun": True,
     "app": app(3, "COMPENSATING"),
-    "history": [change(3, "REGISTERING", "COMPENSATING", "cancel: no")],
+    "history": [CANCELLED],
     "undo": ["registerApp", "createGitRepo"],
     "command": "cmd.unregisterApp",
 }
@@ -142,6 +143,7 @@ def test_a_dry_run_is_told_and_not_done(api: FakeApi, shell: Shell) -> None:
     assert api.requests[0].query == {"dryRun": ["true"]}
     assert "nothing is changed" in lines[0]
     assert lines[2].split()[:3] == ["3", "REGISTERING", "COMPENSATING"]
+    assert lines[2].split()[-1] == CANCELLED["actor"], "who is written then, whoever is at the keyboard"
     assert lines[3:] == ["undone, in this order: registerApp, createGitRepo", "sent: cmd.unregisterApp"]
     assert shell("apps", "cancel", "42", "--dry-run", "-o", "json").json == PREVIEW
 

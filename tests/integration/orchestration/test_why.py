@@ -90,6 +90,39 @@ async def ended_badly(rig: Rig) -> Instance:
     return await rig.reached(app, "FAILED")
 
 
+async def cancelled(rig: Rig) -> Instance:
+    app = await undoing_both(rig, "shop")
+    rig.report(await rig.now(app), "evt.appUnregistered")
+    there = await rig.until(app, lambda one: one.progress.todo == ("createGitRepo",))
+    rig.report(there, "evt.gitRepoDeleted")
+    return await rig.reached(app, "FAILED")
+
+
+async def cancelled_with_a_skip(rig: Rig) -> Instance:
+    app = await undo_failed(rig)
+    await ask(rig, app, Verb.TERMINATE)
+    await ask(rig, app, Verb.RETRY)
+    rig.report(await rig.now(app), "evt.gitRepoCreated")
+    await ask(rig, await rig.reached(app, "REGISTERING"), Verb.CANCEL, reason="a mistake")
+    await failed(rig, app, FOREVER)
+    await failed(rig, app, FOREVER)
+    await ask(rig, await rig.reached(app, "COMPENSATION_FAILED"), Verb.SKIP)
+    return await rig.reached(app, "FAILED")
+
+
+async def terminated(rig: Rig) -> Instance:
+    app = await undo_failed(rig)
+    await ask(rig, app, Verb.TERMINATE)
+    return app
+
+
+async def cancelled_then_failed(rig: Rig) -> Instance:
+    app = await cancelled(rig)
+    await ask(rig, app, Verb.RETRY)
+    await failed(rig, app, FOREVER)
+    return await rig.reached(app, "FAILED")
+
+
 async def undone_too_early(rig: Rig) -> Instance:
     app = await compensating(rig)
     rig.report(app, "evt.gitRepoDeleted")
@@ -361,6 +394,26 @@ Situation = Callable[[Rig], Awaitable[Instance]]
 SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (completed, "completed", r"It is done\.", "Nothing is left to do."),
     (ended_badly, "failed", r"It has failed: .*DiskFull: no space left.*\.", "`retry`"),
+    (
+        cancelled,
+        "failed",
+        rf"^ada cancelled it at {TIME} \(to see\): all that it had done is undone\.$",
+        "Nothing is left to do; if that was a mistake, `retry` runs it again from the beginning.",
+    ),
+    (
+        cancelled_with_a_skip,
+        "failed",
+        rf"^ada cancelled it at {TIME} \(a mistake\): all .* is undone, but for what was skipped\.$",
+        "`retry`",
+    ),
+    (
+        terminated,
+        "failed",
+        rf"^ada terminated it at {TIME} \(to see\): what may be left of createGitRepo was not undone\. It had failed"
+        r" before: .*DiskFull: no space left",
+        "`retry`",
+    ),
+    (cancelled_then_failed, "failed", r"^It has failed: .*DiskFull", "Mend the cause, then `retry`"),
     (undone_too_early, "late_undo", r"It has failed; createGitRepo succeeded after that, and its undo", "`redispatch`"),
     (
         undone_too_early_without_a_worker,

@@ -113,7 +113,8 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         assert wanted.open_only
         return connection.letters[:limit]
 
-    async def facts(_: FakeDatabase) -> Facts:
+    async def facts(_: FakeDatabase, silent: float) -> Facts:
+        assert silent == 30
         return found.facts
 
     monkeypatch.setattr(doctor, "facts", facts)
@@ -206,8 +207,10 @@ def test_queues_without_readers_and_missing_ones(shell: Shell, parts: Parts) -> 
 
 def test_dead_letters_and_unrouted_messages(shell: Shell, parts: Parts) -> None:
     parts.broker.counts |= {"evt.stepFailed.dead": (2, 0), "orchestrator.unrouted": (1, 0)}
-    details = [finding.detail for finding in checks(shell, 0)["queues"]]
-    assert [detail.split(":")[0] for detail in details] == ["evt.stepFailed.dead", "orchestrator.unrouted"]
+    assert [finding.detail for finding in checks(shell, 0)["queues"]] == [
+        "evt.stepFailed.dead: 2 dead letters that no orchestrator has moved yet",
+        "orchestrator.unrouted: 1 message that no queue wanted and no orchestrator has moved yet",
+    ]
 
 
 def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None:
@@ -221,6 +224,11 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
         "--queue evt.stepFailed",
         "evt.gitRepoCreated: 1 not-json": "orchestrix dlq list --queue evt.gitRepoCreated",
     }
+    kinds = ["not-json: x", "not-json: y", "unrouted", "unknown-saga", "no-body", "too-deep"]
+    parts.database.letters = [letter(n, reason=reason) for n, reason in enumerate(kinds)]
+    (line,) = checks(shell, 0)["dead letters"]
+    told = "2 not-json, 1 unrouted (look for a mistyped event name), 1 unknown-saga (no node knows its saga: see"
+    assert line.detail == f"evt.gitRepoCreated: 6, of which {told} ORCHESTRIX_SAGAS), 2 others"
     parts.database.letters = [letter(n) for n in range(300)]
     assert checks(shell, 0)["dead letters"][0].detail == "evt.gitRepoCreated: 200 or more not-json"
     parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
@@ -257,7 +265,12 @@ def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeyp
 
 
 def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: Shell, parts: Parts) -> None:
-    parts.facts = Facts(open=1000, unbegun={"letters": 2, "reports": 3, "served": 1}, ended=("j-1", "j-2"))
+    parts.facts = Facts(
+        open=1000,
+        unbegun={"letters": 2, "reports": 3, "served": 1},
+        causes={name: (f"{name} is busy", f"start {name}") for name in ("letters", "reports", "served")},
+        ended=("j-1", "j-2"),
+    )
     parts.broker.counts |= {
         "orchestrix.job.dispatch.reports": (3, 0),
         "orchestrix.job.dispatch.served": (1, 1),
@@ -265,12 +278,12 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
     }
     found = {one.detail: one.fix for one in checks(shell, 0)["jobs"]}
     assert list(found) == [
-        "queue letters: 2 sent and not begun, and no worker reads it",
-        "queue reports: 3 sent and not begun, and no worker reads it",
+        "queue letters: 2 sent and not begun: letters is busy",
+        "queue reports: 3 sent and not begun: reports is busy",
         "1,000 are open, and no more than 1,000 may be: others wait",
-        "1 queues of jobs that have ended are still there (of 4 looked at), as orchestrix.job.j-2.logs",
+        "1 queue of a job that has ended is still there (of 4 looked at), as orchestrix.job.j-2.logs",
     ]
-    assert list(found.values())[1] == "orchestrix worker --job-queue reports"
+    assert list(found.values())[1] == "start reports"
 
 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
@@ -342,14 +355,14 @@ def test_what_a_node_lacks_that_only_starts_or_stops_is_no_fault(
     bad = [{"component": component, "isHealthy": False, "reason": "so"}, {"component": "Broker", "isHealthy": False}]
     parts.health = lambda: {"status": "not ready", "checks": bad}
     parts.broker.counts["cmd.registerApp"] = (31, 0)
-    parts.facts = Facts(unbegun={"letters": 2})
+    parts.facts = Facts(unbegun={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
     found = checks(shell, 0)
     wait = "wait until it has, and look again"
     (api,), (queue,), (jobs,) = found["API"], found["queues"], found["jobs"]
     assert (api.status, api.fix) == ("warn", wait)
     assert api.detail == f"http://127.0.0.1:8080 is {phase}: {component}: so; Broker: no"
     assert (queue.detail, queue.fix) == (f"cmd.registerApp: 31 ready, nobody reads it (the node is {phase})", wait)
-    assert (jobs.detail.endswith(f"no worker reads it (the node is {phase})"), jobs.fix) == (True, wait)
+    assert (jobs.detail.endswith(f"nobody is there (the node is {phase})"), jobs.fix) == (True, wait)
 
 
 def test_what_is_away_is_a_fault_also_while_a_node_stops(shell: Shell, parts: Parts) -> None:

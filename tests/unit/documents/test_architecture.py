@@ -42,6 +42,17 @@ def test_state_diagram_is_that_of_the_table() -> None:
     assert block(ARCHITECTURE, "mermaid", "stateDiagram-v2") == to_mermaid(APP_PROVISIONING)
 
 
+def test_the_words_on_the_states_are_those_of_the_diagram() -> None:
+    words = TEXT.split("\n## States\n")[1].split("<!--")[0]
+    moves = re.findall(r"^ +(\S+) --> (\S+?)(?::|$)", to_mermaid(APP_PROVISIONING), re.MULTILINE)
+    states = {state for move in moves for state in move} - {"[*]"}
+    assert len(states) == 7
+    assert "one of seven states" in words
+    assert set(re.findall(r"`([A-Z_]+)`", words)) == states
+    final = {state for state in states if {there for here, there in moves if here == state} == {"[*]"}}
+    assert [f"Only `{state}` is final" in words for state in final] == [True]
+
+
 def test_every_table_and_column_is_drawn() -> None:
     drawn = {
         name: [line.split()[1] for line in body.splitlines()]

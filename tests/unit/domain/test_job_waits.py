@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.domain import jobs as rules
-from app.domain.job_waits import Around, Crew, overdue, waits_for
+from app.domain.job_waits import Around, Crew, overdue, unserved, waits_for
 from app.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, Job
 from app.domain.schedules import HELD
 
@@ -32,26 +32,42 @@ def pending(**more: Any) -> Job:
 DISPATCHED = rules.dispatched(pending(timeout_ms=5000), "h1", NOW).job
 
 
-@pytest.mark.parametrize(
-    ("crew", "says"),
-    [
-        (Crew(stopping=1), "the last worker of queue reports is stopping: start another with "),
-        (Crew(0, 1, stopping=2), "the last 2 workers of queue reports are stopping: start another with "),
-        (Crew(), "no worker that serves queue reports is heard of: start one with "),
-        (
-            Crew(1, 2, 12.7),
-            "the one worker of queue reports, heard of 12 s ago, is busy, stands still, or does not get it: start more"
-            " with ",
-        ),
-        (
-            Crew(3, 0, 0.5),
-            "each of the 3 workers of queue reports, the last one heard of 0 s ago, is busy, stands still, or does not"
-            " get it: start more with ",
-        ),
-        (Crew(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
-        (Crew(0, 2), "each of the 2 workers of queue reports that was there is not heard any more: start one with "),
-    ],
-)
+CREWS = [
+    (Crew(stopping=1), "the last worker of queue reports is stopping: start another with "),
+    (Crew(0, 1, stopping=2), "the last 2 workers of queue reports are stopping: start another with "),
+    (Crew(), "no worker that serves queue reports is heard of: start one with "),
+    (
+        Crew(1, 2, 12.7),
+        "the one worker of queue reports, heard of 12 s ago, is busy, stands still, or does not get it: start more"
+        " with ",
+    ),
+    (
+        Crew(3, 0, 0.5),
+        "each of the 3 workers of queue reports, the last one heard of 0 s ago, is busy, stands still, or does not"
+        " get it: start more with ",
+    ),
+    (Crew(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
+    (Crew(0, 2), "each of the 2 workers of queue reports that was there is not heard any more: start one with "),
+]
+
+
+@pytest.mark.parametrize(("crew", "says"), CREWS)
+def test_a_queue_and_a_job_of_it_tell_the_same(crew: Crew, says: str) -> None:
+    known = around(crew)
+    cause, fix = unserved("reports", NOW, known)
+    assert says.startswith(f"{cause}: start ")
+    assert fix == "orchestrix worker --job-queue reports"
+
+
+def test_of_a_queue_nothing_is_told_that_no_leader_knows() -> None:
+    unled = "no node leads, so nobody knows which workers are there"
+    assert unserved("reports", NOW, around(Crew(), None)) == (unled, "orchestrix serve")
+    cause, fix = unserved("reports", NOW, around(Crew(), timedelta(seconds=3)))
+    assert cause == "the leader has only begun 3 s ago, and has yet to hear which workers are there"
+    assert fix.startswith("wait")
+
+
+@pytest.mark.parametrize(("crew", "says"), CREWS)
 def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: Crew, says: str) -> None:
     sentence = f"{says}`orchestrix worker --job-queue reports`"
     assert waits_for(DISPATCHED, LATER, around(crew)) == sentence

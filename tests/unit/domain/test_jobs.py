@@ -138,6 +138,12 @@ def test_a_try_that_was_begun_twice_is_given_up_for_another() -> None:
     assert (again.attempt, again.tries, again.worker_id) == (2, 1, None)
 
 
+def test_another_attempt_does_not_begin_with_the_progress_of_the_lost_one() -> None:
+    lost = replace(moved(running(retries=1), said("RUNNING", 1, worker="other")).job, progress={"percent": 40})
+    begun = moved(rules.dispatched(lost, "h2", NOW).job, said("RUNNING", history_id="h2")).job
+    assert (begun.history_id, begun.progress) == ("h2", None)
+
+
 @pytest.mark.parametrize(
     ("ending", "retries", "state", "counted"),
     [

@@ -1,0 +1,39 @@
+"""Does `doctor` tell of a queue's workers what the database knows of them?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.cli.job_checks import facts
+from app.domain.leases import Fence
+from app.persistence import nodes, schema
+from app.persistence.engine import Database
+from app.persistence.nodes import WorkerBeat
+from tests.conformance.store.test_jobs import dispatched
+from tests.integration.jobs.rows import joined, leading
+
+
+@pytest.fixture
+async def database(sqlite_url: str) -> AsyncIterator[Database]:
+    await schema.upgrade(sqlite_url)
+    opened = Database(sqlite_url)
+    await joined(opened, "node-1")
+    yield opened
+    await opened.close()
+
+
+async def test_workers_that_are_full_or_away_or_unknown_are_told_apart(database: Database) -> None:
+    for queue in ("full", "empty"):
+        await dispatched(database, queue=queue)
+    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["full"], 4)]))
+    unled = await facts(database, 30.0)
+    assert {cause for cause, _ in unled.causes.values()} == {"no node leads, so nobody knows which workers are there"}
+    await leading(database, Fence(1, "node-1"))
+    known = await facts(database, 30.0)
+    assert known.unbegun == {"full": 1, "empty": 1}
+    cause, fix = known.causes["full"]
+    assert "the one worker of queue full, heard of 0 s ago, is busy" in cause
+    assert fix == "orchestrix worker --job-queue full"
+    assert known.causes["empty"][0] == "no worker that serves queue empty is heard of"
