@@ -98,7 +98,7 @@ def told(fields: Any) -> str:
     """JSON, not too much of it; what is none is told all the same, for it is the worker that refuses it."""
     try:
         text = json.dumps(fields, ensure_ascii=False) if fields else ""
-    except Exception:
+    except BaseException:
         text = brief(fields)
     return text if len(text) <= WIDE else f"{text[:WIDE]}…"
 

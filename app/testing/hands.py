@@ -17,9 +17,9 @@ from app.persistence.engine import Database, Transaction
 from app.persistence.jobs import Filter
 from sagas.engine.messages import Command
 from workers.sdk.context import Context
-from workers.sdk.failures import sole
+from workers.sdk.failures import given_up, sole
 from workers.sdk.handlers import Output
-from workers.sdk.jobs.endings import raised, returned
+from workers.sdk.jobs.endings import Ending, raised, returned
 
 MOST: Final = 1000
 Do = Callable[[Context, Command], Awaitable[Output]]
@@ -81,10 +81,10 @@ class Hands:
 
     async def _run(self, job: Job) -> None:
         command = _command(job)
-        doing = asyncio.ensure_future(self._do(Context.of(command, float("inf")), command))
+        doing = asyncio.create_task(_ending(self._do(Context.of(command, float("inf")), command)))
         limit = None if job.timeout_ms is None else job.timeout_ms / 1000
         done, _ = await asyncio.wait({doing}, timeout=limit)
-        said = _said(doing) if done else None
+        said = _said(doing.result()) if done else None
         await self._database.run(lambda tx: self._end(tx, job.id, said))
         self._busy.pop(job.id, None)
         self._sent()
@@ -105,12 +105,18 @@ class Hands:
         await ends.store(tx, [(begun.job.version, moved.job)], _of(moved))
 
 
-def _said(doing: asyncio.Future[Output]) -> Said:
-    """What a worker would say of this: an end for good, whatever it was."""
+async def _ending(work: Awaitable[Output]) -> Ending:
+    task = asyncio.current_task()
     try:
-        ending = returned(doing.result())
-    except Exception as unforeseen:
-        ending = raised(sole(unforeseen))
+        return returned(await work)
+    except BaseException as unforeseen:
+        if given_up(unforeseen, task):
+            raise
+        return raised(sole(unforeseen))
+
+
+def _said(ending: Ending) -> Said:
+    """What a worker would say of this: an end for good, whatever it was."""
     failed = ending.error
     error = None if failed is None else {"type": failed.type, "message": failed.message, "retryable": False}
     return Said(ending.status, ending.result, error)

@@ -15,7 +15,7 @@ from app.testing.virtual_time import Misplaced
 from sagas.engine.messages import Command
 from workers.sdk.context import Context
 from workers.sdk.errors import StepFailed
-from workers.sdk.failures import said, sole, unforeseen
+from workers.sdk.failures import given_up, said, sole, unforeseen
 from workers.sdk.handlers import Handler, Output
 from workers.sdk.threads import is_async
 
@@ -52,8 +52,9 @@ class Work:
             self.going.add(task)
         try:
             output = await self._played(answer, context, command)
-        except Exception as error:
-            self._failed(command, error)
+        except BaseException as error:
+            if not given_up(error, task):
+                self._failed(command, error)
             raise
         finally:
             self.going.discard(task)
@@ -87,7 +88,7 @@ class Work:
         if self._through(moment, subject):
             await asyncio.Event().wait()  # it is dead
 
-    def _failed(self, command: Command, group: Exception) -> None:
+    def _failed(self, command: Command, group: BaseException) -> None:
         error = sole(group)
         failure = said(error) if isinstance(error, StepFailed) else unforeseen(error)
         self._note("worker", f"fails {command.type} {failure.type}: {failure.message}")

@@ -194,7 +194,9 @@ class Saga:
             self.data.model_validate(data)
         except ValidationError as refused:
             raise BadData([dict(error) for error in refused.errors(include_url=False, include_context=False)]) from None
-        except Exception as broken:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as broken:
             said = f"the model {self.data.__name__} cannot check it, for its own code fails: {type(broken).__name__}"
             raise BadData([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
         return dict(data)

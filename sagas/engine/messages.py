@@ -146,7 +146,7 @@ def load(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise Unreadable("too-deep") from None
     except ValueError as error:
-        raise Unreadable(f"not-json: {_plain(error)}"[:200]) from None
+        raise Unreadable(f"not-json: {_told(_plain(error))}"[:200]) from None
     if not isinstance(value, dict):
         raise Unreadable("not-an-object")
     _check_text(text, value)
@@ -195,7 +195,7 @@ def explained(refused: BaseException) -> str:
     """What is wrong with a value, for people: from what `dump` or `load` have raised about it."""
     if isinstance(refused, Unreadable):
         kind, _, said = str(refused).partition(": ")
-        return _SAID.get(kind) or _told(said or kind)
+        return _SAID.get(kind) or said or kind
     if isinstance(refused, UnicodeEncodeError):
         return _SAID["nul-or-lone-surrogate"]
     return _SAID["too-deep"] if isinstance(refused, RecursionError) else _told(_plain(refused))

@@ -51,7 +51,7 @@ def brief(value: object) -> str:
     """`value` as an author has written it, on one line and not too long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:
+    except BaseException:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 

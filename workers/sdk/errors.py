@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import copyreg
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec
 
 from app.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
 from sagas.engine.calls import made_as
@@ -23,6 +25,8 @@ from sagas.engine.errors import OrchestrixError
 from sagas.engine.wanted import FLAG, SECONDS, Kind, complaint, number, perhaps
 
 __all__ = ["OWN_TROUBLE", "BadCall", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
+
+P = ParamSpec("P")
 
 OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 """What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
@@ -94,13 +98,26 @@ class Transient(StepFailed):
         super().__init__(type, message, retryable=True, retry_after=retry_after)
 
 
+def _named_after(init: Callable[P, None]) -> Callable[P, None]:
+    """Whoever writes the name of `after` means seconds: only a text without a name can be the message."""
+
+    @wraps(init)
+    def call(*args: P.args, **named: P.kwargs) -> None:
+        demand(args[0].__class__.__name__, after=(named.get("after"), perhaps(_WAIT)))
+        init(*args, **named)
+
+    return call
+
+
 @made_as('Retry(after=30, message="503 from the agency")', BadCall)
 class Retry(StepFailed):
     """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other.
 
-    Without `after` the wait is that of the step's policy; a text in its place is the message.
+    Without `after` the wait is that of the step's policy; a text in its place is the message,
+    unless it is called `after`.
     """
 
+    @_named_after
     def __init__(self, after: float | None = None, message: str = LATER, *, type: str = "Retry") -> None:
         wait: Any = after
         if isinstance(wait, str) and message is LATER and not _NUMBER.fullmatch(wait):
@@ -123,7 +140,7 @@ def text_of(value: object) -> str:
     """`value` for people: of a class its name, of an error what it says."""
     try:
         return value.__name__ if isinstance(value, type) else str(value)
-    except Exception:
+    except BaseException:
         return "its text cannot be read"
 
 

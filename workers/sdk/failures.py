@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from sagas.engine.messages import MAX_ID, StepError
 from sagas.engine.wanted import number
@@ -11,6 +12,26 @@ from .errors import OWN_TROUBLE, UNSAID, BadCall, Permanent, StepFailed, text_of
 from .functions import is_ours
 
 _TELLING: Final = (Permanent, BadCall, StepFailed, *OWN_TROUBLE)
+_WORDLESS: Final = (
+    (SystemExit, "it has called exit(), which ends no worker: return, or raise an error that says why"),
+    (
+        asyncio.CancelledError,
+        "nobody has cancelled it: something that it awaits was cancelled, or it has raised this itself",
+    ),
+)
+"""What is told of errors that say nothing of their own."""
+_HIDES: Final = "coroutine raised StopIteration"
+"""Python's own words."""
+
+
+def given_up(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether `task`, in which it was raised, is to end by it: it was cancelled, or is thrown away where it stands.
+
+    Any other error is one of what runs there, whatever it is derived from.
+    """
+    if isinstance(error, GeneratorExit):
+        return task is None or asyncio._get_running_loop() is None or asyncio.current_task() is not task
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def said(failure: StepFailed) -> StepError:
@@ -36,11 +57,13 @@ def sole(error: BaseException) -> BaseException:
 def unforeseen(error: BaseException) -> StepError:
     """The failure behind an error that the function did not foresee: another try may help, but not where it is how the
     function is written."""
-    return StepError(type(error).__name__, text_of(error), retryable=not isinstance(error, BadCall))
+    meant = _meant(error)
+    return StepError(type(meant).__name__, text_of(meant) or _wordless(meant), not isinstance(meant, BadCall))
 
 
 def traced(error: BaseException) -> BaseException:
     """`error`, whose stack trace ends at the author's own line, if it is that which is wrong."""
+    error = _meant(error)
     own, trace = None, error.__traceback__ if isinstance(error, BadCall) else None
     while trace is not None:
         own = own if is_ours(trace.tb_frame) else trace
@@ -48,6 +71,17 @@ def traced(error: BaseException) -> BaseException:
     if own is not None:
         own.tb_next = None
     return error
+
+
+def _meant(error: BaseException) -> BaseException:
+    """What the author has raised: a coroutine lets no `StopIteration` out, and Python puts another error before it."""
+    cause = error.__cause__
+    hidden = isinstance(cause, StopIteration) and error.args == (_HIDES,)
+    return cause if hidden and cause is not None else error
+
+
+def _wordless(error: BaseException) -> str:
+    return next((words for kind, words in _WORDLESS if isinstance(error, kind)), UNSAID)
 
 
 def _milliseconds(seconds: float | None) -> int | None:

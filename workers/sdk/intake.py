@@ -12,6 +12,7 @@ from sagas.engine import messages
 from sagas.engine.catalog import Catalog, Owner
 
 from .desk import Desk
+from .failures import given_up
 from .job import Job
 from .reporter import Reporter, burial
 from .triage import Triage
@@ -38,6 +39,7 @@ class Intake:
 
     async def round(self) -> None:
         """Takes one batch."""
+        task = asyncio.current_task()
         linger = LINGER if self._last >= BUSY else 0.0
         deliveries = await self._desk.consumer.receive(BATCH, linger)
         self._last = len(deliveries)
@@ -49,12 +51,16 @@ class Intake:
             await self._desk.consumer.give_back(deliveries)
             return
         jobs = [job for delivery in deliveries if (job := self._admit(delivery))]
-        await self._desk.answer()
         try:
+            await self._desk.answer()
             await self._sort(jobs)
-        except Exception:
+        except BaseException as error:
+            if given_up(error, task):
+                raise
             await self._desk.give_back(jobs)
-            raise
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError("what came could not be sorted") from error
 
     async def _sort(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

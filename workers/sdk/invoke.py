@@ -37,6 +37,7 @@ async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[
 
 async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
     context = Context.of(job.command, job.ends)
+    task = asyncio.current_task()
     limit = Limit(job, context.remaining, more) if is_async(handler) else None
     try:
         async with limit or nullcontext():
@@ -47,11 +48,9 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
         said = failures.said(failure)
         LOGGER.warning("%s failed: %s: %s", job.command.type, said.type, said.message, extra=job.told)
         return said
-    except asyncio.CancelledError as error:
-        if (task := asyncio.current_task()) and task.cancelling():
+    except BaseException as error:  # whatever it is derived from: nobody else would answer
+        if failures.given_up(error, task):
             raise
-        return _bug(job, error)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
         if isinstance(error, TimeoutError) and limit is not None and limit.expired:
             return _timeout(job)
         return _bug(job, error)

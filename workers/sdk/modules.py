@@ -14,6 +14,7 @@ from app.errors import ConfigError, OrchestrixError
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import Saga
 
+from .failures import unforeseen
 from .functions import OURS, is_ours
 from .handlers import HandlerTable, registered
 from .jobs.functions import JobTable, registered_jobs
@@ -76,7 +77,9 @@ def _load(name: str, setting: str) -> ModuleType:
         raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise ConfigError(f"{setting}: module {name!r} cannot be imported: {_cause(name, error)}") from error
 
 
@@ -85,8 +88,15 @@ def _cause(name: str, error: BaseException) -> str:
         return f"there is no module {error.name!r} in {os.getcwd()} nor where Python looks for modules"
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
-    said = str(error) if isinstance(error, OrchestrixError) else f"{type(error).__name__}: {error}"
+    said = _said(error)
     return " ".join(f"{said} ({_place(error)})".split())
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"it imports {error.name!r}, and Python finds no such module"
+    told = unforeseen(error)
+    return told.message if isinstance(error, OrchestrixError) else f"{told.type}: {told.message}"
 
 
 def _place(error: BaseException) -> str:

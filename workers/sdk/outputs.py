@@ -13,6 +13,8 @@ from sagas.engine.flaws import flaw
 from sagas.engine.messages import MAX_DATA, Unreadable, dump, explained, load
 from sagas.engine.wanted import called
 
+from .errors import text_of
+
 
 def sendable(output: object) -> dict[str, Any] | None:
     """`output` as its reader will have it. Raises `ValueError` with a sentence that says where it cannot be sent."""
@@ -32,8 +34,8 @@ def carried(value: Mapping[Any, Any], most: int) -> dict[str, Any]:
         return _read(dict(value), most)
     except (TypeError, ValueError, RecursionError, Unreadable) as bad:
         raise ValueError(explained(bad)) from bad
-    except Exception as broken:  # of a mapping of the author's own
-        raise ValueError(f"it cannot be read: {type(broken).__name__}: {broken}") from broken
+    except BaseException as broken:  # of a mapping of the author's own
+        raise ValueError(f"it cannot be read: {type(broken).__name__}: {text_of(broken)}") from broken
 
 
 def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from . import events
 from .context import LOGGER
 from .desk import Desk
 from .errors import OWN_TROUBLE
+from .failures import given_up
 from .handlers import HandlerTable
 from .invoke import invoke
 from .job import Job
@@ -93,6 +94,7 @@ class Runners:
         return [self._ready.get_nowait() for _ in range(self._ready.qsize())]
 
     async def _serve(self, take: Callable[[], Awaitable[Job]]) -> None:
+        task = asyncio.current_task()
         while True:
             job = await take()
             self._busy.add(job)
@@ -100,7 +102,9 @@ class Runners:
             try:
                 async with self._slots:
                     await self._run(job)
-            except Exception:
+            except BaseException as error:
+                if given_up(error, task):
+                    raise
                 LOGGER.exception("the worker itself failed at %s", job.command.type)
                 await self._desk.give_back([job])
             finally:

@@ -253,6 +253,24 @@ def test_a_model_whose_own_code_fails_refuses_the_data() -> None:
     assert isinstance(refused.value.__cause__, KeyError)
 
 
+class Stop(BaseException):
+    """What no `except Exception` catches."""
+
+
+class Stopping(BaseModel):
+    """Its validator raises it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def stop(cls, data: Any) -> Any:
+        raise Stop("enough")
+
+
+def test_a_model_that_raises_what_is_no_exception_refuses_the_data() -> None:
+    with pytest.raises(BadData, match="its own code fails: Stop: enough"):
+        Saga("x", (step(),), data=Stopping).check({})
+
+
 @pytest.mark.parametrize("data", [{"amount": "many"}, {"amount": None}, {"address": 5}, {"amount": 1.5}])
 def test_data_that_the_model_refuses(data: dict[str, Any]) -> None:
     with pytest.raises(BadData) as refused:

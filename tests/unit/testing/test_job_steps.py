@@ -69,6 +69,28 @@ def test_a_verdict_in_a_group_of_errors_is_the_jobs() -> None:
     story.expect(state="FAILED", error="NoSpace: disk full")
 
 
+class Stop(BaseException):
+    """What no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("error", [Stop("enough"), SystemExit("enough")])
+def test_whatever_a_double_raises_fails_its_job_and_no_more(error: BaseException) -> None:
+    async def build(context: Context, command: Command) -> None:
+        raise error
+
+    story = given(RELEASE, handlers={**HANDLERS, "build-image": build}).run()
+    story.expect(state="FAILED", error=f"{type(error).__name__}: enough")
+
+
+def test_whatever_a_handler_raises_is_told_in_the_table_of_its_story() -> None:
+    async def tag(context: Context, command: Command) -> None:
+        raise Stop("enough")
+
+    story = given(RELEASE, handlers={**HANDLERS, "cmd.tag": tag, "build-image": _nothing}).run()
+    with pytest.raises(AssertionError, match=r"fails cmd\.tag Stop: enough"):
+        story.expect(state="COMPLETED")
+
+
 def test_a_job_takes_as_long_as_its_double_takes() -> None:
     async def build(context: Context, command: Command) -> dict[str, str]:
         return {"of": command.idempotency_key}

@@ -57,6 +57,14 @@ async def error_of(handler: Handler, ordered: Command = COMMAND) -> dict[str, An
     return error
 
 
+class Busy(Retry):
+    """A kind of an author's own."""
+
+
+class Stop(BaseException):
+    """An author's own, which no `except Exception` catches."""
+
+
 def replace_time(ordered: Command) -> Any:
     made = job(ordered)
     made.looked = clock.monotonic()
@@ -106,6 +114,11 @@ async def test_an_unforeseen_error_is_retryable_and_its_stack_trace_stays_here(
         (lambda: Retry(after=float("inf")), "Retry(after=inf): a number of seconds"),
         (lambda: Retry(after=float("nan")), "Retry(after=nan): a number of seconds"),
         (lambda: Retry(after=cast(Any, "30")), "is wanted, as after=30"),
+        (
+            lambda: Retry(after=cast(Any, "soon")),
+            "Retry(after='soon'): a number of seconds, 0 or more, or None is wanted",
+        ),
+        (lambda: Busy(after=cast(Any, "soon")), "Busy(after='soon'): a number of seconds"),
         (lambda: Retry(after=cast(Any, timedelta(minutes=2))), "is wanted, as after=120"),
         (lambda: Transient("Busy", "no", retry_after=-1), "Transient(retry_after=-1): "),
         (lambda: Transient("Busy", "no", retry_after=cast(Any, True)), "Transient(retry_after=True): "),
@@ -249,6 +262,11 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise Stop("no words")
+
+
 @pytest.mark.parametrize(
     ("type", "message", "told"),
     [
@@ -256,6 +274,7 @@ class Unspeakable(Exception):
         ("Bad", None, ("Bad", "None")),
         ("Bad", {"code": 7}, ("Bad", "{'code': 7}")),
         ("Bad", Unspeakable(), ("Bad", "its text cannot be read")),
+        ("Bad", Mute(), ("Bad", "its text cannot be read")),
         (KeyError, "x" * 5000, ("KeyError", "x" * 2000)),
         (404, ["x" * 5000], ("404", "['" + "x" * 1998)),
     ],
@@ -275,13 +294,69 @@ async def test_a_verdict_is_not_lost_by_what_explains_it(type: Any, message: Any
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (TimeoutError("its own"), "TimeoutError"),
         (asyncio.CancelledError(), "CancelledError"),
-        (StopIteration(), "RuntimeError"),
+        (StopIteration(), "StopIteration"),
         (Unspeakable(), "Unspeakable"),
+        (Stop("enough"), "Stop"),
+        (GeneratorExit("enough"), "GeneratorExit"),
+        (BaseExceptionGroup("", [Stop("enough")]), "Stop"),
     ],
 )
-async def test_nothing_that_a_handler_raises_ends_the_worker(error: BaseException, type: str) -> None:
-    reported = await error_of(raising(error))
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_nothing_that_a_handler_raises_ends_the_worker(
+    error: BaseException, type: str, threaded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported = await error_of(plain(lambda _: fail(error)) if threaded else raising(error))
     assert (reported["type"], reported["retryable"]) == (type, True)
+    assert reported["message"]
+    assert any(one.exc_info for one in caplog.records)
+
+
+WORDLESS: list[tuple[BaseException, str]] = [
+    (SystemExit(), "it has called exit(), which ends no worker"),
+    (asyncio.CancelledError(), "nobody has cancelled it: something that it awaits was cancelled"),
+    (Stop(), "it does not say why"),
+    (Stop("enough"), "enough"),
+    (SystemExit(3), "3"),
+    (StopIteration("x"), "x"),
+]
+
+
+@pytest.mark.parametrize(("error", "sentence"), WORDLESS)
+async def test_an_error_without_words_is_told_in_a_sentence(error: BaseException, sentence: str) -> None:
+    assert (await error_of(raising(error)))["message"].startswith(sentence)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_an_end_of_iteration_is_shown_where_its_author_raised_it(
+    threaded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = plain(lambda _: fail(StopIteration("x"))) if threaded else raising(StopIteration("x"))
+    assert await error_of(handler) == {"type": "StopIteration", "message": "x", "retryable": True}
+    assert last_line(caplog) == __file__
+
+
+async def test_an_error_that_the_author_has_put_before_an_end_of_iteration_is_told() -> None:
+    async def handler(context: Context, command: Command) -> None:
+        try:
+            next(iter(()))
+        except StopIteration as empty:
+            raise RuntimeError("nothing is left") from empty
+
+    assert (await error_of(handler))["message"] == "nothing is left"
+
+
+def test_a_step_that_is_thrown_away_is_not_answered() -> None:
+    async def hang(context: Context, command: Command) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def begin() -> Any:
+        work = invoke(hang, replace_time(COMMAND))
+        work.send(None)
+        return work
+
+    work = asyncio.run(begin())
+    with pytest.raises(GeneratorExit):
+        work.throw(GeneratorExit())
 
 
 async def test_a_very_long_message_is_cut() -> None:
@@ -386,14 +461,20 @@ class Trip(BaseModel):
 
 
 class Broken(Mapping[str, Any]):
+    error: BaseException = LookupError("nothing here")
+
     def __getitem__(self, key: str) -> Any:
-        raise LookupError("nothing here")
+        raise self.error
 
     def __iter__(self) -> Iterator[str]:
         return iter("a")
 
     def __len__(self) -> int:
         return 1
+
+
+class Stopping(Broken):
+    error = Stop("nothing here")
 
 
 async def fetched() -> dict[str, Any]:
@@ -420,6 +501,7 @@ UNSENDABLE: list[tuple[Callable[[], object], str]] = [
     (endless, "['self'] is a dict that has itself inside, and would never end"),
     (deep, "is nested too deeply: 63 levels of objects and arrays are the most"),
     (Broken, "it cannot be read: LookupError: nothing here"),
+    (Stopping, "it cannot be read: Stop: nothing here"),
 ]
 
 

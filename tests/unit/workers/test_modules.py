@@ -82,7 +82,9 @@ def test_modules_named_like_ours_are_refused(write: Write, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("import my_nowhere", "ModuleNotFoundError: No module named 'my_nowhere' .*my_broken.py, line 1"),
+        ("import my_nowhere", r"it imports 'my_nowhere', and Python finds no such module \(.*my_broken.py, line 1\)"),
+        ("class Stop(BaseException): ...\nraise Stop('x')", "Stop: x .*my_broken.py, line 2"),
+        ("raise SystemExit", "SystemExit: it has called exit"),
         ("x = 1\nx.y", "AttributeError: .*my_broken.py, line 2"),
         ("def f(:", "invalid syntax .*my_broken.py, line 1"),
         ("raise SystemExit(3)", "SystemExit: 3"),

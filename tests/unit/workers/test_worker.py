@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import cast
+import pkgutil
+from typing import Any, cast
 
 import pytest
 
@@ -426,3 +427,41 @@ async def test_a_worker_without_commands_stops_at_once(rig: Rig) -> None:
     worker = await rig.start(make)
     async with asyncio.timeout(1.0):
         await worker.stop()
+
+
+class Stop(BaseException):
+    """What no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_a_step_whose_handler_raises_what_is_no_exception_fails_at_once(rig: Rig, threaded: bool) -> None:
+    async def stop(context: Context, command: Command) -> None:
+        raise Stop("enough")
+
+    def stop_beside(context: Context, command: Command) -> None:
+        raise Stop("enough")
+
+    await rig.start(stop_beside if threaded else stop)
+    rig.send(1)
+    await rig.settled()
+    assert rig.error() == {"type": "Stop", "message": "enough", "retryable": True}
+
+
+@pytest.mark.parametrize("place", ["workers.sdk.runners.invoke", "workers.sdk.triage.Triage.look"])
+async def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_its_command_comes_again(
+    rig: Rig, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole: Any = pkgutil.resolve_name(place)
+    errors = [Stop("a bug")]
+
+    async def broken(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await whole(*arguments)
+
+    monkeypatch.setattr(place, broken)
+    await rig.start(make)
+    rig.send(1)
+    await eventually(lambda: rig.bodies(), deadline=15.0, message="its event")
+    assert not errors
+    assert "a bug" in caplog.text

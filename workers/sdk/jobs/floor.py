@@ -12,6 +12,7 @@ from app import clock, crash
 from app.broker.port import Consumer, Delivery
 from app.lifecycle import Wake
 from workers.sdk.context import LOGGER
+from workers.sdk.failures import given_up
 
 from .attempt import Attempt
 from .dispatch import Cancel, Dispatch
@@ -196,9 +197,12 @@ class Floor:
         task.add_done_callback(self._leave)
 
     async def _serve(self, attempt: Attempt) -> None:
+        task = asyncio.current_task()
         try:
             self._count(attempt, await attempt.run(self._accept))
-        except Exception:
+        except BaseException as error:
+            if given_up(error, task):
+                raise
             LOGGER.exception("the worker itself failed at job %s", attempt.order.handler, extra=attempt.order.told)
             await self._consumer.give_back(attempt.deliveries)
         finally:

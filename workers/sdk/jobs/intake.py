@@ -9,6 +9,8 @@ from app import crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
 from sagas.engine.messages import Unreadable
+from workers.sdk.context import LOGGER
+from workers.sdk.failures import given_up
 
 from .dispatch import read
 from .floor import Floor, JobCounts
@@ -31,7 +33,7 @@ class Intake:
             await asyncio.sleep(LOOK)
             return
         crash.point("worker.jobs.after_receive")
-        surplus = [one for one in deliveries if not await self._take(one)]
+        surplus = [one for one in deliveries if not await self._taken(one)]
         await self._floor.follow()  # first, else what is given back comes again at once
         await self._consumer.give_back(surplus)
 
@@ -39,6 +41,18 @@ class Intake:
         """Buries nothing more: the broker gives out again what is left."""
         for task in self._burials:
             task.cancel()
+
+    async def _taken(self, delivery: Delivery) -> bool:
+        """Whatever goes wrong with one of a batch, it goes back, and the others are taken."""
+        task = asyncio.current_task()
+        try:
+            return await self._take(delivery)
+        except BaseException as error:
+            if given_up(error, task):
+                raise
+            LOGGER.exception("the worker itself failed at what came from %s", delivery.queue)
+            await asyncio.sleep(LOOK)  # it may come again at once
+            return False
 
     async def _take(self, delivery: Delivery) -> bool:
         try:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from app import crash
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import StepFailed
-from workers.sdk.failures import said, sole, traced
+from workers.sdk.failures import given_up, said, sole, traced
 from workers.sdk.threads import call, is_async
 
 from .context import JobContext
@@ -64,10 +64,13 @@ class Performance:
             await asyncio.wait([self._work])
 
     async def _outcome(self) -> Outcome:
+        task = asyncio.current_task()
         try:
             work = self._how(self._function.function, self._context)
             return Outcome(await crash.within("worker.jobs.in_work", work))
-        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        except BaseException as error:  # whatever it is derived from: nobody else would answer
+            if isinstance(error, GeneratorExit) and given_up(error, task):
+                raise
             return Outcome(error=sole(error))
 
     def _time_out(self) -> None:
@@ -103,7 +106,7 @@ class Performance:
             failure = said(error)
             told = self._context.name, failure.type, failure.message
             LOGGER.warning("job %s failed: %s: %s", *told, extra=self._told)
-        elif not isinstance(error, asyncio.CancelledError):
+        elif self._halt.cause is None or not isinstance(error, asyncio.CancelledError):
             LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._told)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import pkgutil
+import traceback
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +28,14 @@ async def echo(context: JobContext) -> Any:
     await context.progress(50)
     await context.log("half", level="warning")
     return {"payload": context.payload}
+
+
+class Stop(BaseException):
+    """An author's own, which no `except Exception` catches."""
+
+
+EXITED = "it has called exit(), which ends no worker: return, or raise an error that says why"
+ALONE = "nobody has cancelled it: something that it awaits was cancelled, or it has raised this itself"
 
 
 class Gate:
@@ -137,13 +148,22 @@ SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
         (ExceptionGroup("", [NoDisk(4)]), {"type": "NoDisk", "message": "4", "retryable": False}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
-        (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "", "retryable": True}),
+        (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "it does not say why", "retryable": True}),
+        (SystemExit(), {"type": "SystemExit", "message": EXITED, "retryable": True}),
+        (asyncio.CancelledError(), {"type": "CancelledError", "message": ALONE, "retryable": True}),
+        (StopIteration("x"), {"type": "StopIteration", "message": "x", "retryable": True}),
+        (Stop("enough"), {"type": "Stop", "message": "enough", "retryable": True}),
+        (GeneratorExit("enough"), {"type": "GeneratorExit", "message": "enough", "retryable": True}),
     ],
 )
-def test_an_error_is_told_with_what_may_help(house: House, error: Any, said: dict[str, Any]) -> None:
+def test_an_error_is_told_with_what_may_help(
+    house: House, error: Any, said: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async def fail(context: JobContext) -> None:
         await context.log("tries")
         raise error if isinstance(error, BaseException) else error()
+
+    caplog.set_level(logging.WARNING, "orchestrix.worker")
 
     async def days() -> None:
         await house.open(fail=fail)
@@ -151,6 +171,10 @@ def test_an_error_is_told_with_what_may_help(house: House, error: Any, said: dic
         await house.ended()
         last = house.last()
         assert (last["status"], last["error"], last["result"], last["lastLogSeq"]) == ("FAILED", said, None, 2)
+        (line,) = [one for one in caplog.records if one.getMessage().startswith("job fail failed")]
+        if line.exc_info and said["type"] != "BadCall":
+            assert line.exc_info[2] is not None
+            assert traceback.extract_tb(line.exc_info[2])[-1].filename == __file__
 
     house.play(days())
 
@@ -624,3 +648,28 @@ def test_a_worker_without_jobs_or_with_a_queue_that_cannot_be_is_refused(house: 
 def test_the_channels_of_a_job_have_one_reader_each() -> None:
     for queue in job_channels("j-1").queues:
         assert queue.arguments == {"x-queue-type": "quorum", "x-single-active-consumer": True}
+
+
+@pytest.mark.parametrize("place", ["attempt.Attempt.run", "floor.Floor.admit"])
+def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_the_dispatch_comes_again(
+    house: House, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole: Any = pkgutil.resolve_name(f"workers.sdk.jobs.{place}")
+    errors = [Stop("a bug")]
+
+    async def broken(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await whole(*arguments)
+
+    monkeypatch.setattr(f"workers.sdk.jobs.{place}", broken)
+
+    async def days() -> None:
+        await house.open(echo=echo)
+        house.send("echo")
+        await house.ended()
+        assert house.last()["status"] == "SUCCEEDED"
+        assert not errors
+        assert "a bug" in caplog.text
+
+    house.play(days())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -226,3 +227,23 @@ async def test_who_asks_a_loop_that_has_ended_is_cancelled() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         ask(loop, nothing)
+
+
+class Stop(BaseException):
+    """An author's own, which no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("error", [Stop("x"), StopIteration("x"), GeneratorExit("x")])
+async def test_whatever_it_raises_is_told_at_once_and_where(
+    bench: Bench, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop(context: JobContext) -> None:
+        raise error
+
+    await bench.run(stop)
+    told = {"type": type(error).__name__, "message": "x", "retryable": True}
+    assert (await bench.ended())["error"] == told
+    (line,) = [one for one in caplog.records if one.exc_info]
+    assert line.exc_info
+    assert line.exc_info[2] is not None
+    assert traceback.extract_tb(line.exc_info[2])[-1].filename == __file__
