@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,8 @@ from tests.taps import COMMANDS, Tap
 GIT = ("-q", "cmd.createGitRepo", "-q", "cmd.deleteGitRepo")
 REGISTER = "cmd.registerApp"
 WISHES = (400, 900)
+PLACES = 10
+"""Commands that a worker does at once: so many half-made repositories may a killed one leave."""
 """Milliseconds after which the foreign worker asks to be asked again."""
 
 
@@ -232,7 +234,7 @@ async def test_people_step_in_everywhere_while_workers_run_and_die(
     names = [f"app-{n}" for n in range(scale(60, 500))]
     _, url = system.node()
     await system.ready(url)
-    async with Client(url) as client, _disturbed(system), _sometimes_failing(rabbitmq_url, chance):
+    async with Client(url) as client, _disturbed(system) as killed, _sometimes_failing(rabbitmq_url, chance):
         assert await create_all([client], names) == names
         ids = [app.id for app in (await system.ledger()).apps]
         hand = Hand(client, ids, chance)
@@ -243,7 +245,7 @@ async def test_people_step_in_everywhere_while_workers_run_and_die(
         await _helped(system, hand)
     ledger = await system.all_ended(names, deadline=30)
     ledger.check(names)
-    ledger.check_effects(system.repos, drafts=scale(10, 100))  # each killed worker may leave as many as it does at once
+    ledger.check_effects(system.repos, drafts=PLACES * len(killed))
     ledger.check_wire(tap.read())
     assert {COMPLETED, FAILED} == {app.state for app in ledger.apps}
     assert sum(app.state == FAILED and not app.stopped for app in ledger.apps) > 0, "some were undone whole"
@@ -266,9 +268,13 @@ async def _helped(system: System, hand: Hand) -> None:
 
 
 @asynccontextmanager
-async def _disturbed(system: System) -> AsyncIterator[None]:
-    """Two workers, of which one is killed and started again, and the other is slow: it stands still now and then."""
+async def _disturbed(system: System) -> AsyncIterator[Sequence[Process]]:
+    """Two workers, of which one is killed and started again, and the other is slow: it stands still now and then.
+
+    Gives those that were killed so far.
+    """
     doomed, slow = system.worker(), system.worker()
+    killed: list[Process] = []
 
     async def disturb() -> None:
         nonlocal doomed
@@ -276,11 +282,12 @@ async def _disturbed(system: System) -> AsyncIterator[None]:
             await asyncio.sleep(1.0)
             await _stands_still(slow)
             doomed.kill9()
+            killed.append(doomed)
             doomed = system.worker()
 
     task = asyncio.create_task(disturb())
     try:
-        yield
+        yield killed
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
