@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 
 from app import clock, crash
 from app.broker.port import Broker, LinkState
-from app.errors import Conflict, RetryLater
+from app.errors import Conflict
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
+from app.orchestration.audience import Audience
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
@@ -35,8 +36,6 @@ HELD = 0.1
 """Seconds until the next look where all that is due is in somebody else's hands."""
 DEAF = 15.0
 """Seconds for which deadlines wait once more when an answer could not be written down: its next try takes fewer."""
-FRESH = 1.0
-"""Seconds for which it is believed how many consumers a queue has."""
 TIMEOUTS = "timeouts"
 """The name of the throttle that all nodes share."""
 
@@ -58,8 +57,9 @@ class Wakeups:
     """Sends retries that are due, extends waits that an outage explains, and lets the other deadlines fail their step.
 
     Any node does it; a row is taken by one at a time. While this node has no broker it leaves them to the others, and
-    it fails nothing before it could have heard an answer for as long as the step may take. `timeouts` is how many steps
-    may fail by deadline in a second, over all nodes: an outage must never become a wave of undoing.
+    it fails nothing before it could have heard an answer, and somebody could have read the command, for as long as the
+    step may take. `timeouts` is how many steps may fail by deadline in a second, over all nodes: an outage must never
+    become a wave of undoing.
     """
 
     def __init__(
@@ -87,8 +87,7 @@ class Wakeups:
         self._heard_since: datetime | None = None
         self._deaf_until = 0.0
         self._next_look = 0.0
-        self._unheard: set[str] = set()
-        self._asked_at: float | None = None
+        self._audience = Audience(broker, catalog.commands, database.now)
         self._sagas = {
             APPS: [saga.name for saga in catalog if saga.name == APPS.saga],
             INSTANCES: [saga.name for saga in catalog if saga.name != APPS.saga],
@@ -98,11 +97,13 @@ class Wakeups:
     async def start(self) -> None:
         """Begins to look."""
         self._heard_since = self._database.now()
+        await self._audience.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops; what is due is found by another node."""
         await self._loop.stop()
+        await self._audience.stop()
 
     def expect(self, moved: Iterable[Instance]) -> None:
         """These have just been committed by this process: the next look is in time for them."""
@@ -127,7 +128,7 @@ class Wakeups:
             self._next_look = clock.monotonic() + wait
             await self._wake.wait(wait)
             return
-        await self._ask_queues()
+        await self._audience.look()  # before the transaction, so that no lock waits for the broker
         if not sum([await self._wake_all(pair, names) for pair, names in self._sagas.items() if names]):
             await self._wake.wait(clock.uniform(HELD / 2, HELD))
 
@@ -169,8 +170,9 @@ class Wakeups:
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=DEAF)))
             return
-        unheard = here is not None and here.order.command in self._unheard
-        around = Surroundings(unsent, unheard, self._heard_since or now)
+        since = self._heard_since or now
+        served = since if here is None else self._audience.since(here.order.command, since)
+        around = Surroundings(unsent, served, since)
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
             case Moved() as moved:
                 woken.moved.append(moved)
@@ -201,20 +203,6 @@ class Wakeups:
             raise Conflict("a locked row was changed by somebody else")
         await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
         await self._jobs.again(tx, woken.looking)
-
-    async def _ask_queues(self) -> None:
-        """Which command queues have no consumer. Asked before the transaction, so that no lock waits for the broker."""
-        if self._asked_at is not None and clock.monotonic() - self._asked_at < FRESH:
-            return
-        unheard = set()
-        for command in self._catalog.commands:
-            try:
-                found = await self._broker.message_count(command)
-            except RetryLater:
-                found = None
-            if found is None or found[1] == 0:
-                unheard.add(command)
-        self._unheard, self._asked_at = unheard, clock.monotonic()
 
     async def _until_next(self) -> float:
         nearest = NAP

@@ -16,12 +16,12 @@ from .state import BROKER_DOWN, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
 class Surroundings:
     """Why a step may be late through no fault of its own.
 
-    `unsent`: its command is still in the outbox. `unheard`: its queue has no consumer. `listening_since`: from then on
-    this node could have heard an answer.
+    `unsent`: its command is still in the outbox. `served_since`: from then on its queue had a consumer; None while it
+    has none. `listening_since`: from then on this node could have heard an answer.
     """
 
     unsent: bool
-    unheard: bool
+    served_since: datetime | None
     listening_since: datetime
 
 
@@ -57,12 +57,13 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
 
 
 def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:
-    heard = around.listening_since + timeout
     if around.unsent:
         return UNSENT, timeout
+    heard = around.listening_since + timeout
     if heard > now:
         return BROKER_DOWN, heard - now
-    return (NO_CONSUMER, timeout) if around.unheard else (None, timeout)
+    served = (around.served_since or now) + timeout
+    return (NO_CONSUMER, served - now) if served > now else (None, timeout)
 
 
 def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:

@@ -15,9 +15,6 @@ from tests.fault import brief
 from tests.fault.world import NO_GIT, World
 from tests.support import eventually, holds
 
-RETRY = 5
-"""Seconds between two tries of a link at most."""
-
 
 async def test_the_broker_is_away_for_two_deadlines(world: World, scale: Callable[[int, int], int]) -> None:
     names = [f"patient-{n}" for n in range(scale(100, 1000))]
@@ -48,10 +45,7 @@ async def test_the_broker_is_away_for_two_deadlines(world: World, scale: Callabl
     live = [app for app in (await _ledger(world)).apps if app.state != COMPLETED]
     assert len(live) > len(names) // 4, "many are in the middle of it"
     await holds(lambda: world.nodes[0].alive, during=2 * time + 0.5)
-    if time < RETRY:  # a worker that tries again that much later than the node would lose its step's whole time
-        world.workers[0].heal()
-        await eventually(lambda: world.workers[0].broker.connections == 2, deadline=20, message="the worker is back")
-    for member in world.members:
+    for member in world.members:  # which of them is back first, and how much sooner, is chance
         member.heal()
 
     async def all_told() -> bool:

@@ -51,6 +51,28 @@ async def test_a_queue_without_consumers_fails_nobody(rig: Rig) -> None:
     await rig.reached(saga, "FAILED", deadline=10)
 
 
+async def test_who_comes_back_before_the_deadline_has_the_step_s_time_again(rig: Rig) -> None:
+    """The queue has a consumer when the time is over, but had none for most of it."""
+    rig.broker.hearers = 0
+    await rig.wakeups.start()
+    saga = await rig.begin("patient", saga="calm")
+    await rig.outbox_empty()
+    since = (await rig.now(saga)).wake_at
+    assert since is not None
+    await eventually(lambda: rig.database.now() > since - timedelta(seconds=0.4), deadline=5, every=0.01)
+    rig.broker.hearers = 1
+
+    async def excused() -> bool:
+        return (await rig.now(saga)).wake_reason == "no_consumer"
+
+    await eventually(excused, deadline=3, every=0.01)
+    again = (await rig.now(saga)).wake_at
+    assert again is not None
+    assert again - since > timedelta(seconds=0.2), "its time counts from when somebody read again"
+    rig.report(saga, "evt.strolled")
+    assert (await rig.reached(saga, "COMPLETED")).version == 2, "it was not tried again"
+
+
 async def test_after_an_outage_everybody_has_one_full_time_again(rig: Rig) -> None:
     await rig.wakeups.start()
     sagas = [await rig.begin(f"patient-{n}", saga="calm") for n in range(5)]

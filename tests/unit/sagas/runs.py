@@ -82,12 +82,19 @@ class Run:
         return None
 
     def expires(
-        self, *, unsent: bool = False, unheard: bool = False, since: datetime = AGO, chance: float = 0.5
+        self,
+        *,
+        unsent: bool = False,
+        unheard: bool = False,
+        served: datetime = AGO,
+        since: datetime = AGO,
+        chance: float = 0.5,
     ) -> Rearmed | Moved:
         """The wake-up is due, and its time has come."""
         assert self.instance.wake_at is not None, "it has no wake-up"
         self.now = max(self.now, self.instance.wake_at - SECOND_LONG)
-        result = wake(self.saga, self.instance, Surroundings(unsent, unheard, since), self._tick(chance))
+        around = Surroundings(unsent, None if unheard else served, since)
+        result = wake(self.saga, self.instance, around, self._tick(chance))
         if isinstance(result, Moved):
             self._keep(result)
         else:

@@ -154,7 +154,7 @@ class Story:
             return
         self.now = max(self.now, before.wake_at)
         since = self.now if what.excuse == "broker" else LONG_AGO
-        around = Surroundings(what.excuse == "unsent", what.excuse == "unheard", since)
+        around = Surroundings(what.excuse == "unsent", None if what.excuse == "unheard" else LONG_AGO, since)
         result = wake(self.saga, before, around, self.tick(what.chance))
         if isinstance(result, Moved):
             self._took(result.instance, result.history, result.command)

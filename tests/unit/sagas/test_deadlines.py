@@ -98,9 +98,28 @@ def test_who_could_not_hear_an_answer_gives_it_the_step_s_time(heard: float, wai
     assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("broker_down", wait, wait * 1000)
 
 
+@pytest.mark.parametrize(("served", "wait"), [(0, 10), (4, 6), (9.5, 0.5)])
+def test_a_queue_that_had_no_consumer_gives_the_step_s_time_from_when_it_had_one(served: float, wait: float) -> None:
+    run = Run()
+    run.now = NOW + timedelta(seconds=99)
+    run.expires(served=NOW + timedelta(seconds=100 - served))
+    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("no_consumer", wait, wait * 1000)
+
+
+def test_the_later_of_both_excuses_counts() -> None:
+    run = Run()
+    run.now = NOW + timedelta(seconds=99)
+    run.expires(since=NOW + timedelta(seconds=95), served=NOW + timedelta(seconds=97))
+    assert (run.instance.wake_reason, run.wait) == ("broker_down", 5)
+    run.expires(since=NOW + timedelta(seconds=95), served=NOW + timedelta(seconds=97))
+    assert (run.instance.wake_reason, run.wait) == ("no_consumer", 2)
+    result = run.expires(since=NOW + timedelta(seconds=95), served=NOW + timedelta(seconds=97))
+    assert isinstance(result, Moved)
+
+
 def test_who_has_listened_for_the_step_s_time_may_judge() -> None:
     run = Run()
-    result = run.expires(since=NOW)
+    result = run.expires(since=NOW, served=NOW)
     assert isinstance(result, Moved)
 
 

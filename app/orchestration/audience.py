@@ -1,0 +1,85 @@
+"""Since when has each command queue had a consumer, as far as this process knows?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from app import clock
+from app.broker.port import Broker, LinkState
+from app.errors import RetryLater
+from app.lifecycle import Loop, Wake
+
+FRESH = 1.0
+"""Seconds for which it is believed how many consumers a queue has, and between two looks while one has none."""
+NAP = 5.0
+"""Seconds between two looks while each has one."""
+
+
+class Audience:
+    """Looks at the queues now and then, so that a deadline knows for how long nobody could have read a command.
+
+    A queue that could not be looked at counts as one without consumer. Nothing is looked at without a broker: then no
+    time passes for a step anyhow. `now` is the database's time.
+    """
+
+    def __init__(self, broker: Broker, commands: Iterable[str], now: Callable[[], datetime]) -> None:
+        self._broker = broker
+        self._commands = sorted(commands)
+        self._now = now
+        self._without: set[str] = set()
+        self._since: dict[str, datetime] = {}
+        self._looked_at: float | None = None
+        self._link = 0
+        self._looking = asyncio.Lock()
+        self._wake = Wake()
+        self._loop = Loop("audience", self._round)
+        broker.on_up(self._link_up)
+
+    async def start(self) -> None:
+        """Begins to look."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what it has seen stays."""
+        await self._loop.stop()
+
+    async def look(self) -> None:
+        """Looks at the queues, unless that was done a moment ago."""
+        async with self._looking:
+            if self._looked_at is not None and clock.monotonic() - self._looked_at < FRESH:
+                return
+            link = self._link
+            for command in self._commands:
+                self._saw(command, await self._is_heard(command))
+            if link == self._link:
+                self._looked_at = clock.monotonic()
+
+    def since(self, command: str, at_least: datetime) -> datetime | None:
+        """Since when the queue of `command` has had a consumer, `at_least` or later; None while it has none."""
+        return None if command in self._without else max(at_least, self._since.get(command, at_least))
+
+    def _saw(self, command: str, heard: bool) -> None:
+        if not heard:
+            self._without.add(command)
+        elif command in self._without:
+            self._without.remove(command)
+            self._since[command] = self._now()
+
+    async def _is_heard(self, command: str) -> bool:
+        try:
+            found = await self._broker.message_count(command)
+        except RetryLater:
+            return False
+        return found is not None and found[1] > 0
+
+    def _link_up(self, generation: int) -> None:
+        self._link, self._looked_at = generation, None
+        self._without.clear()  # what was before is the outage's
+        self._wake.set()
+
+    async def _round(self) -> None:
+        if self._broker.state is LinkState.UP:
+            await self.look()
+        await self._wake.wait(FRESH if self._without else NAP)

@@ -1,0 +1,112 @@
+"""Since when does a queue have a consumer, as a node sees it now and then?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.broker.port import LinkState
+from app.errors import Unavailable
+from app.orchestration import audience
+from app.orchestration.audience import Audience
+from tests.support import eventually
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SOONER = NOW - timedelta(hours=1)
+
+
+class Queues:
+    """A broker that is asked for its queues alone. `hearers` is how many each has, None for one that is not there."""
+
+    state = LinkState.UP
+
+    def __init__(self) -> None:
+        self.hearers: dict[str, int | None] = {"cmd.a": 1, "cmd.b": 1}
+        self.away = False
+        self.asked = 0
+        self.hooks: list[Any] = []
+
+    def on_up(self, hook: Any) -> None:
+        self.hooks.append(hook)
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        self.asked += 1
+        if self.away:
+            raise Unavailable("the link is down")
+        found = self.hearers[queue]
+        return None if found is None else (7, found)
+
+    def comes_up(self, generation: int) -> None:
+        self.away = False
+        for hook in self.hooks:
+            hook(generation)
+
+
+class Seen:
+    """An audience whose looks are never too soon, with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.queues = Queues()
+        self.audience = Audience(self.queues, self.queues.hearers, lambda: self.now)  # type: ignore[arg-type]
+
+    async def look(self, seconds: float = 0.0) -> list[datetime | None]:
+        """What is known that much later."""
+        self.now += timedelta(seconds=seconds)
+        await self.audience.look()
+        return [self.audience.since(command, SOONER) for command in ("cmd.a", "cmd.b")]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    monkeypatch.setattr(audience, "FRESH", 0.0)
+    return Seen()
+
+
+async def test_a_queue_that_always_had_a_consumer_had_one_from_the_beginning(seen: Seen) -> None:
+    assert await seen.look() == [SOONER, SOONER]
+    assert await seen.look(5) == [SOONER, SOONER]
+
+
+@pytest.mark.parametrize("missing", [0, None])
+async def test_a_queue_has_a_consumer_from_when_it_was_seen_to_have_one_again(seen: Seen, missing: int | None) -> None:
+    seen.queues.hearers["cmd.a"] = missing
+    assert await seen.look() == [None, SOONER]
+    assert await seen.look(5) == [None, SOONER]
+    seen.queues.hearers["cmd.a"] = 2
+    assert await seen.look(1) == [NOW + timedelta(seconds=6), SOONER]
+    assert await seen.look(9) == [NOW + timedelta(seconds=6), SOONER]
+    later = NOW + timedelta(seconds=10)
+    assert seen.audience.since("cmd.a", later) == later, "an outage since then counts too"
+
+
+async def test_what_could_not_be_looked_at_has_no_consumer_until_the_link_is_back(seen: Seen) -> None:
+    seen.queues.away = True
+    assert await seen.look() == [None, None]
+    seen.queues.comes_up(2)
+    assert await seen.look(3) == [SOONER, SOONER], "the outage itself is told by when the link came up"
+
+
+async def test_a_moment_after_a_look_nothing_is_asked_again() -> None:
+    seen = Seen()
+    await seen.look()
+    await seen.look()
+    assert seen.queues.asked == 2
+    seen.queues.comes_up(2)
+    await seen.look()
+    assert seen.queues.asked == 4, "what was seen over another link is old"
+
+
+async def test_it_looks_by_itself_and_more_often_while_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audience, "FRESH", 0.02)
+    seen = Seen()
+    seen.queues.hearers["cmd.b"] = 0
+    await seen.audience.start()
+    try:
+        await eventually(lambda: seen.queues.asked >= 10, deadline=3)
+        seen.queues.hearers["cmd.b"] = 1
+        await eventually(lambda: seen.audience.since("cmd.b", SOONER) == NOW, deadline=3)
+    finally:
+        await seen.audience.stop()
