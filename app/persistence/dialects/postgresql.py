@@ -82,6 +82,8 @@ class PostgreSql:
             "lock_timeout": "2000",
             # No statement here gains by it, and asyncpg would switch it off and on again around each of its questions.
             "jit": "off",
+            # A plan that was kept since a table was small reads all of it, until the server next counts its rows.
+            "plan_cache_mode": "force_custom_plan",
         }
         return {
             "connect_args": {"timeout": 5, "command_timeout": limit, "server_settings": settings},

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from app.persistence import dead_letters, instances, jobs, moves, outbox, pages
 from app.persistence.dead_letters import DeadLetterFilter
@@ -19,7 +20,7 @@ from app.persistence.job_steps import Unworked
 from app.persistence.moves import Owed
 from app.persistence.pairs import APPS, Pair
 from sagas.engine.state import Change, Instance
-from tests.conformance.store.build import ended, message, some, stepped
+from tests.conformance.store.build import ended, message, some, started, stepped, stored
 from tests.conformance.store.plans import PRIMARY, Access, accesses, analyse, watched
 from tests.conformance.store.test_dead_letters import DIED, SECOND, letter
 from tests.conformance.store.test_jobs import pending
@@ -27,6 +28,8 @@ from tests.conformance.store.test_jobs import pending
 Of = tuple[Pair, str]
 Work = Callable[[Transaction], Awaitable[Any]]
 ROWS = 3000
+READ_IN_WHOLE = text("SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'apps'")
+"""How many rows of `apps` this session has read without an index lately."""
 
 
 async def found_by(database: Database, work: Work) -> list[Access]:
@@ -84,6 +87,28 @@ async def test_a_batch_of_sagas_touches_its_own_rows(database: Database, of: Of,
     ]
     for work in works:
         await by_index(database, work, PRIMARY)
+
+
+@pytest.mark.parametrize("store_url", [pytest.param("postgresql", marks=pytest.mark.servers)], indirect=True)
+async def test_a_table_that_has_just_grown_is_not_read_as_a_small_one(database: Database) -> None:
+    """By whoever has sent the same statements often while it was small, before the server has counted its rows."""
+    few = (await some(database, 20))[:3]
+    ids = [one.id for one in few]
+
+    async def work(more: int) -> int:
+        later = [stepped(one, 1 + more) for one in few]
+        rows = [(one.id, Change(one.version, "A", "B", "why", "ada", "c", None, None, one.updated_at)) for one in later]
+        async with database.begin() as tx:
+            before = int((await tx.execute(READ_IN_WHOLE)).scalar_one())
+            await instances.lock(tx, APPS, ids)
+            await instances.guard(tx, APPS, ids)
+            assert await moves.write(tx, APPS, [(one.version - 1, one) for one in later], rows, Owed([])) == set(ids)
+            return int((await tx.execute(READ_IN_WHOLE)).scalar_one()) - before
+
+    for more in range(12):
+        assert await work(more) > 0, "a small table is read as a whole"
+    await stored(database, APPS, [started(f"more-{place}") for place in range(ROWS)])
+    assert await work(12) == 0
 
 
 async def test_wake_ups_are_found_by_their_time(database: Database, of: Of, many: list[Instance]) -> None:
