@@ -13,13 +13,14 @@ import httpx
 import pytest
 
 from app.broker.topology import DEAD
+from app.orchestration import audience
 from sagas.engine.definition import FAILED
 from tests import invariants
 from tests.acceptance.plain_pika import PikaWorker, fail
 from tests.acceptance.system import Client
 from tests.fault import brief
 from tests.fault.crashing import APPS, At, Rig, all_buried, create, died, poison
-from tests.support import eventually
+from tests.support import eventually, holds
 from tests.taps import channel
 
 SOON: Final = 200
@@ -76,6 +77,9 @@ async def step_is_late(rig: Rig, at: At) -> None:
     worker = rig.worker("-q", "cmd.grab", "-q", "cmd.drop", **env)
     await worker.wait_for_line("cmd.grab")
     with PikaWorker(rig.broker_url, lambda _channel, _command: None, ("cmd.tell",)):
+        await holds(
+            lambda: node.returncode is None, during=1.5 * audience.FRESH
+        )  # else it excuses the step by an unread queue
         async with Client(url) as client:
             for name in rig.names:
                 asked = {"key": name, "createdBy": "ada"}
