@@ -34,9 +34,15 @@ def fail(
     message: str = "no space left",
     retryable: bool = False,
     after_ms: int | None = None,
+    unsure: bool = False,
 ) -> None:
-    """Publishes `evt.stepFailed` for `command`, with the wish to be asked again after `after_ms` milliseconds."""
-    wish = {} if after_ms is None else {"retryAfterMs": after_ms}
+    """Publishes `evt.stepFailed` for `command`, with the wish to be asked again after `after_ms` milliseconds.
+
+    `unsure` says that somebody else may have done something of it before.
+    """
+    wish: dict[str, Any] = {} if after_ms is None else {"retryAfterMs": after_ms}
+    if unsure:
+        wish["unsure"] = True
     event = {
         "appId": command["appId"],
         "saga": command["saga"],
@@ -61,6 +67,8 @@ class PikaWorker:
         self.error: BaseException | None = None
         self.taken = threading.Event()
         """Set once there has been a command."""
+        self.redelivered = False
+        """Whether the present command was given to a worker before."""
 
     def __enter__(self) -> PikaWorker:
         self._thread.start()
@@ -89,5 +97,6 @@ class PikaWorker:
         self.commands.append(command)
         self.properties.append(properties)
         self.taken.set()
+        self.redelivered = method.redelivered
         self._answer(channel, command)
         channel.basic_ack(method.delivery_tag)

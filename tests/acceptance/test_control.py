@@ -304,10 +304,10 @@ async def _stands_still(worker: Process) -> None:
 
 @asynccontextmanager
 async def _sometimes_failing(broker_url: str, chance: random.Random) -> AsyncIterator[None]:
-    """A third worker that takes a share of the registrations, and fails each."""
+    """A third worker that takes a share of the registrations, and fails each, also what a killed one had begun."""
 
     def answer(channel: Any, command: dict[str, Any]) -> None:
-        fail(channel, command, retryable=chance.random() < 0.7, after_ms=50)
+        fail(channel, command, retryable=chance.random() < 0.7, after_ms=50, unsure=worker.redelivered)
 
-    with PikaWorker(broker_url, answer, (REGISTER,)):
+    with PikaWorker(broker_url, answer, (REGISTER,)) as worker:
         yield
