@@ -51,8 +51,9 @@ class Audience:
             if self._looked_at is not None and clock.monotonic() - self._looked_at < FRESH:
                 return
             link = self._link
-            for command in self._commands:
-                self._saw(command, await self._is_heard(command))
+            heard = await asyncio.gather(*map(self._is_heard, self._commands))
+            for command, one in zip(self._commands, heard, strict=True):
+                self._saw(command, one)
             if link == self._link:
                 self._looked_at = clock.monotonic()
 

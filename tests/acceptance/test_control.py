@@ -21,6 +21,7 @@ from tests import invariants
 from tests.acceptance.plain_pika import PikaWorker, fail, succeed
 from tests.acceptance.system import Client, System, create_all
 from tests.fault import brief
+from tests.fault.crashing import At, died
 from tests.processes import Process
 from tests.support import eventually
 from tests.taps import COMMANDS, Tap
@@ -28,9 +29,9 @@ from tests.taps import COMMANDS, Tap
 GIT = ("-q", "cmd.createGitRepo", "-q", "cmd.deleteGitRepo")
 REGISTER = "cmd.registerApp"
 WISHES = (400, 900)
+"""Milliseconds after which the foreign worker asks to be asked again."""
 PLACES = 10
 """Commands that a worker does at once: so many half-made repositories may a killed one leave."""
-"""Milliseconds after which the foreign worker asks to be asked again."""
 
 
 @pytest.mark.req("S3-32", "S3-33")
@@ -111,6 +112,31 @@ async def test_a_saga_that_is_cancelled_at_its_last_step_is_undone_in_reverse(sy
         "undone createGitRepo",
         "undone: cancel: a mistake",
     ]
+
+
+async def test_what_a_killed_worker_did_and_a_foreign_one_fails_is_undone(system: System) -> None:
+    """The foreign one says that it is not sure: the step may have been done before."""
+    tap = Tap(system.broker_url)
+    _, url = system.node()
+    await system.ready(url)
+    system.worker(*GIT, "-q", "cmd.unregisterApp")
+    at = At("worker.after_effect", 1)
+    doomed = system.worker("-q", REGISTER, **at.env)
+    async with Client(url) as client:
+        app = await client.created("half-done")
+        await died(doomed, at)
+        assert (await system.ledger()).groups, "the killed worker had made a group"
+
+        def answer(channel: Any, command: dict[str, Any]) -> None:
+            fail(channel, command, retryable=False, unsure=worker.redelivered)
+
+        with PikaWorker(system.broker_url, answer, (REGISTER,)) as worker:
+            ledger = await system.all_ended(["half-done"], deadline=20)
+        history = await client.history(app["id"])
+    ledger.check_ended(["half-done"], FAILED)
+    ledger.check_effects(system.repos)
+    ledger.check_wire(tap.read())
+    assert [row["reason"] for row in history][-3:-1] == ["undone registerApp", "undone createGitRepo"]
 
 
 async def test_a_command_that_kills_its_workers_fails_its_saga_alone(

@@ -77,9 +77,8 @@ async def step_is_late(rig: Rig, at: At) -> None:
     worker = rig.worker("-q", "cmd.grab", "-q", "cmd.drop", **env)
     await worker.wait_for_line("cmd.grab")
     with PikaWorker(rig.broker_url, lambda _channel, _command: None, ("cmd.tell",)):
-        await holds(
-            lambda: node.returncode is None, during=1.5 * audience.FRESH
-        )  # else it excuses the step by an unread queue
+        # Else the step is excused by a queue that nobody was seen to read.
+        await holds(lambda: node.returncode is None, during=1.5 * audience.FRESH)
         async with Client(url) as client:
             for name in rig.names:
                 asked = {"key": name, "createdBy": "ada"}

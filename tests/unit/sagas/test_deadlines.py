@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -90,20 +91,15 @@ def test_what_no_worker_could_do_extends_the_wait(around: dict[str, bool], reaso
     assert len(run.history) == 1
 
 
-@pytest.mark.parametrize(("heard", "wait"), [(0, 10), (4, 6), (9.5, 0.5)])
-def test_who_could_not_hear_an_answer_gives_it_the_step_s_time(heard: float, wait: float) -> None:
+@pytest.mark.parametrize(("around", "reason"), [("since", "broker_down"), ("served", "no_consumer")])
+@pytest.mark.parametrize(("ago", "wait"), [(0, 10), (4, 6), (9.5, 0.5)])
+def test_what_began_late_gives_the_step_s_time_from_then(around: str, reason: str, ago: float, wait: float) -> None:
+    """Of hearing answers, or of having a consumer."""
     run = Run()
     run.now = NOW + timedelta(seconds=99)
-    run.expires(since=NOW + timedelta(seconds=100 - heard))
-    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("broker_down", wait, wait * 1000)
-
-
-@pytest.mark.parametrize(("served", "wait"), [(0, 10), (4, 6), (9.5, 0.5)])
-def test_a_queue_that_had_no_consumer_gives_the_step_s_time_from_when_it_had_one(served: float, wait: float) -> None:
-    run = Run()
-    run.now = NOW + timedelta(seconds=99)
-    run.expires(served=NOW + timedelta(seconds=100 - served))
-    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("no_consumer", wait, wait * 1000)
+    late: dict[str, Any] = {around: NOW + timedelta(seconds=100 - ago)}
+    run.expires(**late)
+    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == (reason, wait, wait * 1000)
 
 
 def test_the_later_of_both_excuses_counts() -> None:
