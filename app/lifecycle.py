@@ -258,6 +258,29 @@ class Loop:
             log.warning("%s waits: %s", self._name, error)
 
 
+class Later:
+    """A part that begins so many seconds after its `start`, which leaves the machine to others until then."""
+
+    def __init__(self, part: Service, seconds: float) -> None:
+        self._part = part
+        self._seconds = seconds
+        self._loop = Loop(f"beginning of {type(part).__name__}", self._round)
+
+    async def start(self) -> None:
+        """Begins to wait."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops the part, or the waiting for it."""
+        await self._loop.stop()
+        await self._part.stop()
+
+    async def _round(self) -> None:
+        await asyncio.sleep(self._seconds)
+        await self._part.start()
+        await asyncio.Event().wait()
+
+
 class Wake:
     """Lets one task sleep until another has something for it."""
 

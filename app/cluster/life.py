@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from app.broker.port import Broker
 from app.cluster.deaths import DeathWatch, Forgetting, Patience
@@ -15,8 +15,11 @@ from app.cluster.presence import Presence
 from app.cluster.seat import DatabaseSeat
 from app.config import ClusterSettings
 from app.domain.leases import Fence
-from app.lifecycle import CLOSE, Service, Services, stage
+from app.lifecycle import CLOSE, Later, Service, Services, stage
 from app.persistence.engine import Database
+
+FORGETTING: Final = 2.0
+"""Seconds after its gain of the lead in which a leader has better things to do."""
 
 
 class Work(Protocol):
@@ -65,7 +68,7 @@ class Life:
         patience = Patience(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
             lambda fence: DeathWatch(fence, database, link, ears, patience, on_dead),
-            lambda fence: Forgetting(fence, database),
+            lambda fence: Later(Forgetting(fence, database), FORGETTING),
         )
         self.membership = Membership(
             database,

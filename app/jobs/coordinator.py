@@ -26,7 +26,7 @@ from app.jobs.reconcile import Reconcile
 from app.jobs.schedules import Scheduler
 from app.jobs.sweeps import Broom, Office, Orphanage, Sweep, Watchman
 from app.jobs.taking import Taker
-from app.lifecycle import Service, Services, Wake
+from app.lifecycle import Later, Service, Services, Wake
 from app.persistence import nodes
 from app.persistence.engine import Database
 
@@ -159,7 +159,11 @@ class Coordinator:
                 log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
 
     def duties(self, fence: Fence) -> Service:
-        """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it."""
+        """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it.
+
+        What nobody waits for begins later, one after the other: each needs a connection of its own, and this node may
+        just be taking over jobs of the leader before it.
+        """
         around = self.around
         office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
         heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
@@ -169,11 +173,11 @@ class Coordinator:
         return Services(
             [
                 Dispatcher(around.database, fence, self.due, around.relay, most_open=around.jobs.max_live),
-                Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
-                Sweep("queues of ended jobs", broom.look),
-                Sweep("orders that are gone", GoneOrders(office, around.control, heard=heard).look),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
+                Later(Sweep("time-outs of jobs", watchman.look), 0.5),
+                Later(Sweep("queues of ended jobs", broom.look), 1.0),
+                Later(Sweep("orders that are gone", GoneOrders(office, around.control, heard=heard).look), 1.5),
             ]
         )

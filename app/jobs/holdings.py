@@ -24,6 +24,8 @@ log = logging.getLogger("orchestrix.jobs")
 
 PREFETCH: Final = 200
 """Messages of a queue that are on their way or in hand."""
+FIRST: Final = 0.1
+"""Seconds for which the first words of a job are waited for before it is looked whether it has ended already."""
 PER_LINK: Final = 900
 """Jobs whose channels one connection carries: brokers allow some two thousand channels, or fewer."""
 AT_ONCE: Final = 50
@@ -165,11 +167,21 @@ class Holdings:
                 await held.reading
 
     async def _read(self, held: Held) -> None:
-        if held.epoch > 1 and not await self._goes_on(held, []):  # its last word may have come to the owner before
+        # Its last word may have come to the owner before.
+        if held.epoch > 1 and not await self._goes_on(held, await self._first(held)):
             return
         while deliveries := await held.consumer.receive(PREFETCH):
             if not await self._goes_on(held, deliveries):
                 return
+
+    @staticmethod
+    async def _first(held: Held) -> Sequence[Delivery]:
+        """What is there when it begins; nothing, if nobody says anything for a moment."""
+        try:
+            async with asyncio.timeout(FIRST):
+                return await held.consumer.receive(PREFETCH)
+        except TimeoutError:
+            return []
 
     async def _goes_on(self, held: Held, deliveries: Sequence[Delivery]) -> bool:
         """Whether more is to be read once this is written."""

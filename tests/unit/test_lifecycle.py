@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from app import lifecycle
-from app.lifecycle import Beside, Loop, Services, Wake, ended, run_to_the_end, stage
-from tests.support import eventually
+from app.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage
+from tests.support import eventually, holds
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +145,38 @@ async def test_the_parts_behind_one_that_was_given_up_are_stopped_later() -> Non
     stubborn.let.set()
 
 
+class Noting:
+    """A part that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def start(self) -> None:
+        self.asked.append("start")
+
+    async def stop(self) -> None:
+        self.asked.append("stop")
+
+
+async def test_a_part_that_is_to_begin_later_leaves_the_machine_to_others_until_then() -> None:
+    part = Noting()
+    later = Later(part, 0.05)
+    await later.start()
+    await asyncio.sleep(0)
+    assert part.asked == []
+    await eventually(lambda: part.asked == ["start"], deadline=5)
+    await later.stop()
+    assert part.asked == ["start", "stop"]
+
+
+async def test_a_part_that_is_stopped_before_it_was_to_begin_never_begins() -> None:
+    part = Noting()
+    later = Later(part, 0.02)
+    await later.start()
+    await later.stop()
+    await holds(lambda: "start" not in part.asked, during=0.1)
+
+
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_a_process_ends_though_a_task_of_somebody_else_does_not(
     error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -199,9 +231,13 @@ def test_a_thread_that_does_not_end_keeps_no_process() -> None:
         "import asyncio, threading\n"
         "from app import lifecycle\n"
         "lifecycle.BEHIND = 0.1\n"
+        "begun = threading.Event()\n"
+        "def hang():\n"
+        "    begun.set()\n"
+        "    threading.Event().wait()\n"
         "async def main():\n"
-        "    hangs = asyncio.create_task(asyncio.to_thread(threading.Event().wait))\n"
-        "    assert await asyncio.to_thread(int, '7') == 7\n"
+        "    hangs = asyncio.create_task(asyncio.to_thread(hang))\n"
+        "    assert await asyncio.to_thread(begun.wait, 10)\n"
         "lifecycle.run_to_the_end(main())\n"
         "print('ended')\n"
     )

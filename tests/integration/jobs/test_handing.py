@@ -16,6 +16,7 @@ from app.domain import jobs as rules
 from app.domain.handoff import REBALANCE, SHUTDOWN
 from app.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
 from app.errors import Conflict, NotFound, Unavailable
+from app.jobs import reconcile
 from app.jobs.footing import Footing
 from app.persistence import jobs
 from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task, queues_gone
@@ -205,6 +206,26 @@ async def test_what_a_node_owns_and_does_not_read_is_mended(plant: Plant) -> Non
     await plant.reached(job, SUCCEEDED)
     await plant.cleared(job)
     assert [one.message for one in await plant.logs(job)] == ["late"]
+
+
+async def test_a_job_that_has_said_all_to_the_owner_before_is_cleared_away_by_the_next(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await plant.node("first", leads=True, tuned=CALM, cluster=LAZY)
+    hand = await plant.worker()
+    [(job, task)] = await started(plant, hand, 1)
+
+    async def dies_before(job_id: str) -> None:
+        return
+
+    monkeypatch.setattr(first.jobs.holdings, "clear_away", dies_before)
+    await task.log("last line")
+    await task.succeed()
+    await plant.reached(job, SUCCEEDED)
+    await plant.node("other", tuned=CALM, cluster=LAZY)
+    await first.jobs.drain()
+    await plant.cleared(job, deadline=reconcile.LAST_LINES / 3)
+    assert [one.message for one in await plant.logs(job)] == ["last line"]
 
 
 async def test_lines_that_waited_for_a_reader_are_read_however_long_ago_the_job_ended(
