@@ -259,12 +259,15 @@ class Loop:
 
 
 class Later:
-    """A part that begins so many seconds after its `start`, which leaves the machine to others until then."""
+    """A part that begins so many seconds after its `start`, which leaves the machine to others until then.
 
-    def __init__(self, part: Service, seconds: float) -> None:
+    A beginning that fails is logged under `name`, and tried again like a round of a `Loop`.
+    """
+
+    def __init__(self, name: str, part: Service, seconds: float) -> None:
         self._part = part
         self._seconds = seconds
-        self._loop = Loop(f"beginning of {type(part).__name__}", self._round)
+        self._loop = Loop(f"beginning of {name}", self._round)
 
     async def start(self) -> None:
         """Begins to wait."""
@@ -272,8 +275,10 @@ class Later:
 
     async def stop(self) -> None:
         """Stops the part, or the waiting for it."""
-        await self._loop.stop()
-        await self._part.stop()
+        try:
+            await self._loop.stop()
+        finally:
+            await self._part.stop()
 
     async def _round(self) -> None:
         await asyncio.sleep(self._seconds)

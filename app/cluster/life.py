@@ -68,7 +68,7 @@ class Life:
         patience = Patience(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
             lambda fence: DeathWatch(fence, database, link, ears, patience, on_dead),
-            lambda fence: Later(Forgetting(fence, database), FORGETTING),
+            lambda fence: Later("forgetting of nodes", Forgetting(fence, database), FORGETTING),
         )
         self.membership = Membership(
             database,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from app.broker.port import Broker
@@ -173,11 +173,15 @@ class Coordinator:
         return Services(
             [
                 Dispatcher(around.database, fence, self.due, around.relay, most_open=around.jobs.max_live),
+                Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
-                Later(Sweep("time-outs of jobs", watchman.look), 0.5),
-                Later(Sweep("queues of ended jobs", broom.look), 1.0),
-                Later(Sweep("orders that are gone", GoneOrders(office, around.control, heard=heard).look), 1.5),
+                _later("queues of ended jobs", broom.look, 1.0),
+                _later("orders that are gone", GoneOrders(office, around.control, heard=heard).look, 1.5),
             ]
         )
+
+
+def _later(name: str, look: Callable[[], Awaitable[float]], seconds: float) -> Later:
+    return Later(name, Sweep(name, look), seconds)

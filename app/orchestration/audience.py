@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Final
 
 from app import clock
 from app.broker.port import Broker, LinkState
 from app.errors import RetryLater
 from app.lifecycle import Loop, Wake
 
-FRESH = 1.0
+FRESH: Final = 1.0
 """Seconds for which it is believed how many consumers a queue has, and between two looks while one has none."""
-NAP = 5.0
+NAP: Final = 5.0
 """Seconds between two looks while each has one."""
+AT_ONCE: Final = 6
+"""Queues that are looked at side by side, each on a channel of its own: brokers allow few."""
 
 
 class Audience:
@@ -33,6 +36,7 @@ class Audience:
         self._looked_at: float | None = None
         self._link = 0
         self._looking = asyncio.Lock()
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self._wake = Wake()
         self._loop = Loop("audience", self._round)
         broker.on_up(self._link_up)
@@ -70,7 +74,8 @@ class Audience:
 
     async def _is_heard(self, command: str) -> bool:
         try:
-            found = await self._broker.message_count(command)
+            async with self._turns:
+                found = await self._broker.message_count(command)
         except RetryLater:
             return False
         return found is not None and found[1] > 0

@@ -65,6 +65,8 @@ class PikaWorker:
         self.commands: list[dict[str, Any]] = []
         self.properties: list[Any] = []
         self.error: BaseException | None = None
+        self.reads = threading.Event()
+        """Set once it has subscribed to all its queues."""
         self.taken = threading.Event()
         """Set once there has been a command."""
         self.redelivered = False
@@ -86,6 +88,7 @@ class PikaWorker:
             channel.basic_qos(prefetch_count=20)
             for queue in self._queues:
                 channel.basic_consume(queue, self._received)
+            self.reads.set()
             while not self._stopped.is_set():
                 connection.process_data_events(time_limit=0.05)
             connection.close()

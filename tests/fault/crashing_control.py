@@ -13,14 +13,13 @@ import httpx
 import pytest
 
 from app.broker.topology import DEAD
-from app.orchestration import audience
 from sagas.engine.definition import FAILED
 from tests import invariants
 from tests.acceptance.plain_pika import PikaWorker, fail
 from tests.acceptance.system import Client
 from tests.fault import brief
 from tests.fault.crashing import APPS, At, Rig, all_buried, create, died, poison
-from tests.support import eventually, holds
+from tests.support import eventually
 from tests.taps import channel
 
 SOON: Final = 200
@@ -72,13 +71,16 @@ async def step_is_late(rig: Rig, at: At) -> None:
     """While it lets a step fail whose time is over; nobody answers that step."""
     shutil.copy(Path(brief.__file__), rig.folder)
     env = {"ORCHESTRIX_SAGAS": "brief", "ORCHESTRIX_WORKERS": "brief"}
-    node, url = rig.node(port=None, **at.env, **env)
+    declares, url = rig.node(port=None, **env)
     await rig.ready(url)
     worker = rig.worker("-q", "cmd.grab", "-q", "cmd.drop", **env)
     await worker.wait_for_line("cmd.grab")
-    with PikaWorker(rig.broker_url, lambda _channel, _command: None, ("cmd.tell",)):
-        # Else the step is excused by a queue that nobody was seen to read.
-        await holds(lambda: node.returncode is None, during=1.5 * audience.FRESH)
+    with PikaWorker(rig.broker_url, lambda _channel, _command: None, ("cmd.tell",)) as silent:
+        await eventually(silent.reads.is_set, deadline=20)
+        declares.kill9()
+        # This one never sees a queue that nobody reads, which would excuse the step.
+        node, url = rig.node(port=None, **at.env, **env)
+        await rig.ready(url)
         async with Client(url) as client:
             for name in rig.names:
                 asked = {"key": name, "createdBy": "ada"}

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from app import lifecycle
+from app.errors import Unavailable
 from app.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage
 from tests.support import eventually, holds
 
@@ -160,7 +161,7 @@ class Noting:
 
 async def test_a_part_that_is_to_begin_later_leaves_the_machine_to_others_until_then() -> None:
     part = Noting()
-    later = Later(part, 0.05)
+    later = Later("test", part, 0.05)
     await later.start()
     await asyncio.sleep(0)
     assert part.asked == []
@@ -171,10 +172,29 @@ async def test_a_part_that_is_to_begin_later_leaves_the_machine_to_others_until_
 
 async def test_a_part_that_is_stopped_before_it_was_to_begin_never_begins() -> None:
     part = Noting()
-    later = Later(part, 0.02)
+    later = Later("test", part, 0.02)
+    await later.stop()
     await later.start()
+    await asyncio.sleep(0)
+    await later.stop()
     await later.stop()
     await holds(lambda: "start" not in part.asked, during=0.1)
+
+
+async def test_a_beginning_that_fails_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Reluctant(Noting):
+        async def start(self) -> None:
+            await super().start()
+            if len(self.asked) == 1:
+                raise Unavailable("not now")
+
+    part = Reluctant()
+    later = Later("something", part, 0.0)
+    await later.start()
+    await eventually(lambda: part.asked == ["start", "start"], deadline=5)
+    await later.stop()
+    assert part.asked == ["start", "start", "stop"]
+    assert "beginning of something waits: not now" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])

@@ -101,6 +101,12 @@ async def test_a_job_that_nobody_takes_says_so_when_its_time_is_over(plant: Plan
     assert [one.error for one in await plant.attempts(job)] == [ended.error]
 
 
+async def test_the_time_of_a_job_that_a_new_leader_sends_at_once_counts_from_then(plant: Plant) -> None:
+    job = await plant.submit(timeout_ms=300)
+    await plant.node(leads=True, tuned=CALM)
+    await plant.reached(job, TIMED_OUT, deadline=5)
+
+
 async def test_time_does_not_count_while_no_attempt_is_out(plant: Plant) -> None:
     await plant.node(leads=True, tuned=JobsSettings(beat=0.2, silent=1.0, max_live=1))
     hand = await plant.worker(beats=True)

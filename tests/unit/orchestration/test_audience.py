@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,6 +28,9 @@ class Queues:
         self.away = False
         self.asked = 0
         self.hooks: list[Any] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.at_once = self.most_at_once = 0
 
     def on_up(self, hook: Any) -> None:
         self.hooks.append(hook)
@@ -36,6 +40,10 @@ class Queues:
         if self.away:
             raise Unavailable("the link is down")
         found = self.hearers[queue]
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.answers.wait()
+        self.at_once -= 1
         return None if found is None else (7, found)
 
     def comes_up(self, generation: int) -> None:
@@ -97,6 +105,30 @@ async def test_a_moment_after_a_look_nothing_is_asked_again() -> None:
     seen.queues.comes_up(2)
     await seen.look()
     assert seen.queues.asked == 4, "what was seen over another link is old"
+
+
+async def test_a_look_that_a_new_link_overtakes_is_taken_again() -> None:
+    seen = Seen()
+    seen.queues.answers.clear()
+    looking = asyncio.create_task(seen.audience.look())
+    await eventually(lambda: seen.queues.at_once == 2, deadline=3)
+    seen.queues.comes_up(2)
+    seen.queues.answers.set()
+    await looking
+    await seen.look()
+    assert seen.queues.asked == 4
+
+
+async def test_few_queues_are_looked_at_at_once() -> None:
+    seen = Seen()
+    seen.queues.hearers.update({f"cmd.{number}": 1 for number in range(3 * audience.AT_ONCE)})
+    many = Audience(seen.queues, seen.queues.hearers, lambda: NOW)  # type: ignore[arg-type]
+    seen.queues.answers.clear()
+    looking = asyncio.create_task(many.look())
+    await eventually(lambda: seen.queues.at_once == audience.AT_ONCE, deadline=3)
+    seen.queues.answers.set()
+    await looking
+    assert (seen.queues.asked, seen.queues.most_at_once) == (len(seen.queues.hearers), audience.AT_ONCE)
 
 
 async def test_it_looks_by_itself_and_more_often_while_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
