@@ -232,7 +232,8 @@ class Broker(Protocol):
         Works while the link is down; a missing queue is tried again until it is there. With `own`, which has the
         queues, it is declared where one is missing, and the consumer begins with its whole prefetch: a queue with a
         single active consumer serves no other subscription of the channel. `wanted`
-        is asked before that, each time: a queue that is missing may have been deleted for good.
+        is asked before that, each time: a queue that is missing may have been deleted for good. `exclusive` is for
+        queues that are no quorum queues: at those RabbitMQ may let a second consumer in.
         """
 
     async def declare(self, topology: Topology) -> None:
