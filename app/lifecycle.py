@@ -111,6 +111,16 @@ def left_behind(*tasks: asyncio.Future[Any]) -> None:
         task.add_done_callback(_forgotten)
 
 
+async def undeterred(work: Awaitable[T]) -> T:
+    """What `work` returns. It goes on if the caller goes away, and what it fails with then is nobody's any more."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        left_behind(task)
+        raise
+
+
 def _forgotten(task: asyncio.Future[Any]) -> None:
     _left.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:

@@ -12,7 +12,7 @@ from app.errors import RetryLater
 from app.jobs.holdings import Holdings
 from app.jobs.reconcile import Reconcile
 from app.jobs.taking import Taker
-from app.lifecycle import Loop
+from app.lifecycle import Loop, left_behind
 
 Ping = Callable[[], Coroutine[Any, Any, None]]
 """Asks the database for an answer; whatever it raises, there was none."""
@@ -52,6 +52,7 @@ class Footing:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking}, timeout=LAST)
+            left_behind(self._asking)
 
     async def _round(self) -> None:
         if await self._answers():

@@ -19,7 +19,7 @@ from app.errors import RetryLater, SchemaMismatch
 from app.jobs import messages, outgoing
 from app.jobs.holdings import Holdings
 from app.jobs.messages import Offered
-from app.lifecycle import Loop, backoff
+from app.lifecycle import Loop, backoff, undeterred
 from app.persistence import jobs
 from app.persistence.engine import Database, Transaction
 from sagas.engine.messages import Unreadable
@@ -91,7 +91,7 @@ class Queue:
             crash.point("jobs.take.after_receive")
             try:
                 self._working = asyncio.ensure_future(self._work(batch))
-                await asyncio.shield(self._working)
+                await undeterred(self._working)
                 break
             except (RetryLater, SchemaMismatch) as away:
                 failures += 1

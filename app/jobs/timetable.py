@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import islice, takewhile
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 from app import clock
 from app.domain.jobs import Job
@@ -30,11 +29,11 @@ from app.errors import Conflict, Invalid, NotFound
 from app.jobs import runs
 from app.jobs.events import Stop
 from app.jobs.zones import new_zone, zone
+from app.lifecycle import undeterred
 from app.persistence import audit, jobs, schedules
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
 
-T = TypeVar("T")
 _TIMING: Final = ("cron", "interval_ms", "zone", "starts_at", "ends_at")
 
 
@@ -132,7 +131,7 @@ class Timetable:
         given = {"created_by": by.actor, **fields}
         plain = Schedule(**given, id=clock.uuid7(), created_at=now, updated_at=now)
         schedule = awaiting(plain, _times(plain, now).after(now))
-        return (await _to_the_end(self._commit(lambda tx: self._create(tx, schedule, by)))).schedule
+        return (await undeterred(self._commit(lambda tx: self._create(tx, schedule, by)))).schedule
 
     async def get(self, key: str) -> Schedule:
         """The schedule with that id or name. Raises `NotFound`."""
@@ -142,19 +141,19 @@ class Timetable:
 
     async def change(self, key: str, fields: Mapping[str, Any], by: By, version: int | None = None) -> Schedule:
         """Puts `fields` in the place of its own; a new timing counts from now. Raises `BadSchedule` and `Changed`."""
-        return (await _to_the_end(self._commit(lambda tx: self._change(tx, key, fields, by, version)))).schedule
+        return (await undeterred(self._commit(lambda tx: self._change(tx, key, fields, by, version)))).schedule
 
     async def pause(self, key: str, by: By) -> Schedule:
         """Its due times pass without a run until it is resumed; runs that are there go on."""
-        return (await _to_the_end(self._commit(lambda tx: self._pause(tx, key, by)))).schedule
+        return (await undeterred(self._commit(lambda tx: self._pause(tx, key, by)))).schedule
 
     async def resume(self, key: str, by: By) -> Schedule:
         """Goes on with the first due time from now on: those of the pause were not missed, but meant to pass."""
-        return (await _to_the_end(self._commit(lambda tx: self._resume(tx, key, by)))).schedule
+        return (await undeterred(self._commit(lambda tx: self._resume(tx, key, by)))).schedule
 
     async def run(self, key: str, by: By) -> Job:
         """A run now, also of a paused schedule. Raises `NotNow` where it would overlap and may not wait."""
-        return (await _to_the_end(self._commit(lambda tx: self._run(tx, key, by)))).jobs[0]
+        return (await undeterred(self._commit(lambda tx: self._run(tx, key, by)))).jobs[0]
 
     async def backfill(self, key: str, start: datetime, end: datetime, by: By, *, dry_run: bool = False) -> Backfilled:
         """Runs, one after another, for the due times in [start, end) that have none.
@@ -168,7 +167,7 @@ class Timetable:
             done, result = await self._backfill(tx, key, (start, end), by, dry_run)
             return done
 
-        await _to_the_end(self._commit(write))
+        await undeterred(self._commit(write))
         return result
 
     async def delete(self, key: str, by: By) -> Deleted:
@@ -180,7 +179,7 @@ class Timetable:
             done, cancelled, ongoing = await self._delete(tx, key, by)
             return done
 
-        done = await _to_the_end(self._commit(write))
+        done = await undeterred(self._commit(write))
         return Deleted(done.schedule, cancelled, ongoing)
 
     async def preview(self, key: str, count: int) -> list[Coming]:
@@ -352,8 +351,3 @@ async def _audit(tx: Transaction, verb: str, schedule: Schedule, by: By, more: M
 
 def _absent(key: str) -> NoReturn:
     raise NotFound(f"there is no schedule {key[:100]!r}")
-
-
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns; it goes on if the caller goes away."""
-    return await asyncio.shield(asyncio.ensure_future(work))

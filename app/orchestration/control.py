@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from app import clock, crash
 from app.errors import Conflict, NotFound
+from app.lifecycle import undeterred
 from app.orchestration import journal, keys
 from app.orchestration.actions import Action, VersionMismatch
 from app.orchestration.job_steps import JobSteps
@@ -56,15 +56,14 @@ class Control:
         `OutcomeUnknown`: then it may have happened, and who asks again may do it twice, as with skip, or with a
         deadline that is extended. A caller that goes away does not undo what it has asked for.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._act(action)))
+        return await undeterred(self._act(action))
 
     async def act_once(self, action: Action, key: IdempotencyKey) -> Acted | Repeated:
         """`act`, whose answer is stored for `key` in the same transaction: asking again is safe, and gives it again.
 
         What is refused stores nothing. A dry run has no key.
         """
-        doing = self._keys.once(key, lambda: self._act(action, key))
-        return await asyncio.shield(asyncio.ensure_future(doing))
+        return await undeterred(self._keys.once(key, lambda: self._act(action, key)))
 
     async def _act(self, action: Action, key: IdempotencyKey | None = None) -> Acted:
         acted = await self._database.run(lambda tx: self._write_keyed(tx, action, key))

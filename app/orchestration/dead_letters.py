@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from app import crash
 from app.errors import Conflict, NotFound
+from app.lifecycle import undeterred
 from app.orchestration import keys
 from app.orchestration.autopsy import corrected
 from app.orchestration.mover import REDRIVE
@@ -34,7 +34,6 @@ __all__ = [
     "Redriven",
 ]
 
-T = TypeVar("T")
 CHUNK: Final = 100
 EDIT, DROP = "edit-dead-letter", "drop-dead-letter"
 
@@ -107,11 +106,11 @@ class DeadLetters:
 
     async def act(self, deed: Deed) -> DeadLetter:
         """The letter as it is from then on; a dropped one as it was. Raises as `redrive`, `edit` and `drop`."""
-        return await _to_the_end(self._act(deed))
+        return await undeterred(self._act(deed))
 
     async def act_once(self, deed: Deed, key: Keyed[DeadLetter]) -> DeadLetter | Repeated:
         """`act`, whose answer is stored for `key` in the same transaction. What is refused stores nothing."""
-        return await _to_the_end(self._keys.once(key, lambda: self._act(deed, key)))
+        return await undeterred(self._keys.once(key, lambda: self._act(deed, key)))
 
     async def redrive(self, id: str, by: By) -> DeadLetter:
         """Sends one letter again, to where it came from. One that was sent again already stays as it is.
@@ -122,7 +121,7 @@ class DeadLetters:
 
     async def redrive_all(self, wanted: DeadLetterFilter, by: By, *, dry_run: bool = False) -> Redriven:
         """Sends again all open letters that fit, a hundred in each transaction; a dry run only counts them."""
-        return await _to_the_end(self._redrive_all(wanted, by, dry_run))
+        return await undeterred(self._redrive_all(wanted, by, dry_run))
 
     async def edit(self, id: str, body: bytes, by: By) -> DeadLetter:
         """Puts `body` in the place of the letter's, which is then about the instance that this one names.
@@ -146,7 +145,7 @@ class DeadLetters:
             await self._database.run(lambda tx: self._note(tx, key, done))
             return done
 
-        return await _to_the_end(self._keys.once(key, work))
+        return await undeterred(self._keys.once(key, work))
 
     @staticmethod
     async def _note(tx: Transaction, key: Keyed[Redriven], done: Redriven) -> None:
@@ -281,8 +280,3 @@ def _before(letter: DeadLetter) -> dict[str, Any]:
 
 def _absent(id: str) -> NotFound:
     return NotFound(f"there is no dead letter {id}")
-
-
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns; it goes on if the caller goes away."""
-    return await asyncio.shield(asyncio.ensure_future(work))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from app import clock, crash
 from app.errors import Contention, NotFound, RetryLater, Unavailable
-from app.lifecycle import Loop, Wake
+from app.lifecycle import Loop, Wake, undeterred
 from app.orchestration import journal
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.keys import Keys, KeyTaken
@@ -179,7 +179,7 @@ class Starter:
         task = asyncio.create_task(self._keys.once(key, lambda: self._commit_keyed(request, key)))
         self._keyed.add(task)
         task.add_done_callback(self._keyed.discard)
-        return await asyncio.shield(task)
+        return await undeterred(task)
 
     async def _commit_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from app import lifecycle
 from app.errors import Unavailable
-from app.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage
+from app.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage, undeterred
 from tests.support import eventually, holds
 
 
@@ -144,6 +145,41 @@ async def test_the_parts_behind_one_that_was_given_up_are_stopped_later() -> Non
     await services.stop()
     assert stopped == ["first"]
     stubborn.let.set()
+
+
+async def test_what_nobody_waits_for_any_more_goes_on_and_may_fail_in_silence() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    begun, may_end, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await may_end.wait()
+        ends.set()
+        raise Unavailable("too late")
+
+    caller = asyncio.create_task(undeterred(work()))
+    await begun.wait()
+    caller.cancel()
+    assert (await asyncio.gather(caller, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+    may_end.set()
+    await ends.wait()
+    await asyncio.sleep(0)
+    del caller
+    gc.collect()
+    assert told == []
+
+
+async def test_what_somebody_waits_for_is_answered() -> None:
+    async def seven() -> int:
+        return 7
+
+    async def fails() -> None:
+        raise Unavailable("not now")
+
+    assert await undeterred(seven()) == 7
+    with pytest.raises(Unavailable, match="not now"):
+        await undeterred(fails())
 
 
 class Noting:
