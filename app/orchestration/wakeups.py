@@ -123,6 +123,8 @@ class Wakeups:
         if self._broker.state is not LinkState.UP:
             await self._wake.wait(NAP)
             return
+        if self._broker.blocked:  # the broker takes no messages: workers cannot answer
+            self._heard_since = self._database.now()
         wait = await self._until_next()
         if wait > 0:
             self._next_look = clock.monotonic() + wait

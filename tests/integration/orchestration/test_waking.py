@@ -73,6 +73,26 @@ async def test_who_comes_back_before_the_deadline_has_the_step_s_time_again(rig:
     assert (await rig.reached(saga, "COMPLETED")).version == 2, "it was not tried again"
 
 
+async def test_a_broker_that_takes_no_messages_fails_nobody(rig: Rig) -> None:
+    """Workers cannot answer then; their answers are on their way when the alarm is over."""
+    await rig.wakeups.start()
+    saga = await rig.begin("speechless", saga="calm")
+    await rig.outbox_empty()
+    due = (await rig.now(saga)).wake_at
+    assert due is not None
+    rig.broker.blocked = "low on memory"
+    await eventually(lambda: rig.database.now() > due + timedelta(seconds=0.1), deadline=5, every=0.01)
+
+    async def excused() -> bool:
+        return (await rig.now(saga)).wake_reason == "broker_down"
+
+    await eventually(excused, deadline=3, every=0.01)
+    rig.broker.blocked = None
+    await holds(lambda: len(rig.sent("cmd.stroll")) == 1, during=0.3)
+    rig.report(saga, "evt.strolled")
+    assert (await rig.reached(saga, "COMPLETED")).version == 2, "it was not tried again"
+
+
 async def test_after_an_outage_everybody_has_one_full_time_again(rig: Rig) -> None:
     await rig.wakeups.start()
     sagas = [await rig.begin(f"patient-{n}", saga="calm") for n in range(5)]
