@@ -149,7 +149,7 @@ class Ledger:
         """All of `check`, and every app has gone exactly the good run's way."""
         self.check(answered)
         for app in self.apps:
-            assert app.history == GOOD_PATH, f"{app.name} went {app.history}"
+            assert app.history == GOOD_PATH, f"{app.name} went {app.history}: {app.reasons}"
 
     def check_ended(self, names: Iterable[str], state: str) -> None:
         """All of `check`, and every app has ended in that state."""
