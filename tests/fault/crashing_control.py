@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,9 +83,10 @@ async def step_is_late(rig: Rig, at: At) -> None:
         node, url = rig.node(port=None, **at.env, **env)
         await rig.ready(url)
         async with Client(url) as client:
-            for name in rig.names:
-                asked = {"key": name, "createdBy": "ada"}
-                assert (await client.http.post("/sagas/brief", json=asked)).status_code == 200
+            bodies = [{"key": name, "createdBy": "ada"} for name in rig.names]
+            # At once, for the node dies soon after the first of them.
+            started = await asyncio.gather(*(client.http.post("/sagas/brief", json=body) for body in bodies))
+            assert {one.status_code for one in started} == {200}
         await died(node, at)
         moved = await rig.sql("SELECT count(*) FROM saga_instances WHERE state = 'COMPENSATING'")
         owed = await rig.sql("SELECT count(*) FROM outbox WHERE type = 'cmd.drop'")
