@@ -70,6 +70,7 @@ def create_app(node: Node) -> FastAPI:
             control=node.control,
             explainer=node.explainer,
             stuck=node.stuck,
+            surroundings=node.surroundings,
             redispatcher=node.redispatch,
             letters=node.letters,
             submitter=node.jobs.submitter,

@@ -75,6 +75,14 @@ class Stuck(Protocol):
         """Up to `limit` of them, or of the others, as `wanted.stuck` says. Raises `Unavailable`."""
 
 
+class Surroundings(Protocol):
+    """Knows how the broker is."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it cannot be used, if it cannot."""
+
+
 class Redispatcher(Protocol):
     """Sends again, under its old id, what live sagas have out."""
 
@@ -128,6 +136,7 @@ class ApiContext:
     control: Control
     explainer: Explainer
     stuck: Stuck
+    surroundings: Surroundings
     redispatcher: Redispatcher
     letters: DeadLetters
     submitter: Submitter

@@ -81,7 +81,7 @@ async def list_jobs(call: Call) -> Response:
     limit, after = query.limit(DEFAULT_LIMIT), _after(query.text("cursor"))
     async with call.context.database.read() as connection:
         found = await jobs.page(connection, wanted, limit + 1, after)
-        waits = await _waits(connection, found[:limit], call.context.silent)
+        waits = await _waits(call, connection, found[:limit])
     last = found[limit - 1] if len(found) > limit else None
     cursor = cursors.encode(ORDER, f"{last.created_at.isoformat()} {last.id}", 0) if last else None
     return page_response(call, [{**summary(job), "waitsFor": waits.get(job.id)} for job in found[:limit]], cursor)
@@ -99,7 +99,7 @@ async def show(call: Call) -> Response:
     job = await job_logs.load(call)
     async with call.context.database.read() as connection:
         tried = await jobs.attempts(connection, job.id)
-        waits = (await _waits(connection, [job], call.context.silent)).get(job.id)
+        waits = (await _waits(call, connection, [job])).get(job.id)
     tag = _etag(job)
     if waits is None and matches(call.request, tag):  # what it waits for can change while the job does not
         return Response(status_code=304, headers={"ETag": tag})
@@ -160,11 +160,11 @@ def whole(job: Job, tried: list[Attempt], waits: str | None = None) -> dict[str,
     return {**summary(job), **more}
 
 
-async def _waits(connection: Connection, found: Sequence[Job], limit: float) -> dict[str, str | None]:
+async def _waits(call: Call, connection: Connection, found: Sequence[Job]) -> dict[str, str | None]:
     """What those of the jobs wait for that may wait; as many questions for all as for one."""
-    now = connection.now()
+    now, limit, trouble = connection.now(), call.context.silent, call.context.surroundings.trouble
     around = await job_queues.around(connection, [job for job in found if may_wait(job, now, limit)], limit)
-    return {job.id: waits_for(job, now, around[job.id]) for job in found if job.id in around}
+    return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}
 
 
 def _attempt(one: Attempt) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def instance_id(call: Call, kind: Kind) -> int:
         return int(text)
     if whole:
         raise not_found(f"{kind.saga.name} {text[:60]}")
-    raise not_found(f"{kind.saga.name} {text[:60]!r}: an id is a whole number")
+    raise not_found(f"{kind.saga.name} {text[:60]!r}: an id is a whole number from 1 on")
 
 
 def _kind(call: Call, name: str, path: str, view: Callable[[Instance], dict[str, Any]]) -> Kind:

@@ -27,6 +27,7 @@ from app.orchestration.redispatch import Redispatch
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
 from app.orchestration.stuck import Stuck
+from app.orchestration.surroundings import Surroundings
 from app.orchestration.wakeups import Wakeups
 from app.orchestration.watch import Watch
 from app.orchestration.why import Explainer
@@ -94,6 +95,7 @@ class Node:
     control: Control = field(init=False)
     explainer: Explainer = field(init=False)
     stuck: Stuck = field(init=False)
+    surroundings: Surroundings = field(init=False)
     redispatch: Redispatch = field(init=False)
     letters: DeadLetters = field(init=False)
     drainer: Drainer = field(init=False)
@@ -123,6 +125,7 @@ class Node:
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
         silent = self.settings.jobs.silent
         self.explainer = Explainer(self.database, self.broker, self.catalog, silent, self._phase)
+        self.surroundings = Surroundings(self.broker)
         self.stuck = Stuck(self.database, self.broker, self.settings.jobs.silent)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)

@@ -186,7 +186,10 @@ class Broker(Protocol):
 
     @property
     def blocked(self) -> str | None:
-        """Why the broker takes no publishes at the moment (its alarm's text), else None."""
+        """Why the broker takes no publishes at the moment (its alarm's text), else None.
+
+        A connection that has not published since the alarm began is not told of it: see `probe.takes_messages`.
+        """
 
     @property
     def trouble(self) -> str | None:

@@ -145,6 +145,7 @@ async def _schema(database: Database, url: str) -> Finding:
 
 async def _broker(settings: Settings, folder: Path) -> list[Finding]:
     from app.bootstrap import load_catalog, open_broker
+    from app.broker.probe import takes_messages
 
     url = places.broker(settings, folder)()
     broker = open_broker(url, "orchestrix doctor")
@@ -154,8 +155,9 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
             why = broker.trouble or f"no connection within {BROKER_PATIENCE:g} s"
             return [Finding(FAIL, "broker", f"{hidden(url)}: {why}", "start it, or correct ORCHESTRIX_BROKER_URL")]
         found = [Finding(OK, "broker", hidden(url))]
-        if broker.blocked:
-            found = [Finding(WARN, "broker", f"takes no messages: {broker.blocked}", "free its disk or memory")]
+        if not await takes_messages(broker):  # an alarm is told only to those who try
+            why = broker.blocked or broker.trouble or "it does not answer"
+            found = [Finding(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
         try:
             catalog = load_catalog(settings)
         except (ConfigError, DefinitionError):  # which is said already

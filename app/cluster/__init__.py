@@ -87,8 +87,8 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
     tokens doubled                      dropped, or one more term                        none
     broker away                         all lose the link; by the lease, mode `alone`    5 s for the former leader
     broker back                         a node with a token or with a link deposes       2 s + jitter
-    broker takes no messages (alarm)    the old token is held until a new one is         none
-                                        confirmed
+    broker takes no messages (alarm)    the old token is held until a new one is         none, or each half hour,
+                                        confirmed                                        when RabbitMQ takes it back
     database away                       nobody leads; campaigns fail for 5 s each and    until it is back
                                         hand the token on
     answer to COMMIT lost               the row is read again                            campaign limit

@@ -108,7 +108,8 @@ class Membership:
         self.joined.set()
         await self._announce()
         linked = self._broker.state is LinkState.UP
-        await self._wake.wait(self._heartbeat if linked else self._heartbeat / WITHOUT_LINK)
+        every = self._heartbeat if linked else self._heartbeat / WITHOUT_LINK
+        await self._wake.wait(max(0.0, self._beaten_at + every - clock.monotonic()))
 
     async def _write(self, tx: Transaction) -> bool:
         """True if the node lives, by its row."""
@@ -118,5 +119,8 @@ class Membership:
         return await nodes.beat(tx, who.id, self._state, self._load())
 
     async def _announce(self) -> None:
+        """A broker that takes no messages must not hold up the next beat."""
+        if self._broker.blocked is not None:
+            return
         beat = heartbeat_message(self._who.id, self._load(), self._state, self._database.now())
         await self._broker.publish([beat], ANNOUNCE)

@@ -67,12 +67,17 @@ def may_wait(job: Job, now: datetime, limit: float) -> bool:
             return False
 
 
-def waits_for(job: Job, now: datetime, around: Around) -> str | None:
-    """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be."""
+def waits_for(job: Job, now: datetime, around: Around, trouble: str | None = None) -> str | None:
+    """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
+
+    `trouble` is why the broker cannot be used, if it cannot: nobody can be heard then, and no silence counts.
+    """
     if not may_wait(job, now, around.limit):
         return None
     if job.wake_at == HELD:
         return "another run of its schedule has to end first"
+    if trouble is not None:
+        return f"the broker cannot be used ({trouble}): bring it back, nothing else is lost"
     if around.led_since is None:
         return f"no node leads, so {_UNLED[job.state]}: start one with `orchestrix serve`, unless one starts or stops"
     led = now - around.led_since

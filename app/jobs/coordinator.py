@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from app.broker.port import Broker
 from app.config import ClusterSettings, JobsSettings
@@ -31,6 +32,10 @@ from app.persistence import nodes
 from app.persistence.engine import Database
 
 log = logging.getLogger("orchestrix.jobs")
+
+SWEPT_AFTER: Final = 1.0
+GONE_AFTER: Final = 1.5
+"""Seconds from the gain of the lead until what nobody waits for begins: queues are swept, lost orders looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,7 @@ class Coordinator:
         limits = Limits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
         self.giver = Giver(database, control, self.holdings, acks, node, limits)
         self.rebalance = Rebalance(database, self.taker, self.giver, node, every=tuned.orphan_check)
-        self.reconcile = Reconcile(database, self.holdings, node, every=tuned.reconcile)
+        self.reconcile = Reconcile(database, self.holdings, node, around.control, every=tuned.reconcile)
         self.beats = Beats(database, control, node)
         footing = Footing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
         self._services = Services(
@@ -169,7 +174,7 @@ class Coordinator:
         heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
         watchman = Watchman(office, around.control, silent=around.jobs.silent, heard=heard)
         broom = Broom(office, around.control)
-        orphanage = Orphanage(office, every=around.cluster.orphan_check)
+        orphanage = Orphanage(office, around.control, every=around.cluster.orphan_check)
         return Services(
             [
                 Dispatcher(around.database, fence, self.due, around.relay, most_open=around.jobs.max_live),
@@ -177,8 +182,8 @@ class Coordinator:
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
-                _later("queues of ended jobs", broom.look, 1.0),
-                _later("orders that are gone", GoneOrders(office, around.control, heard=heard).look, 1.5),
+                _later("queues of ended jobs", broom.look, SWEPT_AFTER),
+                _later("orders that are gone", GoneOrders(office, around.control, heard=heard).look, GONE_AFTER),
             ]
         )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from app import clock
 from app.broker.port import Broker, LinkState
+from app.broker.probe import takes_messages
 from app.broker.topology import dispatch_queue
 from app.domain import jobs as rules
 from app.domain.jobs import STRANDED
@@ -44,6 +45,8 @@ class GoneOrders:
         async with self._office.database.read() as connection:
             queues = await job_queues.unbegun(connection)
         missing = {name for name in queues if await self._broker.message_count(dispatch_queue(name)) is None}
+        if missing and not await takes_messages(self._broker):  # a worker that has begun one cannot say so
+            missing = set()
         gone, self._missing = missing & self._missing, missing
         if gone:
             await self._end(sorted(gone))

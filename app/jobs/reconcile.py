@@ -6,6 +6,8 @@ import logging
 from typing import Final
 
 from app import clock
+from app.broker.port import Broker
+from app.broker.probe import takes_messages
 from app.jobs.holdings import Holdings, Reading
 from app.lifecycle import Loop, Wake
 from app.persistence import jobs
@@ -22,13 +24,15 @@ class Reconcile:
     """Compares now and then what this node owns, as the database has it, with what it reads, and mends the rest.
 
     A job whose last lines do not come is cleared away after a while. That counts from when this node could read its
-    queues at the earliest: what was said while nobody did, or while the broker was away, is still there.
+    queues at the earliest: what was said while nobody did, or while the broker was away or took no messages, is still
+    there, or with the worker.
     """
 
-    def __init__(self, database: Database, holdings: Holdings, node: str, *, every: float) -> None:
+    def __init__(self, database: Database, holdings: Holdings, node: str, broker: Broker, *, every: float) -> None:
         self._database = database
         self._holdings = holdings
         self._node = node
+        self._broker = broker
         self._every = every
         self._read_since: dict[str, tuple[Reading, float]] = {}
         self._wake = Wake()
@@ -52,6 +56,8 @@ class Reconcile:
         if lost:
             log.info("jobs that this node reads are not its own any more: %d", len(lost))
             await self._holdings.leave(lost)
+        if any(one.ended for one in owned.values()) and not await takes_messages(self._broker):
+            self._read_since.clear()
         self._note()
         for one in owned.values():
             if reading.get(one.id) != one.owner_epoch:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 from app import clock, crash
 from app.broker.port import Broker, LinkState
+from app.broker.probe import takes_messages
 from app.broker.topology import logs_queue, status_queue
 from app.domain import job_waits
 from app.domain import jobs as rules
 from app.domain.handoff import NODE_CRASH
-from app.domain.jobs import FORGOTTEN, ORPHAN_PENDING, SILENT, Ending, Job
+from app.domain.jobs import DISPATCHED, FORGOTTEN, ORPHAN_PENDING, SILENT, Ending, Job
 from app.domain.leases import Fence
 from app.errors import Deposed
 from app.jobs import ends, outgoing
@@ -102,9 +103,10 @@ class Watchman:
     """Ends attempts whose time is over, whose worker is silent, or that the broker has forgotten.
 
     Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
-    opened last, by its gain of leadership or by the end of an outage or of a sleep of its own: what was sent before is
-    spared for a while. So is what nobody may have read, for its owner has not beaten for `heard` seconds. One read
-    tells whether there is anything to do; what is to be done is found again by the transactions that do it.
+    opened last, by its gain of leadership or by the end of an outage, of an alarm of the broker or of a sleep of its
+    own: what was sent before is spared for a while. So is what nobody may have read, for its owner has not beaten for
+    `heard` seconds. What no worker has begun has its whole time again after an outage. One read tells whether there is
+    anything to do; what is to be done is found again by the transactions that do it.
     """
 
     def __init__(self, office: Office, broker: Broker, *, silent: float, heard: float) -> None:
@@ -114,14 +116,17 @@ class Watchman:
         self._heard = heard
         self._heard_since: datetime | None = None
         self._heard_by = 0
+        self._back_since: datetime | None = None
+        self._was_deaf = False
         self._looked_at = self._began = 0.0
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
         if self._broker.state is not LinkState.UP:
             return 1.0
+        taken = await takes_messages(self._broker)
         self._began = clock.monotonic()
-        self._open_ears()
+        self._open_ears(deaf=not taken)
         signs = await self._signs()
         if signs.unheard:
             await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
@@ -138,13 +143,17 @@ class Watchman:
             limit, since = (None, self._heard_since) if spares else (self._silent, None)
             return await job_signs.signs(connection, limit, self._heard, since)
 
-    def _open_ears(self) -> None:
+    def _open_ears(self, deaf: bool) -> None:
         """Where no look has succeeded for long, no beat can have been noted either: the database was away, or this
-        process stood still.
+        process stood still. Nobody can beat while the broker takes no messages (`deaf`).
         """
         missed = clock.monotonic() - self._looked_at > self._silent / 3
-        if self._heard_since is None or self._heard_by != self._broker.generation or missed:
+        is_back = self._was_deaf or self._heard_by not in (0, self._broker.generation)
+        if self._heard_since is None or self._heard_by != self._broker.generation or missed or deaf or self._was_deaf:
             self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
+        if deaf or is_back:
+            self._back_since = self._heard_since
+        self._was_deaf = deaf
 
     def _slept(self) -> bool:
         """Whether this process stood still in the middle of the look; then its ears are open from now on."""
@@ -160,7 +169,25 @@ class Watchman:
     async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
         found = await jobs.overdue(tx, limit, self._heard)
         self._slept()
-        return [job for job in found if not (self._spares(tx) and self._is_older(job))]
+        late = [job for job in found if not (self._spares(tx) and self._is_older(job))]
+        put_off = [self._put_off(job, tx.now()) for job in late]
+        changed = [(job.version, later) for job, later in zip(late, put_off, strict=True) if later is not None]
+        await jobs.store(tx, changed)
+        return [job for job, later in zip(late, put_off, strict=True) if later is None]
+
+    def _put_off(self, job: Job, now: datetime) -> Job | None:
+        """The job with more time, where an outage since it was sent gives it that."""
+        until = self._until(job)
+        if until is None or until <= now:
+            return None
+        return replace(job, version=job.version + 1, updated_at=now, wake_at=until)
+
+    def _until(self, job: Job) -> datetime | None:
+        """When the time is over of a job that was sent before an outage and that no worker has begun."""
+        back, sent = self._back_since, job.dispatched_at
+        if job.state != DISPATCHED or job.timeout_ms is None or back is None or sent is None or sent >= back:
+            return None
+        return back + timedelta(milliseconds=job.timeout_ms)
 
     def _is_older(self, job: Job) -> bool:
         since = self._heard_since
@@ -207,16 +234,22 @@ def _always(ending: Ending) -> Judge:
 
 
 class Orphanage:
-    """Offers jobs whose owner is gone, or that nobody has ever owned, to the nodes that are there."""
+    """Offers jobs whose owner is gone, or that nobody has ever owned, to the nodes that are there.
 
-    def __init__(self, office: Office, *, every: float) -> None:
+    Not while no offer could leave: each look would write others for the same jobs.
+    """
+
+    def __init__(self, office: Office, broker: Broker, *, every: float) -> None:
         self._office = office
+        self._broker = broker
         self._every = every
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
         async with self._office.database.read() as connection:
             orphaned, unowned = await job_signs.ownerless(connection, self._every, UNOWNED)
+        if (orphaned or unowned) and not await takes_messages(self._broker):
+            return 1.0
         if orphaned:
             await self._all(self._offer)
         if unowned:

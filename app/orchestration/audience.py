@@ -1,4 +1,4 @@
-"""Since when has each command queue had a consumer, as far as this process knows?"""
+"""Since when has the broker taken messages, and has each command queue had a consumer, as far as this process knows?"""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Final
 
 from app import clock
 from app.broker.port import Broker, LinkState
+from app.broker.probe import takes_messages
 from app.errors import RetryLater
 from app.lifecycle import Loop, Wake
 
 FRESH: Final = 1.0
-"""Seconds for which it is believed how many consumers a queue has, and between two looks while one has none."""
+"""Seconds for which it is believed what a look has found, and between two looks while something is amiss."""
 NAP: Final = 5.0
-"""Seconds between two looks while each has one."""
+"""Seconds between two looks while nothing is."""
 AT_ONCE: Final = 6
 """Queues that are looked at side by side, each on a channel of its own: brokers allow few."""
+ANSWERS: Final = ""
+"""Stands among the queues for the way back: what nobody can publish, nobody reads."""
 
 
 class Audience:
-    """Looks at the queues now and then, so that a deadline knows for how long nobody could have read a command.
+    """Looks now and then, so that a deadline knows for how long nobody could have read a command, or answered it.
 
     A queue that could not be looked at counts as one without consumer. Nothing is looked at without a broker: then no
     time passes for a step anyhow. `now` is the database's time.
@@ -50,7 +53,7 @@ class Audience:
         await self._loop.stop()
 
     async def look(self) -> None:
-        """Looks at the queues, unless that was done a moment ago."""
+        """Looks, unless that was done a moment ago."""
         async with self._looking:
             if self._looked_at is not None and clock.monotonic() - self._looked_at < FRESH:
                 return
@@ -58,12 +61,17 @@ class Audience:
             heard = await asyncio.gather(*map(self._is_heard, self._commands))
             for command, one in zip(self._commands, heard, strict=True):
                 self._saw(command, one)
+            self._saw(ANSWERS, await takes_messages(self._broker))  # last, for the others may take seconds
             if link == self._link:
                 self._looked_at = clock.monotonic()
 
     def since(self, command: str, at_least: datetime) -> datetime | None:
         """Since when the queue of `command` has had a consumer, `at_least` or later; None while it has none."""
         return None if command in self._without else max(at_least, self._since.get(command, at_least))
+
+    def answers_since(self, at_least: datetime) -> datetime | None:
+        """Since when the broker has taken messages, `at_least` or later; None while it takes none."""
+        return self.since(ANSWERS, at_least)
 
     def _saw(self, command: str, heard: bool) -> None:
         if not heard:

@@ -123,8 +123,6 @@ class Wakeups:
         if self._broker.state is not LinkState.UP:
             await self._wake.wait(NAP)
             return
-        if self._broker.blocked:  # the broker takes no messages: workers cannot answer
-            self._heard_since = self._database.now()
         wait = await self._until_next()
         if wait > 0:
             self._next_look = clock.monotonic() + wait
@@ -172,7 +170,7 @@ class Wakeups:
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=DEAF)))
             return
-        since = self._heard_since or now
+        since = self._audience.answers_since(self._heard_since or now) or now
         served = since if here is None else self._audience.since(here.order.command, since)
         around = Surroundings(unsent, served, since)
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -92,6 +93,19 @@ async def test_every_word_counts_once_on_mariadb(
         _all_killed,
     ]
     await _story(worlds(database.url(DATABASE), broker), count, acts)
+
+
+@pytest.mark.req("DC-7")
+async def test_no_job_is_silent_because_the_broker_takes_no_messages(
+    worlds: Worlds,
+    private_rabbitmq: Callable[[], RabbitServer],
+    private_postgres: Callable[[], PostgresServer],
+    count: int,
+) -> None:
+    broker, database = await _started(private_rabbitmq, private_postgres)
+    world = worlds(database.url(DATABASE), broker)
+    world.tempo = replace(world.tempo, env={**world.tempo.env, "ORCHESTRIX_JOBS__SILENT": f"{world.tempo.dead:g}"})
+    await _story(world, count, [partial(_memory_alarm, broker)])
 
 
 async def _started(broker: Callable[[], RabbitServer], database: Callable[[], S]) -> tuple[RabbitServer, S]:
@@ -223,6 +237,18 @@ async def _server_away(server: Server, world: JobWorld) -> str:
     await world.submit(DURING)
     await world.ready()
     return f"{server.kind} away"
+
+
+async def _memory_alarm(broker: RabbitServer, world: JobWorld) -> str:
+    """No worker can beat for longer than it may be silent; each job runs on, in the same attempt."""
+    try:
+        await asyncio.to_thread(broker.alarm)
+        await holds(world.all_live, during=3 * world.tempo.away, message="nobody ends of it")
+    finally:
+        await asyncio.to_thread(broker.all_clear)
+    await world.submit(DURING)
+    await world.ready()
+    return "memory alarm"
 
 
 async def _all_killed(world: JobWorld) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology, Wanted
+from app.broker.probe import NOBODY
 from tests.support import eventually
 
 Judge = Callable[[Outgoing], Published]
@@ -169,6 +170,8 @@ class FakeBroker:
         return True
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        if messages and messages[0].routing_key == NOBODY:
+            return [Published(Outcome.RETURNED)]
         self.batches.append(len(messages))
         await asyncio.sleep(0)
         return [self._publish(message) for message in messages]

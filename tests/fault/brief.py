@@ -20,6 +20,8 @@ from workers.sdk.handlers import handles
 
 SECONDS = float(os.environ.get("BRIEF_SECONDS", "0.5"))
 """How long `tell` may take, and `grab` too where it is more than ten."""
+WORK = float(os.environ.get("BRIEF_WORK", "0.05"))
+"""How long it takes."""
 QUICK = RetryPolicy(attempts=3, base=timedelta(milliseconds=50))
 BRIEF = Saga(
     name="brief",
@@ -71,4 +73,4 @@ def drop(context: Context, command: Command) -> None:
 @handles("cmd.tell")
 async def tell(context: Context, command: Command) -> None:
     """Takes a moment, and leaves nothing."""
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(WORK)

@@ -151,13 +151,10 @@ class Nemesis:
             self._broker.pause()
             return self._broker.resume
         if fault == "alarm":
-            self._broker.ctl("set_vm_memory_high_watermark", "0.00001")
-            return self._end_alarm
+            self._broker.alarm()
+            return self._broker.all_clear
         self._broker.ctl("close_all_connections", "--vhost", self._vhost, "nemesis")
         return _nothing
-
-    def _end_alarm(self) -> None:
-        self._broker.ctl("set_vm_memory_high_watermark", "0.4")
 
     async def _heal(self) -> None:
         for server in (self._broker, self._database):

@@ -82,6 +82,14 @@ class RabbitServer(Server):
             [program, "-q", "-n", _NODE, *arguments], env=self.env(), cwd=self.home, account=self.account
         ).strip()
 
+    def alarm(self) -> None:
+        """Raises the memory alarm: from now on no connection that publishes is read from."""
+        self.ctl("set_vm_memory_high_watermark", "0.00001")
+
+    def all_clear(self) -> None:
+        """Ends the memory alarm."""
+        self.ctl("set_vm_memory_high_watermark", "0.4")
+
     def settle(self) -> None:
         """Writes the node's own records to disk; call it before `kill9` when queues were declared just before.
 

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from app import clock
 from app.broker.devserver import DevServer
 from app.broker.port import LinkState, Outcome
+from app.broker.probe import takes_messages
 from app.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import WORK, fill, message, outcomes, take
 from tests.servers.rabbit import RabbitServer
@@ -50,23 +52,22 @@ async def alarming(request: pytest.FixtureRequest) -> AsyncIterator[Alarming]:
         return
     rabbit: RabbitServer = request.getfixturevalue("private_rabbitmq")()
     rabbit.eval(f"application:set_env(rabbit, max_message_size, {LIMIT})")
-    yield Alarming(
-        rabbit.url(),
-        lambda: rabbit.ctl("set_vm_memory_high_watermark", "0.00001"),
-        lambda: rabbit.ctl("set_vm_memory_high_watermark", "0.4"),
-    )
+    yield Alarming(rabbit.url(), rabbit.alarm, rabbit.all_clear)
 
 
 async def test_alarms_and_large_messages(alarming: Alarming) -> None:
-    broker = AmqpBroker(alarming.url, name="test")
-    await broker.start()
-    assert await broker.wait_up(10)
+    broker, quiet = (AmqpBroker(alarming.url, name=name) for name in ("test", "quiet"))
+    for one in (broker, quiet):
+        await one.start()
+        assert await one.wait_up(10)
     await broker.declare(WORK)
     try:
         await a_message_that_is_too_large_is_refused_and_its_neighbours_are_not_blamed(broker)
         await while_the_broker_is_blocked_nothing_is_sent_and_consuming_goes_on(broker, alarming)
+        await whoever_is_quiet_finds_out_by_a_message_to_nobody(quiet, alarming)
     finally:
         await broker.stop()
+        await quiet.stop()
 
 
 async def a_message_that_is_too_large_is_refused_and_its_neighbours_are_not_blamed(broker: AmqpBroker) -> None:
@@ -104,3 +105,19 @@ async def while_the_broker_is_blocked_nothing_is_sent_and_consuming_goes_on(
     assert outcomes(await waiting) == [CONFIRMED]
     assert broker.blocked is None
     assert {one.body for one in await take(consumer, 2)} == {b"late", b"patient"}
+
+
+async def whoever_is_quiet_finds_out_by_a_message_to_nobody(quiet: AmqpBroker, alarming: Alarming) -> None:
+    assert await takes_messages(quiet)
+    await alarming.alarm()
+    began = clock.monotonic()
+    assert not await takes_messages(quiet)
+    assert clock.monotonic() - began < 3, "it says so at the first try"
+    assert quiet.blocked
+    assert not await takes_messages(quiet)
+    await alarming.all_clear()
+    await eventually(lambda: not quiet.blocked, deadline=5)
+    assert await takes_messages(quiet)
+    assert quiet.generation == 1
+    await quiet.stop()
+    assert not await takes_messages(quiet), "there is no link"

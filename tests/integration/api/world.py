@@ -39,6 +39,7 @@ from app.orchestration.requests import (
     Taken,
 )
 from app.orchestration.stuck import Stuck
+from app.orchestration.surroundings import Surroundings
 from app.persistence import history, instances
 from app.persistence.engine import Database
 from app.persistence.idempotency import StoredAnswer
@@ -243,6 +244,7 @@ class World:
                 control=self.control,
                 explainer=self.explainer,
                 stuck=Stuck(self.database, self.broker, SILENT),
+                surroundings=Surroundings(self.broker),
                 redispatcher=self.redispatcher,
                 letters=DeadLetters(self.database, CATALOG, lambda: self.pokes.append(None)),
                 submitter=Submitter(self.database, lambda: self.due.append(None)),

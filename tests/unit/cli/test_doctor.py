@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from app.broker.port import LinkState, Outcome, Outgoing, Published
 from app.broker.topology import saga_topology
 from app.cli import doctor, management, queues
 from app.cli.client import Api
@@ -38,6 +39,9 @@ class FakeBroker:
         default_factory=lambda: {queue.name: (0, 1) for queue in saga_topology(CATALOG).queues}
     )
     up: bool = True
+    state = LinkState.UP
+    full: str | None = None
+    """Why it takes no messages, which it tells who sends one."""
     blocked: str | None = None
     trouble: str | None = "connection refused"
 
@@ -49,6 +53,11 @@ class FakeBroker:
 
     async def wait_up(self, timeout: float) -> bool:
         return self.up
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float) -> list[Published]:
+        if self.full is not None:
+            self.blocked = self.full
+        return [Published(Outcome.RETURNED if self.full is None else Outcome.UNKNOWN)]
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         return self.counts.get(queue)
@@ -287,7 +296,7 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
 
 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
-    parts.broker.blocked = "low on disk"
+    parts.broker.full = "low on disk"
     assert "low on disk" in checks(shell, 0)["broker"][0].detail
 
 

@@ -161,6 +161,13 @@ def test_no_worker_is_called_busy_that_may_have_said_otherwise(crew: Crew, says:
 
 
 @pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
+@pytest.mark.parametrize("led", [None, timedelta(hours=1)])
+def test_without_a_broker_nothing_else_is_blamed(job: Job, led: timedelta | None) -> None:
+    found = waits_for(job, NOW + timedelta(seconds=20), around(Crew(0, 1), led=led), "low on memory")
+    assert found == "the broker cannot be used (low on memory): bring it back, nothing else is lost"
+
+
+@pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
 def test_without_a_leader_nothing_else_is_blamed(job: Job) -> None:
     found = waits_for(job, NOW + timedelta(seconds=20), around(Crew(0, 1), led=None))
     assert found is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from app import clock
-from app.broker.port import Broker, LinkState
-from app.domain.jobs import LOST, ORPHAN_PENDING, PENDING, RUNNING, TIMED_OUT, Job
+from app.broker.port import Broker, LinkState, Outcome, Outgoing, Published
+from app.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, TIMED_OUT, Job
 from app.domain.leases import Fence
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
@@ -27,10 +27,17 @@ MINUTE = timedelta(minutes=1)
 
 
 class Linked:
-    """A broker that is there."""
+    """A broker that is there, and takes messages unless it is `blocked`, which only those hear who send one."""
 
     state = LinkState.UP
     generation = 1
+    blocked: str | None = None
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float) -> list[Published]:
+        return [Published(Outcome.UNKNOWN if self.is_full else Outcome.RETURNED)]
 
 
 class Silent:
@@ -48,7 +55,9 @@ class Desk:
         self.stops: list[Stop] = []
         relay = cast(Relay, Silent())
         self.office = Office(database, Fence(1, NODE), relay, self.stops.extend, lambda: None)
-        self.watchman = Watchman(self.office, cast(Broker, Linked()), silent=LIMIT, heard=LIMIT / 2)
+        self.link = Linked()
+        self.broker = cast(Broker, self.link)
+        self.watchman = Watchman(self.office, self.broker, silent=LIMIT, heard=LIMIT / 2)
         self.listens()
 
     def listens(self, since: timedelta = MINUTE) -> None:
@@ -90,7 +99,7 @@ async def aged(desk: Desk, job: Job, **ago: timedelta) -> Job:
 async def test_a_look_that_finds_nothing_writes_nothing(desk: Desk, writes: list[object]) -> None:
     job = await owned(desk.database, NODE, await running(desk.database, timeout_ms=60_000))
     assert 1 < await desk.watchman.look() <= 5
-    await Orphanage(desk.office, every=LIMIT).look()
+    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
     assert writes == []
     assert (await now(desk.database, job)).version == job.version
 
@@ -120,13 +129,61 @@ async def test_a_silence_counts_once_the_owner_has_listened_for_as_long(
     assert attempt.state == (RUNNING if state == RUNNING else LOST)
 
 
+async def test_nobody_is_silent_while_the_broker_takes_no_messages(desk: Desk) -> None:
+    """Nor just after that: the first beats may be on their way."""
+    job = await owned(desk.database, NODE, await running(desk.database, retries=1, timeout_ms=1))
+    job = await aged(desk, job, worker_beat_at=MINUTE, taken_at=MINUTE, wake_at=MINUTE, dispatched_at=MINUTE)
+    desk.link.is_full = True
+    await desk.watchman.look()
+    desk.link.is_full = False
+    desk.listens()
+    await desk.watchman.look()
+    assert (await now(desk.database, job)).state == RUNNING
+    desk.listens()
+    await desk.watchman.look()
+    assert (await now(desk.database, job)).state != RUNNING
+
+
+async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: Desk) -> None:
+    job = await dispatched(desk.database, timeout_ms=600_000)
+    long_ago = 20 * MINUTE
+    job = await aged(desk, await owned(desk.database, NODE, job), wake_at=MINUTE, dispatched_at=long_ago)
+    desk.link.blocked = "low on memory"
+    await desk.watchman.look()
+    desk.link.blocked = None
+    await desk.watchman.look()
+    desk.listens()
+    desk.watchman._was_deaf = False
+    await desk.watchman.look()
+    later = await now(desk.database, job)
+    assert later.state == DISPATCHED
+    assert later.wake_at is not None
+    assert timedelta(seconds=590) < later.wake_at - desk.database.now() <= timedelta(seconds=600)
+    await aged(desk, later, wake_at=MINUTE)
+    desk.watchman._back_since = desk.database.now() - long_ago
+    await desk.watchman.look()
+    assert (await now(desk.database, job)).state == TIMED_OUT
+
+
+async def test_nothing_is_offered_while_no_offer_could_leave(desk: Desk, writes: list[object]) -> None:
+    await joined(desk.database, "gone")
+    await owned(desk.database, "gone", await running(desk.database))
+    await stopped(desk.database, "gone", "DEAD")
+    desk.link.blocked = "low on memory"
+    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    assert writes == []
+    desk.link.blocked = None
+    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    assert len(writes) == 1
+
+
 async def test_what_has_no_owner_is_offered_in_the_same_look(desk: Desk, writes: list[object]) -> None:
     await joined(desk.database, "gone")
     orphan = await owned(desk.database, "gone", await running(desk.database))
     await stopped(desk.database, "gone", "DEAD")
     lonely = await dispatched(desk.database)
     lonely = await aged(desk, lonely, dispatched_at=MINUTE)
-    await Orphanage(desk.office, every=LIMIT).look()
+    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
     assert len(writes) == 2
     assert (await now(desk.database, orphan)).ownership == ORPHAN_PENDING
     assert (await now(desk.database, lonely)).handoff_reason == "Unowned"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from app.broker.port import LinkState
+from app.broker.port import LinkState, Outcome, Outgoing, Published
 from app.errors import Unavailable
 from app.orchestration import audience
 from app.orchestration.audience import Audience
@@ -19,11 +20,16 @@ SOONER = NOW - timedelta(hours=1)
 
 
 class Queues:
-    """A broker that is asked for its queues alone. `hearers` is how many each has, None for one that is not there."""
+    """A broker that is asked for its queues alone. `hearers` is how many each has, None for one that is not there.
+
+    While it `is_full` it takes no messages.
+    """
 
     state = LinkState.UP
+    blocked: str | None = None
 
     def __init__(self) -> None:
+        self.is_full = False
         self.hearers: dict[str, int | None] = {"cmd.a": 1, "cmd.b": 1}
         self.away = False
         self.asked = 0
@@ -34,6 +40,9 @@ class Queues:
 
     def on_up(self, hook: Any) -> None:
         self.hooks.append(hook)
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float) -> list[Published]:
+        return [Published(Outcome.UNKNOWN if self.is_full or self.away else Outcome.RETURNED)]
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         self.asked += 1
@@ -88,6 +97,21 @@ async def test_a_queue_has_a_consumer_from_when_it_was_seen_to_have_one_again(se
     assert await seen.look(9) == [NOW + timedelta(seconds=6), SOONER]
     later = NOW + timedelta(seconds=10)
     assert seen.audience.since("cmd.a", later) == later, "an outage since then counts too"
+
+
+async def test_the_way_back_is_open_from_when_the_broker_was_seen_to_take_messages_again(seen: Seen) -> None:
+    await seen.look()
+    assert seen.audience.answers_since(SOONER) == SOONER
+    seen.queues.is_full = True
+    assert await seen.look(5) == [SOONER, SOONER], "the queues are read all the same"
+    assert seen.audience.answers_since(SOONER) is None
+    seen.queues.is_full = False
+    await seen.look(1)
+    assert seen.audience.answers_since(SOONER) == NOW + timedelta(seconds=6)
+    await seen.look(9)
+    assert seen.audience.answers_since(SOONER) == NOW + timedelta(seconds=6)
+    later = NOW + timedelta(seconds=10)
+    assert seen.audience.answers_since(later) == later
 
 
 async def test_what_could_not_be_looked_at_has_no_consumer_until_the_link_is_back(seen: Seen) -> None:
