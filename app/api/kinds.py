@@ -69,5 +69,7 @@ def instance_id(call: Call, kind: Kind) -> int:
 def _kind(call: Call, name: str, path: str, view: Callable[[Instance], dict[str, Any]]) -> Kind:
     saga = call.context.catalog.saga(name)
     if saga is None:
-        raise not_found(f"saga {name[:60]!r}")
+        raise not_found(
+            f"saga {name[:60]!r}: there are {', '.join(sorted(saga.name for saga in call.context.catalog))}"
+        )
     return Kind(saga, pair_of(name), path, view)

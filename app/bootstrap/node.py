@@ -10,6 +10,7 @@ from app.bootstrap.coordinator import Cluster, make_coordinator, membership_data
 from app.bootstrap.jobs import Jobs
 from app.bootstrap.parts import Connect, DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
 from app.broker.port import Broker, Topology
+from app.broker.probe import Probing
 from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
 from app.cluster.drains import Drainer
@@ -200,6 +201,8 @@ class Node:
         duties: list[Service] = [self.relay, self.watch, self.jobs.poke]
         if "orchestrator" in self.roles:
             duties += self._orchestration()
+        else:
+            duties += [Probing(self.broker)]
         if "api" in self.roles:
             duties += [Call(self.starter.run, self.starter.stop), Housekeeping(self.database)]
         return duties

@@ -199,10 +199,12 @@ class Link:
         index = int.from_bytes(payload[:4], "big") if kind == codec.METHOD else 0
         if index == codec.BLOCKED:
             self.blocked = codec.read_text(payload) or "the broker gave no reason"
+            log.warning("the broker takes no messages: %s", self.blocked)
             self.unblocked.clear()
         elif index == codec.UNBLOCKED:
             self.blocked = None
             self.unblocked.set()
+            log.warning("the broker takes messages again")
         elif index == codec.CONNECTION_CLOSE:
             self.refusal = code, text = codec.read_close(payload)
             self.lose(f"the broker closed the connection ({code} {text})")

@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from app import clock
+from app.lifecycle import Loop
 
 from .port import Broker, LinkState, Outcome, Outgoing
 
@@ -13,6 +14,8 @@ NOBODY: Final = "orchestrix.nobody"
 """No queue is called so: the broker sends back what is addressed to it, and counts it as returned."""
 WITHIN: Final = 5.0
 """Seconds that it has for that, over a link that may be slow."""
+EVERY: Final = 5.0
+"""Seconds between two of them where nobody asks."""
 LOOK: Final = 0.1
 """Seconds between two looks whether it has said instead that it takes none."""
 
@@ -33,3 +36,23 @@ async def takes_messages(broker: Broker) -> bool:
         return sending.done() and sending.result()[0].outcome in (Outcome.RETURNED, Outcome.CONFIRMED)
     finally:
         sending.cancel()
+
+
+class Probing:
+    """Asks now and then, for a process whose duties do not: so that it can tell that its broker takes no messages."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = Loop("probe of the broker", self._round)
+
+    async def start(self) -> None:
+        """Begins to ask."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Asks no more."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        await takes_messages(self._broker)
+        await asyncio.sleep(EVERY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,7 @@ def words(arguments: argparse.Namespace, action: str) -> str:
 def json_object(text: str, flag: str) -> dict[str, Any]:
     """The JSON object that stands behind `flag`. Raises `Invalid`."""
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        found = json.loads(text, parse_constant=_no_number, parse_float=_small_enough)
     except (ValueError, RecursionError) as wrong:
         raise Invalid(f'{flag} is not JSON ({explained(wrong)}): write an object, as \'{{"team": "blue"}}\'') from wrong
     if not isinstance(found, dict):
@@ -89,6 +90,13 @@ def _quoted(name: str) -> str:
         return quote(name, safe="")
     except UnicodeEncodeError as wrong:
         raise Invalid("the saga's name is not valid text: write it in UTF-8") from wrong
+
+
+def _small_enough(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is larger than JSON's readers can hold")
+    return number
 
 
 def _no_number(name: str) -> NoReturn:

@@ -14,7 +14,7 @@ from app.broker.port import Broker, Consumer, Delivery, Outcome
 from app.broker.topology import EVENTS, UNROUTED, dead_letters_of
 from app.errors import RetryLater, SchemaMismatch
 from app.lifecycle import Loop, backoff
-from app.orchestration.autopsy import DELIVERY_LIMIT, Corpse, examine, renewed
+from app.orchestration.autopsy import DELIVERY_LIMIT, NO_ROUTE, Corpse, examine, renewed
 from app.orchestration.job_letters import Orders
 from app.orchestration.outgoing import REDRIVEN
 from app.orchestration.redrive import LONGEST_CORRELATION, fitting, owe, row_of, taken_ids
@@ -44,6 +44,7 @@ PATIENCE: Final = 6
 REDRIVE: Final = "redrive-dead-letter"
 """The verb under which the audit has what was sent again."""
 _ONCE_MORE: Final = "the delivery limit is no verdict on an event: it is sent once more"
+_REROUTED: Final = "its queue was missing: it is sent once more, when that is there again"
 _GAVE_UP: Final = "no worker that took the command has lived to answer it, and the broker has given it up"
 
 
@@ -59,11 +60,12 @@ class DeadLetterMover:
     """Takes what is in the dead-letter queues, writes a batch in one transaction, then acknowledges.
 
     Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is
-    no verdict: an event is sent once more, and of a command its step is told that this try has failed. While the
-    database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
-    what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
-    not help goes to the end of its queue, so that others come. `queues` are those that it takes from in place of the
-    ones of all known sagas; `orders` is told of the letters about jobs.
+    no verdict: an event is sent once more, and of a command its step is told that this try has failed. An event whose
+    queue was missing is sent once more too, and its queue declared before. While the database is away, what is in hand
+    is held: what goes back to its queue counts as delivered, and the broker drops what comes back too often. So is what
+    cannot be kept for its own sake; it is tried again later, and when that does not help goes to the end of its queue,
+    so that others come. `queues` are those that it takes from in place of the ones of all known sagas; `orders` is told
+    of the letters about jobs.
     """
 
     def __init__(
@@ -207,9 +209,9 @@ class DeadLetterMover:
         return {letter.id: letter for letter in await dead_letters.lock(tx, list(ids))}
 
     async def _judge(self, tx: Transaction, dead: dict[str, Corpse]) -> Owed:
-        """What follows for those that died by the delivery limit, and that this transaction has written itself."""
-        limited = [id for id, one in dead.items() if one.letter.reason == DELIVERY_LIMIT]
-        letters = [one for one in await dead_letters.lock(tx, limited) if _is_ours(one, dead[one.id])]
+        """What follows for those that nobody has judged, and that this transaction has written itself."""
+        unjudged = [id for id, one in dead.items() if one.letter.reason in (DELIVERY_LIMIT, NO_ROUTE)]
+        letters = [one for one in await dead_letters.lock(tx, unjudged) if _is_ours(one, dead[one.id])]
         again = [one for one in letters if self._deserves_another(one)]
         taken = await taken_ids(tx, again) if again else set()
         now = self._database.now()
@@ -220,7 +222,9 @@ class DeadLetterMover:
         return Owed([*rows, *(row for one in letters if (row := self._failure_of(dead[one.id])) is not None)], again)
 
     def _deserves_another(self, letter: DeadLetter) -> bool:
-        return letter.queue in self._catalog.events and not letter.redriven and letter.body_size <= MAX_BODY
+        """An event that the sagas know, once; also one that came to no queue, though it has one."""
+        queue = letter.routing_key if (letter.queue, letter.exchange) == (UNROUTED, EVENTS) else letter.queue
+        return queue in self._catalog.events and not letter.redriven and letter.body_size <= MAX_BODY
 
     def _failure_of(self, corpse: Corpse) -> OutboxRow | None:
         """The event that tells the step of a dead command that this try has failed; None if it is no such command."""
@@ -252,7 +256,7 @@ class DeadLetterMover:
             at=self._database.now(),
             actor=ORCHESTRATOR,
             verb=REDRIVE,
-            reason=_ONCE_MORE,
+            reason=_REROUTED if letter.queue == UNROUTED else _ONCE_MORE,
             saga=letter.saga,
             instance_id=letter.instance_id,
             detail={"deadLetter": letter.id, "queue": letter.queue},

@@ -18,6 +18,7 @@ from app.broker.topology import (
     UNROUTED,
     queue_of_work,
     to_json,
+    work_queue,
 )
 from app.errors import Conflict
 from app.orchestration.outgoing import REDRIVEN
@@ -73,6 +74,9 @@ def row_of(
     outside of its saga's order: it neither waits for what the saga owes nor holds it up.
     """
     exchange, key = target_of(letter, catalog)
+    topology = None if exchange else queue_of_work(key)
+    if letter.queue == UNROUTED and exchange == EVENTS and key in catalog.events:  # its queue may still be missing
+        topology = work_queue(EVENTS, key)
     body = letter.body if body is None else body
     if body is None:
         raise NotSendable(f"its body of {letter.body_size} bytes was too long to be kept: edit it, then send it again")
@@ -88,7 +92,7 @@ def row_of(
         correlation_id=fitting(letter.correlation_id, LONGEST_CORRELATION) or "",
         body=body,
         timeout_ms=0,
-        topology=None if exchange else to_json(queue_of_work(key)),
+        topology=None if topology is None else to_json(topology),
         created_at=now,
         traceparent=fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
         tracestate=fitting(letter.headers.get("tracestate"), _LONGEST_STATE),

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from app.broker.port import Broker
+from app.broker.topology import UNROUTED
 from app.domain.job_waits import USUAL
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING
 from app.orchestration.surroundings import FRESH, Counts, Surroundings, expected, needed
@@ -105,14 +106,15 @@ async def _known(connection: Connection, saga: Saga, silent: float) -> Hindered:
 
 async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
     """The ids of those to whose present command an answer came that could not be used, of the last ones."""
-    found = await dead_letters.about(connection, saga.name, [*_events(saga), STEP_FAILED], MOST)
+    found = await dead_letters.about(connection, saga.name, [*_events(saga), STEP_FAILED, UNROUTED], MOST)
     rows = await instances.guard(connection, pair_of(saga.name), [id for id, _, _ in found])
     waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason == DEADLINE}
     events = {id: (order.event, STEP_FAILED) for id, row in waiting.items() if (order := expected(saga, row))}
     letters = await dead_letters.several(
-        connection, [letter for id, queue, letter in found if queue in events.get(id, ())]
+        connection, [letter for id, queue, letter in found if queue in (*events.get(id, ()), UNROUTED)]
     )
-    return {id for one in letters if (id := one.instance_id) in waiting and answers(waiting[id], one)}
+    known = [one for one in letters if one.queue != UNROUTED or one.type in events.get(one.instance_id or 0, ())]
+    return {id for one in known if (id := one.instance_id) in waiting and answers(waiting[id], one)}
 
 
 async def _unworked(connection: Connection, saga: Saga, silent: float) -> Unworked | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.broker.port import Broker
+from app.broker.topology import UNROUTED
 from app.errors import NotFound
 from app.orchestration.autopsy import cause_of
 from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
@@ -154,6 +155,8 @@ async def _letter(connection: Connection, saga: Saga, instance: Instance) -> Dea
     for queue in (order.event, STEP_FAILED):
         wanted = DeadLetterFilter(queue=queue, saga=saga.name, instance_id=instance.id)
         found += await dead_letters.page(connection, wanted, 1)
+    wanted = DeadLetterFilter(queue=UNROUTED, saga=saga.name, instance_id=instance.id)
+    found += [one for one in await dead_letters.page(connection, wanted, 1) if one.type in (order.event, STEP_FAILED)]
     latest = max(found, key=lambda letter: letter.died_at, default=None)
     return latest if latest is not None and answers(instance, latest) else None
 

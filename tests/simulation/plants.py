@@ -23,7 +23,9 @@ from app.persistence.pairs import Pair
 from app.testing.memory_client import MemoryBroker
 from app.testing.memory_consumer import MemoryConsumer
 from app.testing.virtual_time import Process, current_process
-from sagas.engine import reaction
+from sagas.engine import reaction, undo
+from sagas.engine.definition import Saga, Step
+from sagas.engine.state import Instance
 from workers.sdk import guard
 from workers.sdk.guard import Verdict
 
@@ -107,6 +109,16 @@ def rows_of_the_dead_are_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(outbox, "claim", nothing)
 
 
+def only_the_last_step_is_undone(patch: pytest.MonkeyPatch) -> None:
+    """What the steps before it have made is left behind."""
+    whole = undo.possible_effects
+
+    def last(saga: Saga, instance: Instance, *, current: bool) -> list[Step]:
+        return list(whole(saga, instance, current=current))[:1]
+
+    patch.setattr(undo, "possible_effects", last)
+
+
 PLANTS: dict[Plant, str] = {
     publish_before_commit: "is on the wire, its row is not committed",
     event_acknowledged_before_commit: "was acknowledged before its commit",
@@ -116,5 +128,6 @@ PLANTS: dict[Plant, str] = {
     claims_without_order: "came after a later command",
     late_events_are_taken: "",
     rows_of_the_dead_are_left: "not quiet",
+    only_the_last_step_is_undone: "has failed",
 }
 """Each plant, and the words by which the witness names what is wrong."""

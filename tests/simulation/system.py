@@ -50,20 +50,29 @@ def _hurried(step: Step) -> Step:
 
 
 APP = replace(APP_PROVISIONING, steps=tuple(_hurried(step) for step in APP_PROVISIONING.steps))
+
+
+def _step(name: str, state: str, then: str, undo: str | None) -> Step:
+    back = Compensation(f"cmd.{undo}", f"evt.{undo}.done", timeout=STEP_TIME, retry=replace(RETRY, attempts=3))
+    return Step(
+        name=name,
+        state=state,
+        command=f"cmd.{name}",
+        event=f"evt.{name}.done",
+        then=then,
+        undo=NothingToUndo("it cannot be called back") if undo is None else back,
+        timeout=STEP_TIME,
+        retry=RETRY,
+    )
+
+
 ORDER = Saga(
     name="order",
-    steps=tuple(
-        Step(
-            name=name,
-            state=state,
-            command=f"cmd.{name}",
-            event=f"evt.{name}.done",
-            then=then,
-            undo=NothingToUndo("a simulation"),
-            timeout=STEP_TIME,
-            retry=RETRY,
-        )
-        for name, state, then in (("reserve", "NEW", "RESERVED"), ("charge", "RESERVED", "COMPLETED"))
+    steps=(
+        _step("reserve", "NEW", "RESERVED", "release"),
+        _step("charge", "RESERVED", "CHARGED", "refund"),
+        _step("tell", "CHARGED", "TOLD", None),
+        _step("pack", "TOLD", "COMPLETED", "unpack"),
     ),
 )
 SETTINGS = Settings.model_validate(
@@ -77,7 +86,7 @@ class World:
     def __init__(self, seed: int, loop: VirtualLoop, folder: Path, template: Path) -> None:
         self.seed = seed
         self.loop = loop
-        self.sagas = (APP, ORDER) if seed % 3 == 0 else (APP,)
+        self.sagas = ((APP, ORDER), (APP,), (ORDER, APP))[seed % 3]
         self.catalog = Catalog(self.sagas)
         wire, disk = self.dice("wire"), self.dice("disk")
         self.server = MemoryServer(wire, pace=lambda: wire.uniform(0.0002, 0.01))

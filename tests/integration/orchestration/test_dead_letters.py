@@ -574,6 +574,22 @@ async def test_unrouted_messages_go_where_they_were_going(house: House) -> None:
     await eventually(back, deadline=10, message="nobody is bound for it still: it is open again")
 
 
+async def test_an_answer_whose_queue_was_missing_finds_its_way_when_it_is_there_again(house: House) -> None:
+    app = await house.begin()
+    await house.hand.delete(CREATED)
+    await house.send(CREATED, report(app), id="m-1")
+    await house.holds("orchestrator.unrouted", 1)
+    await house.mover.start()
+    await house.holds(CREATED, 1)
+    (letter,) = await house.kept()
+    assert (letter.queue, letter.reason, letter.redriven) == ("orchestrator.unrouted", "unrouted", 1)
+    assert letter.redriven_at is not None
+    assert [row[:2] for row in await house.audited(app)] == [("orchestrator", "redrive-dead-letter")]
+    await house.serve()
+    await house.reached(app, "REGISTERING")
+    assert (await house.history(app))[1].caused_by == "m-1"
+
+
 async def test_a_letter_that_the_broker_refuses_is_open_again_and_says_why(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
