@@ -154,10 +154,10 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
         if not await broker.wait_up(BROKER_PATIENCE):
             why = broker.trouble or f"no connection within {BROKER_PATIENCE:g} s"
             return [Finding(FAIL, "broker", f"{hidden(url)}: {why}", "start it, or correct ORCHESTRIX_BROKER_URL")]
-        found = [Finding(OK, "broker", hidden(url))]
-        if not await takes_messages(broker):  # an alarm is told only to those who try
+        if not await takes_messages(broker):  # nor do workers take any then: who reads which queue says nothing
             why = broker.blocked or broker.trouble or "it does not answer"
-            found = [Finding(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
+            return [Finding(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
+        found = [Finding(OK, "broker", hidden(url))]
         try:
             catalog = load_catalog(settings)
         except (ConfigError, DefinitionError):  # which is said already

@@ -122,11 +122,11 @@ class Watchman:
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
-        if self._broker.state is not LinkState.UP:
+        if not await takes_messages(self._broker):  # nobody can beat
+            self._was_deaf = True
             return 1.0
-        taken = await takes_messages(self._broker)
         self._began = clock.monotonic()
-        self._open_ears(deaf=not taken)
+        self._open_ears()
         signs = await self._signs()
         if signs.unheard:
             await self._end(jobs.unheard, _always(FORGOTTEN), "the broker had lost its memory")
@@ -143,17 +143,17 @@ class Watchman:
             limit, since = (None, self._heard_since) if spares else (self._silent, None)
             return await job_signs.signs(connection, limit, self._heard, since)
 
-    def _open_ears(self, deaf: bool) -> None:
+    def _open_ears(self) -> None:
         """Where no look has succeeded for long, no beat can have been noted either: the database was away, or this
-        process stood still. Nobody can beat while the broker takes no messages (`deaf`).
+        process stood still.
         """
+        now, by = self._office.database.now(), self._broker.generation
+        if self._was_deaf or self._heard_by not in (0, by):
+            self._back_since = now
         missed = clock.monotonic() - self._looked_at > self._silent / 3
-        is_back = self._was_deaf or self._heard_by not in (0, self._broker.generation)
-        if self._heard_since is None or self._heard_by != self._broker.generation or missed or deaf or self._was_deaf:
-            self._heard_since, self._heard_by = self._office.database.now(), self._broker.generation
-        if deaf or is_back:
-            self._back_since = self._heard_since
-        self._was_deaf = deaf
+        if self._heard_since is None or self._heard_by != by or missed or self._was_deaf:
+            self._heard_since, self._heard_by = now, by
+        self._was_deaf = False
 
     def _slept(self) -> bool:
         """Whether this process stood still in the middle of the look; then its ears are open from now on."""

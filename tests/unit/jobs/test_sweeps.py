@@ -153,7 +153,6 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
     desk.link.blocked = None
     await desk.watchman.look()
     desk.listens()
-    desk.watchman._was_deaf = False
     await desk.watchman.look()
     later = await now(desk.database, job)
     assert later.state == DISPATCHED
