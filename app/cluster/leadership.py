@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -128,6 +129,8 @@ class Leadership:
         self._losses += 1
         if self._reign is not None and self._reign.mode is Mode.BROKER:
             self._reign.lose(why)
+        elif self._reign is not None:
+            self._reign.mint_at = 0.0  # it leads on, but its token may be gone with the queue
 
     # Waiting, campaigning, and leading, in turns.
 
@@ -349,8 +352,8 @@ class Leadership:
                 reign.held.append(delivery)
 
     async def _next_token(self, reign: _Reign) -> Delivery | None:
-        """None when it is time for a fresh one, or when the last one has gone to somebody else."""
-        until = reign.mint_at if reign.awaited_until is None else min(reign.mint_at, reign.awaited_until)
+        """None when it may be time for a fresh one, or when the last one has gone to somebody else."""
+        until = min(reign.mint_at, clock.monotonic() + MINT_AGAIN, reign.awaited_until or math.inf)
         try:
             async with asyncio.timeout(max(0.0, until - clock.monotonic())):
                 return _only(await reign.consumer.receive(1))

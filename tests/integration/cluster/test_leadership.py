@@ -19,6 +19,7 @@ from app.cluster.leadership import Leadership
 from app.cluster.seat import DatabaseSeat
 from app.cluster.tokens import token_message
 from app.domain.leases import SEED, Fence, Mode, Token
+from app.errors import Unavailable
 from app.persistence import leases
 from app.persistence.engine import Database
 from tests.support import eventually, holds, stand_still
@@ -75,9 +76,15 @@ class Election:
         self.candidates: list[Candidate] = []
 
     async def add(
-        self, node_id: str, lease: float = 30.0, renew: float = 10.0, let: asyncio.Event | None = None
+        self,
+        node_id: str,
+        lease: float = 30.0,
+        renew: float = 10.0,
+        let: asyncio.Event | None = None,
+        *,
+        linked: bool = True,
     ) -> Candidate:
-        """A node whose duty does not stop before it is `let`, if that is given."""
+        """A node whose duty does not stop before it is `let`, if that is given; `linked` from the beginning, or not."""
         broker = AmqpBroker(self._url, name=node_id, topology=cluster_topology(node_id))
         running: list[Fence] = []
 
@@ -88,8 +95,9 @@ class Election:
         leadership = Leadership(seat, broker, node_id, [duty], lease=lease, renew=renew)
         made = Candidate(node_id, broker, leadership, running, let)
         self.candidates.append(made)
-        await broker.start()
-        assert await broker.wait_up(10)
+        if linked:
+            await broker.start()
+            assert await broker.wait_up(10)
         await leadership.start()
         return made
 
@@ -210,6 +218,35 @@ async def test_a_token_that_is_lost_with_its_queue_is_made_anew(election: Electi
     count = await only.broker.message_count(LEADER)
     assert count is not None
     assert count[1] == 1
+
+
+async def test_a_token_that_is_lost_under_who_leads_alone_is_made_anew(
+    election: Election, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who began without a link leads alone until it can renew its lease with one, whatever becomes of the queue."""
+    lonely = await election.add("a-1", linked=False)
+    await election.led(lonely, deadline=45)
+
+    async def away(*_lease: object) -> None:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(lonely.leadership._seat, "renew", away)
+    await lonely.broker.start()
+    assert await lonely.broker.wait_up(10)
+
+    async def sent() -> bool:
+        return lonely.leadership._reign is not None and lonely.leadership._reign.minted
+
+    await eventually(sent, deadline=6, message="there is a token")
+    await lonely.broker.delete(LEADER)
+
+    async def there() -> bool:
+        return await lonely.broker.message_count(LEADER) is not None
+
+    await eventually(there, deadline=5, message="the queue is there again")
+    await holds(lambda: lonely.leads, during=3)
+    await lonely.leadership.stop()
+    assert await lonely.broker.message_count(LEADER) == (1, 0), "it leaves a token to whoever comes"
 
 
 async def test_copies_of_tokens_disturb_nobody(election: Election) -> None:
