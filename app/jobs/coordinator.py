@@ -33,7 +33,7 @@ from app.persistence.engine import Database
 
 log = logging.getLogger("orchestrix.jobs")
 
-SWEPT_AFTER: Final = 1.0
+BROOM_AFTER: Final = 1.0
 GONE_AFTER: Final = 1.5
 """Seconds from the gain of the lead until what nobody waits for begins: queues are swept, lost orders looked for."""
 
@@ -182,7 +182,7 @@ class Coordinator:
                 Sweep("jobs without owner", orphanage.look, self.orphaned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
-                _later("queues of ended jobs", broom.look, SWEPT_AFTER),
+                _later("queues of ended jobs", broom.look, BROOM_AFTER),
                 _later("orders that are gone", GoneOrders(office, around.control, heard=heard).look, GONE_AFTER),
             ]
         )

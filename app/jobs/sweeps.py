@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -119,13 +120,16 @@ class Watchman:
         self._back_since: datetime | None = None
         self._was_deaf = False
         self._looked_at = self._began = 0.0
+        self._proved_at = -math.inf
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
-        if not await takes_messages(self._broker):  # nobody can beat
+        asked = clock.monotonic()
+        if not await self._can_be_told():
             self._was_deaf = True
             return 1.0
         self._began = clock.monotonic()
+        self._looked_at += min(self._began - asked, self._silent / 3)  # a slow link is no stall of this process
         self._open_ears()
         signs = await self._signs()
         if signs.unheard:
@@ -136,6 +140,14 @@ class Watchman:
             await self._end(self._unheard_of, _always(SILENT), "its worker was not heard any more")
         self._looked_at = self._began  # it may have stood still since
         return self._until_next(signs.left)
+
+    async def _can_be_told(self) -> bool:
+        """Whether workers can beat: proved anew after a second."""
+        if clock.monotonic() - self._proved_at > 1.0:
+            if not await takes_messages(self._broker):
+                return False
+            self._proved_at = clock.monotonic()
+        return self._broker.state is LinkState.UP and self._broker.blocked is None
 
     async def _signs(self) -> Signs:
         async with self._office.database.read() as connection:
@@ -173,6 +185,8 @@ class Watchman:
         put_off = [self._put_off(job, tx.now()) for job in late]
         changed = [(job.version, later) for job, later in zip(late, put_off, strict=True) if later is not None]
         await jobs.store(tx, changed)
+        if changed:  # the office looks at its term only where something ends
+            await leases.check(tx, self._office.fence)
         return [job for job, later in zip(late, put_off, strict=True) if later is None]
 
     def _put_off(self, job: Job, now: datetime) -> Job | None:
@@ -246,9 +260,12 @@ class Orphanage:
 
     async def look(self) -> float:
         """Looks once; in how many seconds again."""
+        if self._broker.blocked is not None:
+            return 1.0
         async with self._office.database.read() as connection:
             orphaned, unowned = await job_signs.ownerless(connection, self._every, UNOWNED)
-        if (orphaned or unowned) and not await takes_messages(self._broker):
+        linked = self._broker.state is LinkState.UP  # else another node may have a link that takes offers
+        if linked and (orphaned or unowned) and not await takes_messages(self._broker):
             return 1.0
         if orphaned:
             await self._all(self._offer)

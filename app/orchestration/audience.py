@@ -71,6 +71,8 @@ class Audience:
 
     def answers_since(self, at_least: datetime) -> datetime | None:
         """Since when the broker has taken messages, `at_least` or later; None while it takes none."""
+        if self._broker.blocked is not None:  # as it has said since the last look
+            self._without.add(ANSWERS)
         return self.since(ANSWERS, at_least)
 
     def _saw(self, command: str, heard: bool) -> None:

@@ -65,7 +65,7 @@ def examine(delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
         exchange=_exchange(delivery, queue),
         routing_key=_routing_key(delivery, queue),
         type=_routing_key(delivery, queue) or delivery.type or "",
-        saga=_saga(catalog, queue, fields),
+        saga=_saga(catalog, _addressed(queue, _routing_key(delivery, queue)), fields),
         instance_id=_instance(fields),
         message_id=delivery.message_id or _text(fields, "id"),
         correlation_id=delivery.correlation_id or _text(fields, "correlationId"),
@@ -94,7 +94,7 @@ def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetim
         body=body,
         body_size=size,
         body_sha256=digest,
-        saga=_saga(catalog, letter.queue, fields),
+        saga=_saga(catalog, _addressed(letter.queue, letter.routing_key), fields),
         instance_id=_instance(fields),
         correlation_id=_text(fields, "correlationId") or letter.correlation_id,
         edited_at=now,
@@ -218,6 +218,11 @@ def _routing_key(delivery: Delivery, queue: str) -> str:
     keys = _death(delivery, queue).get("routing-keys")
     first = keys[0] if isinstance(keys, list) and keys else told
     return first if isinstance(first, str) and first else queue
+
+
+def _addressed(queue: str, routing_key: str) -> str:
+    """The queue that the message was for."""
+    return routing_key if queue == UNROUTED else queue
 
 
 def _saga(catalog: Catalog, queue: str, fields: Mapping[str, Any]) -> str | None:

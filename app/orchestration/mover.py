@@ -59,13 +59,13 @@ class Owed:
 class DeadLetterMover:
     """Takes what is in the dead-letter queues, writes a batch in one transaction, then acknowledges.
 
-    Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is
-    no verdict: an event is sent once more, and of a command its step is told that this try has failed. An event whose
-    queue was missing is sent once more too, and its queue declared before. While the database is away, what is in hand
-    is held: what goes back to its queue counts as delivered, and the broker drops what comes back too often. So is what
-    cannot be kept for its own sake; it is tried again later, and when that does not help goes to the end of its queue,
-    so that others come. `queues` are those that it takes from in place of the ones of all known sagas; `orders` is told
-    of the letters about jobs.
+    Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is no
+    verdict: an event is sent once more, and of a command its step is told that this try has failed. An event whose
+    queue was missing is sent once more too, and its queue declared before, if its saga is known here. While the
+    database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
+    what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
+    not help goes to the end of its queue, so that others come. `queues` are those that it takes from in place of the
+    ones of all known sagas; `orders` is told of the letters about jobs.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class DeadLetterMover:
 
     async def _judge(self, tx: Transaction, dead: dict[str, Corpse]) -> Owed:
         """What follows for those that nobody has judged, and that this transaction has written itself."""
-        unjudged = [id for id, one in dead.items() if one.letter.reason in (DELIVERY_LIMIT, NO_ROUTE)]
+        unjudged = [id for id, one in dead.items() if one.letter.reason == _unjudged(one.letter.queue)]
         letters = [one for one in await dead_letters.lock(tx, unjudged) if _is_ours(one, dead[one.id])]
         again = [one for one in letters if self._deserves_another(one)]
         taken = await taken_ids(tx, again) if again else set()
@@ -261,6 +261,11 @@ class DeadLetterMover:
             instance_id=letter.instance_id,
             detail={"deadLetter": letter.id, "queue": letter.queue},
         )
+
+
+def _unjudged(queue: str) -> str:
+    """The reason that says that nobody has looked at the message."""
+    return NO_ROUTE if queue == UNROUTED else DELIVERY_LIMIT
 
 
 def _recognised(corpse: Corpse, known: dict[str, DeadLetter]) -> Corpse:

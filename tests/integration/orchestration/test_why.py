@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from app.broker.port import Outcome, Outgoing, Published
-from app.broker.topology import DEAD
+from app.broker.topology import DEAD, UNROUTED
 from app.errors import NotFound
 from app.orchestration import stuck as stuck_ones
 from app.orchestration import why
@@ -693,6 +694,23 @@ async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) 
     work = DeadLetters(rig.database, CATALOG, rig.relay.poke)
     await work.edit(letter.id, body.encode(), By("ada", "mended"))
     await work.redrive(letter.id, By("ada", "mended"))
+    assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
+    assert not await stuck(rig, app)
+
+
+async def test_an_answer_that_came_to_no_queue_is_the_reason(rig: Rig) -> None:
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    letter = await buried(rig, app)
+    work = DeadLetters(rig.database, CATALOG, rig.relay.poke)
+    await work.drop(letter.id, By("ada", "the next one"))
+    unrouted = replace(letter, id="unrouted", queue=UNROUTED, reason="unrouted")
+    await rig.database.run(lambda tx: dead_letters.record(tx, [unrouted]))
+    assert "letter unrouted" in (await rig.explainer.why("app", app.id)).sentence
+    assert await stuck(rig, app)
+    await work.drop("unrouted", By("ada", "the next one"))
+    other = replace(unrouted, id="other", routing_key="evt.appRegistered", type="evt.appRegistered")
+    await rig.database.run(lambda tx: dead_letters.record(tx, [other]))
     assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
     assert not await stuck(rig, app)
 

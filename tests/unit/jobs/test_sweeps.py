@@ -13,6 +13,7 @@ from app import clock
 from app.broker.port import Broker, LinkState, Outcome, Outgoing, Published
 from app.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, TIMED_OUT, Job
 from app.domain.leases import Fence
+from app.errors import Deposed
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
 from app.jobs.sweeps import Office, Orphanage, Watchman
@@ -158,7 +159,13 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
     assert later.state == DISPATCHED
     assert later.wake_at is not None
     assert timedelta(seconds=590) < later.wake_at - desk.database.now() <= timedelta(seconds=600)
-    await aged(desk, later, wake_at=MINUTE)
+    later = await aged(desk, later, wake_at=MINUTE)
+    old = Watchman(replace(desk.office, fence=Fence(0, "old")), desk.broker, silent=LIMIT, heard=LIMIT / 2)
+    old._heard_since, old._heard_by, old._looked_at = desk.database.now() - MINUTE, 1, clock.monotonic()
+    old._back_since = desk.database.now()
+    with pytest.raises(Deposed):
+        await old.look()
+    assert (await now(desk.database, later)).version == later.version, "who leads no more puts nothing off"
     desk.watchman._back_since = desk.database.now() - long_ago
     await desk.watchman.look()
     assert (await now(desk.database, job)).state == TIMED_OUT

@@ -108,6 +108,12 @@ async def test_the_way_back_is_open_from_when_the_broker_was_seen_to_take_messag
     seen.queues.is_full = False
     await seen.look(1)
     assert seen.audience.answers_since(SOONER) == NOW + timedelta(seconds=6)
+    seen.queues.blocked = "low on memory"
+    assert seen.audience.answers_since(SOONER) is None, "it has said so since the last look"
+    seen.queues.blocked = None
+    assert seen.audience.answers_since(SOONER) is None, "the next look says from when on"
+    await seen.look(0)
+    assert seen.audience.answers_since(SOONER) == NOW + timedelta(seconds=6)
     await seen.look(9)
     assert seen.audience.answers_since(SOONER) == NOW + timedelta(seconds=6)
     later = NOW + timedelta(seconds=10)
