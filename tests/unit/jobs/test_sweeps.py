@@ -11,11 +11,14 @@ import pytest
 
 from app import clock
 from app.broker.port import Broker, LinkState, Outcome, Outgoing, Published
-from app.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, TIMED_OUT, Job
+from app.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
 from app.domain.leases import Fence
 from app.errors import Deposed
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
+from app.jobs.gone import GoneOrders
+from app.jobs.holdings import Holdings
+from app.jobs.reconcile import Reconcile
 from app.jobs.sweeps import Office, Orphanage, Watchman
 from app.persistence import jobs, schema
 from app.persistence.engine import Database
@@ -39,6 +42,21 @@ class Linked:
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float) -> list[Published]:
         return [Published(Outcome.UNKNOWN if self.is_full else Outcome.RETURNED)]
+
+    async def message_count(self, queue: str) -> None:
+        """Nothing is there: somebody has deleted it."""
+
+
+class Holding:
+    """A node that reads one job, and clears it away when it is told to."""
+
+    def __init__(self, job: Job) -> None:
+        self.epochs = {job.id: job.owner_epoch}
+        self.readings = {job.id: (job.owner_epoch, 1)}
+        self.cleared: list[str] = []
+
+    async def clear_away(self, job_id: str) -> None:
+        self.cleared.append(job_id)
 
 
 class Silent:
@@ -169,6 +187,33 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
     desk.watchman._back_since = desk.database.now() - long_ago
     await desk.watchman.look()
     assert (await now(desk.database, job)).state == TIMED_OUT
+
+
+async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(desk: Desk) -> None:
+    job = await owned(desk.database, NODE, await dispatched(desk.database))
+    job = await aged(desk, job, dispatched_at=MINUTE, taken_at=MINUTE)
+    gone = GoneOrders(desk.office, desk.broker, heard=LIMIT)
+    desk.link.is_full = True
+    for _ in range(3):
+        await gone.look()
+    assert (await now(desk.database, job)).history_id == job.history_id
+    desk.link.is_full = False
+    await gone.look()
+    assert (await now(desk.database, job)).state == DISPATCHED, "it is looked at twice"
+    await gone.look()
+    assert (await now(desk.database, job)).state == PENDING
+
+
+async def test_last_lines_are_waited_for_while_nobody_could_send_them(desk: Desk) -> None:
+    job = await running(desk.database)
+    ended = replace(job, version=job.version + 1, state=SUCCEEDED, finished_at=desk.database.now() - MINUTE)
+    job = await owned(desk.database, NODE, await stored(desk.database, job, ended))
+    holdings = Holding(job)
+    reconcile = Reconcile(desk.database, cast(Holdings, holdings), NODE, desk.broker, every=1.0)
+    for desk.link.is_full, cleared in ((True, []), (False, [job.id])):
+        reconcile._read_since = {job.id: (holdings.readings[job.id], clock.monotonic() - 60)}
+        await reconcile.look()
+        assert holdings.cleared == cleared
 
 
 async def test_nothing_is_offered_while_no_offer_could_leave(desk: Desk, writes: list[object]) -> None:
