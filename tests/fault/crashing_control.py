@@ -71,7 +71,8 @@ async def undo_is_due(rig: Rig, at: At) -> None:
 async def step_is_late(rig: Rig, at: At) -> None:
     """While it lets a step fail whose time is over; nobody answers that step."""
     shutil.copy(Path(brief.__file__), rig.folder)
-    env = {"ORCHESTRIX_SAGAS": "brief", "ORCHESTRIX_WORKERS": "brief"}
+    # Long enough that the command leaves before, however busy the machine is: one that has not left excuses the step.
+    env = {"ORCHESTRIX_SAGAS": "brief", "ORCHESTRIX_WORKERS": "brief", "BRIEF_SECONDS": "2"}
     declares, url = rig.node(port=None, **env)
     await rig.ready(url)
     worker = rig.worker("-q", "cmd.grab", "-q", "cmd.drop", **env)
