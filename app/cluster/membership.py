@@ -87,7 +87,8 @@ class Membership:
                     await self._database.run(lambda tx: nodes.leave(tx, self._who.id))
                 await self._announce()
         except (RetryLater, TimeoutError) as away:
-            log.warning("node %s leaves without a word: %s", self._who.id, away or f"no answer within {LEAVE:g} s")
+            why = str(away) or f"no answer within {LEAVE:g} s"
+            log.warning("node %s leaves without a word: %s", self._who.id, why)
 
     def trouble(self) -> str | None:
         """The health probe."""
