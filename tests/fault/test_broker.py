@@ -18,16 +18,11 @@ NODE, WORKER = 6, 2
 """Connections: one that publishes and one that consumes, for sagas, and at a node also for the cluster and for jobs."""
 
 
-def _settings(scale: Callable[[int, int], int]) -> dict[str, str]:
-    """The long variants pile up more work than real repositories can be made for in the time that a step has."""
-    return NO_GIT if scale(0, 1) else {}
-
-
 @pytest.mark.req("S3-53")
 async def test_the_broker_is_killed_in_the_middle_of_the_work(
     world: World, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
 ) -> None:
-    await world.up(nodes=2, workers=2, env=_settings(scale))
+    await world.up(nodes=2, workers=2)
     await asyncio.to_thread(rabbitmq.settle)
     async with world.stream("kill") as stream, HealthWatch(world.urls[0]) as health:
         for _ in range(scale(1, 10)):
@@ -45,7 +40,7 @@ async def test_the_broker_is_killed_in_the_middle_of_the_work(
 async def test_a_memory_alarm_holds_messages_up_and_loses_none(
     world: World, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
 ) -> None:
-    await world.up(env=_settings(scale))
+    await world.up()
     async with world.stream("alarm", rate=10) as stream, HealthWatch(world.urls[0]) as health:
         for _ in range(scale(1, 5)):
             await stream.more(10)
@@ -64,7 +59,7 @@ async def test_a_memory_alarm_holds_messages_up_and_loses_none(
 async def test_everybody_is_thrown_out_in_bursts(
     world: World, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
 ) -> None:
-    await world.up(nodes=1, workers=2, env=_settings(scale))
+    await world.up(nodes=1, workers=2)
     async with world.stream("burst", rate=40) as stream:
         for _ in range(scale(3, 25)):
             await stream.more(10)
