@@ -42,6 +42,8 @@ def instance_columns() -> list[Column[Any]]:
         Column("tries", Integer, nullable=False, server_default="1"),
         Column("deadline_at", UtcTime),
         Column("progress", Json),
+        Column("begun_id", String(36)),
+        Column("sent_at", UtcTime),
     ]
 
 

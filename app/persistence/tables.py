@@ -170,6 +170,29 @@ broker_incarnation = _table(
     Column("changed_at", UtcTime, nullable=False),
 )
 
+command_queues = _table(
+    "command_queues",
+    Column("queue", String(255), nullable=False),
+    Column("begun_sent_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("queue"),
+)
+
+installation = _table(
+    "installation",
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("installation", String(36), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("last_app_id", BigInteger, nullable=False),
+    Column("last_instance_id", BigInteger, nullable=False),
+)
+
+write_probes = _table(
+    "write_probes",
+    Column("name", String(100), nullable=False),
+    Column("at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("name"),
+)
+
 idempotency_keys = _table(
     "idempotency_keys",
     Column("scope", String(64), nullable=False),
@@ -329,8 +352,10 @@ job_logs = _table(
     Column("level", Name(20), nullable=False),
     Column("message", Text, nullable=False),
     Column("at", UtcTime, nullable=False),
+    Column("attempt", Integer, nullable=False, server_default="1"),
     PrimaryKeyConstraint("history_id", "seq"),
     Index(None, "job_id", "history_id", "seq"),
+    Index(None, "job_id", "attempt", "seq"),
 )
 
 schedules = _table(

@@ -1,0 +1,125 @@
+"""Outside trials: the installation id, write probes, begun commands, and the order of job logs.
+
+The types are written out here and not taken from the code, which goes on while this page stays.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+TIME = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
+INSTANCES = ("apps", "saga_instances")
+
+
+def upgrade() -> None:
+    # What is there already stays: MySQL cannot undo a migration that was cut off half-way.
+    _installation()
+    _write_probes()
+    _begun_commands()
+    _job_logs()
+
+
+def downgrade() -> None:
+    if "ix_job_logs_job_id_attempt_seq" in _indexes("job_logs"):
+        op.drop_index("ix_job_logs_job_id_attempt_seq", "job_logs")
+    _drop("job_logs", "attempt")
+    for table in INSTANCES:
+        for name in ("sent_at", "begun_id"):
+            _drop(table, name)
+    for table in ("command_queues", "write_probes", "installation"):
+        op.drop_table(table, if_exists=True)
+
+
+def _installation() -> None:
+    """One row: the id that makes effect keys unique beyond this database, and the last instances from before it."""
+    _table(
+        "installation",
+        sa.Column("id", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("installation", sa.String(36), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.Column("last_app_id", sa.BigInteger(), nullable=False),
+        sa.Column("last_instance_id", sa.BigInteger(), nullable=False),
+    )
+    op.get_bind().execute(
+        sa.text(
+            "INSERT INTO installation (id, installation, created_at, last_app_id, last_instance_id)"
+            " SELECT 1, :installation, CURRENT_TIMESTAMP, (SELECT COALESCE(MAX(id), 0) FROM apps),"
+            " (SELECT COALESCE(MAX(id), 0) FROM saga_instances)"
+            " WHERE NOT EXISTS (SELECT 1 FROM installation)"
+        ),
+        {"installation": str(uuid.uuid4())},
+    )
+
+
+def _write_probes() -> None:
+    """One row a process, which it changes to prove that the database takes writes."""
+    _table(
+        "write_probes",
+        sa.Column("name", sa.String(100), primary_key=True),
+        sa.Column("at", TIME, nullable=False),
+    )
+
+
+def _begun_commands() -> None:
+    """Which command of an instance has begun, when one that waits in its queue was sent, and how far each queue is."""
+    for table in INSTANCES:
+        _add(table, sa.Column("begun_id", sa.String(36)))
+        _add(table, sa.Column("sent_at", TIME))
+    _table(
+        "command_queues",
+        sa.Column("queue", sa.String(255), primary_key=True),
+        sa.Column("begun_sent_at", TIME, nullable=False),
+    )
+
+
+def _job_logs() -> None:
+    """The order of a job's lines: by attempt, and by number within it."""
+    _add("job_logs", sa.Column("attempt", sa.Integer(), nullable=False, server_default="1"))
+    op.get_bind().execute(
+        sa.text(
+            "UPDATE job_logs SET attempt ="
+            " (SELECT a.attempt FROM job_attempts a WHERE a.history_id = job_logs.history_id)"
+            " WHERE EXISTS (SELECT 1 FROM job_attempts a WHERE a.history_id = job_logs.history_id)"
+        )
+    )
+    if "ix_job_logs_job_id_attempt_seq" not in _indexes("job_logs"):
+        op.create_index("ix_job_logs_job_id_attempt_seq", "job_logs", ["job_id", "attempt", "seq"])
+
+
+def _table(name: str, *columns: sa.Column[Any]) -> None:
+    op.create_table(
+        name,
+        *columns,
+        if_not_exists=True,
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mysql_collate="utf8mb4_bin",
+    )
+
+
+def _add(table: str, column: sa.Column[Any]) -> None:
+    if column.name not in _columns(table):
+        op.add_column(table, column)
+
+
+def _drop(table: str, column: str) -> None:
+    if column in _columns(table):
+        op.drop_column(table, column)
+
+
+def _columns(table: str) -> set[str]:
+    return {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table)}
+
+
+def _indexes(table: str) -> set[str | None]:
+    return {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}
