@@ -6,6 +6,7 @@ A saga is data: its steps, the states between them, and how each step is undone.
 from sagas.engine.definition import (
     COMPLETED,
     FAILED,
+    HOLD,
     Compensation,
     FreeData,
     Job,
@@ -20,6 +21,7 @@ from sagas.engine.messages import Command, Event
 __all__ = [
     "COMPLETED",
     "FAILED",
+    "HOLD",
     "Command",
     "Compensation",
     "DefinitionError",

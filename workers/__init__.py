@@ -14,7 +14,7 @@ async def reindex(context: JobContext) -> dict[str, int]:
 """
 
 from workers.sdk.context import Context
-from workers.sdk.errors import BadCall, Permanent, Retry, StepFailed, Transient, Unavailable
+from workers.sdk.errors import BadCall, Hold, Permanent, Retry, StepFailed, Transient, Unavailable
 from workers.sdk.handlers import HandlerTable, handles
 from workers.sdk.jobs.context import JobContext
 from workers.sdk.jobs.functions import JobTable, job
@@ -25,6 +25,7 @@ __all__ = [
     "BadCall",
     "Context",
     "HandlerTable",
+    "Hold",
     "JobCancelled",
     "JobContext",
     "JobTable",

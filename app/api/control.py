@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api import views
 from app.api.bodies import parsed, read_object
-from app.api.demands import NO_REASON, DeadlineDemand, Demand, EditDemand, SkipDemand, Withdrawal, sentence
+from app.api.demands import NO_REASON, DeadlineDemand, Demand, EditDemand, RetryDemand, SkipDemand, Withdrawal, sentence
 from app.api.headers import CORRELATION, correlation_id, if_match, moved_on
 from app.api.idempotency import key_of, repeated
 from app.api.kinds import Kind, KindOf, instance_id
@@ -65,9 +65,10 @@ _VERBS: Final = (
         Verb.RETRY,
         "POST",
         "/retry",
-        Demand,
+        RetryDemand,
         "Try again",
-        "Ends the wait for the next try, tries a failed undo anew, or begins a failed run again.",
+        "Ends the wait for the next try, tries anew a step that is held or an undo that has failed, or begins a failed"
+        " run again; with `data`, on changed data.",
     ),
     _Verb(
         Verb.SKIP,
@@ -85,7 +86,14 @@ _VERBS: Final = (
         "Send nothing more",
         "What workers have already goes on, and its success counts; its failure is judged at the end of the pause.",
     ),
-    _Verb(Verb.RESUME, "POST", "/resume", Demand, "End the pause", "Sends what is due, and waits on for the rest."),
+    _Verb(
+        Verb.RESUME,
+        "POST",
+        "/resume",
+        Demand,
+        "End the pause",
+        "Sends what is due, and waits on for the rest. Lets go on what is held, and a copy of another installation's.",
+    ),
     _Verb(
         Verb.CANCEL,
         "POST",

@@ -89,6 +89,20 @@ class Remark(Demand):
     reason: Reason = NO_REASON
 
 
+class RetryDemand(Demand):
+    """To try again, with other data if need be."""
+
+    model_config = _asked(reason="the amount is right now", data={"amount": 120})
+
+    data: dict[str, Any] | None = Field(
+        None, description="A merge patch (RFC 7396), checked by the saga's model: what is null is taken away."
+    )
+
+    def ask(self, verb: Verb, actor: str) -> Ask:
+        """The same for the state machine."""
+        return Ask(verb, actor, self.reason, patch=self.data)
+
+
 class SkipDemand(Demand):
     """To go on as if the step had succeeded."""
 
@@ -197,6 +211,7 @@ class RedriveDemand(Demand):
 DEMANDS: tuple[type[BaseModel], ...] = (
     Demand,
     Remark,
+    RetryDemand,
     SkipDemand,
     EditDemand,
     DeadlineDemand,

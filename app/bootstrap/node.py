@@ -16,6 +16,7 @@ from app.cluster.coordinator import Coordinator
 from app.cluster.drains import Drainer
 from app.config import Settings
 from app.lifecycle import CLOSE, Health, Service, Services
+from app.orchestration.begins import BeginListener, QueueProgress
 from app.orchestration.control import Control
 from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.events import EventListener
@@ -210,6 +211,7 @@ class Node:
     def _orchestration(self) -> list[Service]:
         tuned = self.settings.orchestrator
         self.health.watch("Topology", self.incarnation.trouble)
+        progress = QueueProgress(self.database)
         wakeups = Wakeups(
             self.database,
             self.broker,
@@ -219,6 +221,7 @@ class Node:
             batch=tuned.batch,
             timeouts=tuned.timeouts_per_second,
             jobs=self.job_steps,
+            progress=progress,
         )
         self.alarm.listeners.append(wakeups.expect)
         listener = EventListener(
@@ -232,12 +235,14 @@ class Node:
             alarm=self.alarm.ring,
             deaf=wakeups.deaf,
             jobs=self.job_steps,
+            progress=progress,
         )
+        begins = BeginListener(self.database, self.broker, self.catalog, progress, batch=tuned.batch)
         move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke)
         mover, orders = move(), self.jobs.undelivered
         letters = JobLetters(self.broker, orders, lambda queues: move(queues=queues, orders=orders))
         self.health.watch("Dead letters", lambda: mover.trouble() or letters.trouble(), vital=False)
-        return [self.incarnation, listener, wakeups, mover, letters]
+        return [self.incarnation, progress, listener, begins, wakeups, mover, letters]
 
 
 def build_node(

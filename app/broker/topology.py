@@ -40,7 +40,7 @@ def saga_topology(catalog: Catalog) -> Topology:
         exchanges=_EXCHANGES,
         queues=(Queue(UNROUTED, {"x-queue-type": "quorum"}),),
         bindings=(Binding(UNROUTED, UNROUTED, ""),),
-    ) + sum((work_queue(COMMANDS, name) for name in catalog.commands), _many(EVENTS, catalog.events))
+    ) + sum((work_queue(COMMANDS, name) for name in catalog.commands), _many(EVENTS, catalog.event_queues))
 
 
 def work_queue(exchange: str, name: str) -> Topology:

@@ -227,7 +227,7 @@ def _add_readers(actions: Any, saga: str | None) -> None:
 
 def _add_verbs(actions: Any, saga: str | None) -> None:
     for name, meaning in (
-        ("retry", "try again now, or begin a failed one from the start"),
+        ("retry", "try again now, also what is held, or begin a failed one from the start"),
         ("skip", "go on as if the present step had succeeded"),
         ("edit", "change the data of a blocked or failed one"),
         ("pause", "send nothing more for it"),
@@ -242,6 +242,8 @@ def _add_verbs(actions: Any, saga: str | None) -> None:
             command.add_argument(
                 "--data", required=True, metavar="JSON", help="an object; what is null is taken away (RFC 7396)"
             )
+        if name == "retry":
+            command.add_argument("--data", metavar="JSON", help="an object: a merge patch of the data, as with edit")
         if name == "skip":
             command.add_argument(
                 "--output", dest="step_output", metavar="JSON", help="what the step would have answered: an object"

@@ -74,7 +74,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {"reason": reason_of(arguments)}
     if arguments.verb == "skip" and arguments.step_output is not None:
         body["output"] = json_object(arguments.step_output, "--output")
-    elif arguments.verb == "edit":
+    elif arguments.verb == "edit" or (arguments.verb == "retry" and arguments.data is not None):
         body["data"] = json_object(arguments.data, "--data")
     elif arguments.verb == "extend":
         body |= {"at": arguments.at} if arguments.at is not None else {"extendBy": arguments.by}

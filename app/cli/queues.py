@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from app.broker.port import Broker
@@ -17,6 +18,8 @@ _START_NODE = "orchestrix serve"
 _LETTERS = 200
 """So many dead letters are looked at, the last ones."""
 _KINDS = 10
+_LATELY = timedelta(minutes=10)
+"""For so long a wave of time-outs is told of."""
 _REASONS = 3
 _ADVICE = {
     "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS",
@@ -29,10 +32,10 @@ async def queues(broker: Broker, catalog: Catalog) -> list[Finding]:
     found: list[Finding] = []
     for name in catalog.commands:
         found += await _work(broker, name, f"orchestrix worker -q {name}")
-    for name in catalog.events:
+    for name in catalog.event_queues:
         found += await _work(broker, name, "orchestrix serve --roles api,orchestrator")
     found += await _left_over(broker, UNROUTED, "that no queue wanted and no orchestrator has moved yet", "message")
-    return found or [Finding(OK, "queues", f"{len(catalog.commands) + len(catalog.events)} queues, all are read")]
+    return found or [Finding(OK, "queues", f"{len(catalog.commands) + len(catalog.event_queues)} queues, all are read")]
 
 
 async def letters(database: Database) -> list[Finding]:
@@ -49,6 +52,23 @@ async def letters(database: Database) -> list[Finding]:
     return [
         Finding(WARN, "dead letters", f"{queue}: {_counted(reasons, more)}", f"orchestrix dlq list --queue {queue}")
         for queue, reasons in most
+    ]
+
+
+async def waves(database: Database) -> list[Finding]:
+    """A warning for each queue of which many steps ran out of time at once, and not long ago. Raises `Unavailable`."""
+    from app.persistence import command_queues
+
+    async with database.read() as connection:
+        found = await command_queues.waves(connection, _LATELY)
+    return [
+        Finding(
+            WARN,
+            "time-outs",
+            f"{one.count} steps of {one.queue} ran out of time within a minute, the last at {one.at:%H:%M:%SZ}",
+            "see that its workers are there and answer in time: orchestrix apps why ID",
+        )
+        for one in found
     ]
 
 

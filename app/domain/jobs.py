@@ -344,7 +344,7 @@ def _stranger(job: Job, status: Status) -> Ignored:
 
 def _failure(status: Status) -> Ending:
     error = dict(status.error or {"type": "Error", "message": ""})
-    retryable = error.get("retryable") is not False
+    retryable = error.get("retryable") is not False and error.get("hold") is not True  # a person is asked
     return Ending(
         TIMED_OUT if error.get("type") == TIMEOUT else FAILED,
         error,

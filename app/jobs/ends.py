@@ -89,5 +89,8 @@ def _error(job: Job, misfit: str | None) -> dict[str, Any]:
     elif job.state == SUCCEEDED:
         type, message = "BadOutput", misfit or message
     unsure = job.attempt > 0 and not (job.state == FAILED and job.attempt == 1 and type not in _UNSEEN)
+    unsure = unsure or error.get("unsure") is True
     text = f"{message[:_LONGEST]} (job {job.id})"
-    return {"type": type[:_LONGEST], "message": text, "retryable": False, "unsure": unsure}
+    hold = error.get("hold") is True and job.state == FAILED
+    more = {"hold": True} if hold else {}
+    return {"type": type[:_LONGEST], "message": text, "retryable": False, "unsure": unsure, **more}

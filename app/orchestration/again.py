@@ -19,7 +19,7 @@ async def send_again(tx: Transaction, catalog: Catalog, live: Sequence[Instance]
     If the worker of the later copy refuses, the one of the first may have done its work and its answer been lost: so
     each of them remembers that, and a step that fails after this is undone too.
     """
-    rows = rows_owed(catalog, live)
+    rows = rows_owed(catalog, live, tx.now())
     if rows:
         sent = {row.instance_id for row in rows}
         doubts = [doubted(one) for one in live if one.id in sent]

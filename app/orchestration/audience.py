@@ -36,6 +36,8 @@ class Audience:
         self._now = now
         self._without: set[str] = set()
         self._since: dict[str, datetime] = {}
+        self._waiting: dict[str, datetime] = {}
+        self._ready: set[str] = set()
         self._looked_at: float | None = None
         self._link = 0
         self._looking = asyncio.Lock()
@@ -58,9 +60,10 @@ class Audience:
             if self._looked_at is not None and clock.monotonic() - self._looked_at < FRESH:
                 return
             link = self._link
-            heard = await asyncio.gather(*map(self._is_heard, self._commands))
-            for command, one in zip(self._commands, heard, strict=True):
-                self._saw(command, one)
+            heard = await asyncio.gather(*map(self._count, self._commands))
+            for command, (messages, consumers) in zip(self._commands, heard, strict=True):
+                self._saw(command, consumers > 0)
+                self._counted(command, messages)
             self._saw(ANSWERS, await takes_messages(self._broker))  # last, for the others may take seconds
             if link == self._link:
                 self._looked_at = clock.monotonic()
@@ -68,6 +71,11 @@ class Audience:
     def since(self, command: str, at_least: datetime) -> datetime | None:
         """Since when the queue of `command` has had a consumer, `at_least` or later; None while it has none."""
         return None if command in self._without else max(at_least, self._since.get(command, at_least))
+
+    def waiting_at(self, command: str) -> datetime | None:
+        """When the queue of `command` last had messages that nobody had taken, which is now where the last look has
+        found some; None if it was never seen."""
+        return self._now() if command in self._ready else self._waiting.get(command)
 
     def answers_since(self, at_least: datetime) -> datetime | None:
         """Since when the broker has taken messages, `at_least` or later; None while it takes none."""
@@ -82,13 +90,20 @@ class Audience:
             self._without.remove(command)
             self._since[command] = self._now()
 
-    async def _is_heard(self, command: str) -> bool:
+    def _counted(self, command: str, messages: int) -> None:
+        if messages:
+            self._ready.add(command)
+            self._waiting[command] = self._now()
+        else:
+            self._ready.discard(command)
+
+    async def _count(self, command: str) -> tuple[int, int]:
+        """(messages, consumers), none of either where the queue cannot be looked at."""
         try:
             async with self._turns:
-                found = await self._broker.message_count(command)
+                return await self._broker.message_count(command) or (0, 0)
         except RetryLater:
-            return False
-        return found is not None and found[1] > 0
+            return 0, 0
 
     def _link_up(self, generation: int) -> None:
         self._link, self._looked_at = generation, None

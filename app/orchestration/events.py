@@ -15,6 +15,7 @@ from app.broker.port import Broker, Consumer, Delivery
 from app.errors import Conflict, RetryLater, SchemaMismatch
 from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
+from app.orchestration.begins import QueueProgress, begun_by
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -29,7 +30,7 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable
 from sagas.engine.messages import event as read_event
-from sagas.engine.orders import Moved, Tick
+from sagas.engine.orders import Moved, Tick, sent_exactly
 from sagas.engine.reaction import advance
 from sagas.engine.state import UNSENDABLE, Instance
 from sagas.engine.transition import Ignored, cause_of, owner_of
@@ -42,6 +43,8 @@ ATTEMPTS = 3
 BUSY_CAP = 1.0
 PATIENCE = 300.0
 """Seconds of a database outage after which what is in hand goes back to the broker."""
+UNKNOWN_APP = Ignored("unknown-app", dead_letter=True)
+"""There is no such instance, and so no timeline either that could show it."""
 DEAF = 5.0
 """Seconds after which who cannot write down an answer says so: no step is late by that."""
 
@@ -69,6 +72,8 @@ class Verdicts:
     owed: list[OutboxRow] = field(default_factory=list)
     ignored: list[tuple[Received, Ignored]] = field(default_factory=list)
     busy: list[Received] = field(default_factory=list)
+    answered: list[tuple[Saga, Instance]] = field(default_factory=list)
+    """Those whose command that was out has been answered, as they were before."""
 
     @property
     def moved(self) -> list[Moved]:
@@ -98,7 +103,9 @@ class EventListener:
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
         deaf: Callable[[], None] = lambda: None,
         jobs: JobSteps | None = None,
+        progress: QueueProgress | None = None,
     ) -> None:
+        self._progress = progress or QueueProgress(database)
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -174,7 +181,7 @@ class EventListener:
             await self._name(consumer, delivery, failure)
 
     async def _name(self, consumer: Consumer, delivery: Delivery, failure: Event) -> None:
-        """Finds the saga of a failure that does not say whose it is; without any it is counted."""
+        """Finds the saga of a failure that does not say whose it is; without any it is kept for a person."""
         failures, begun = 0, clock.monotonic()
         while consumer.alive(delivery):
             try:
@@ -187,8 +194,8 @@ class EventListener:
             return
         saga = self._catalog.saga(cause.saga) if cause else None
         if saga is None:
-            self.counts["unknown-app"] += 1
-            await self._settle(consumer, [delivery], [])
+            self.counts[UNKNOWN_APP.reason] += 1
+            await self._settle(consumer, [delivery], [(delivery, UNKNOWN_APP.reason)])
         else:
             await self._take(consumer, [Received(delivery, saga, failure)])
 
@@ -297,6 +304,7 @@ class EventListener:
                     changed.append((row, verdict))
                     proven = one.event.causation_id == row.command_id
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
+                    verdicts.answered += [(one.saga, row)] if proven else []
             await self._sort_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
         await self._note(tx, verdicts)
@@ -314,7 +322,7 @@ class EventListener:
             if row is not None and row.saga == one.saga.name:
                 verdicts.busy.append(one)
             else:
-                verdicts.ignored.append((one, Ignored("unknown-app")))
+                verdicts.ignored.append((one, UNKNOWN_APP))
 
     async def _store(
         self, tx: Transaction, pair: Pair, changed: list[tuple[Instance, Moved]], verdicts: Verdicts
@@ -346,7 +354,7 @@ class EventListener:
         for one, ignored in verdicts.ignored:
             self.counts[ignored.reason.split(":")[0]] += 1
             journal.ignored(one.event, ignored.reason)
-            if ignored.reason != "unknown-app":
+            if ignored is not UNKNOWN_APP:
                 counted[(one.saga.name, one.event.app_id, one.event.type, ignored.reason)] += 1
         rows = [
             Note(saga, app_id, "ignored", kind, reason, count, first_at=now, last_at=now)
@@ -358,6 +366,7 @@ class EventListener:
     def _announce(self, verdicts: Verdicts) -> None:
         moved = verdicts.moved
         self.counts["moved"] += len(moved)
+        self._progress.note(begun_by(sent_exactly(saga, row) for saga, row in verdicts.answered))
         self._relay.take(verdicts.owed)
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.poke()

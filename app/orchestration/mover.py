@@ -91,7 +91,7 @@ class DeadLetterMover:
 
     async def start(self) -> None:
         """Begins to take dead letters."""
-        names = (*self._catalog.commands, *self._catalog.events)
+        names = (*self._catalog.commands, *self._catalog.event_queues)
         queues = self._queues or [*(dead_letters_of(name) for name in names), UNROUTED]
         self._consumer = await self._broker.consume(queues, prefetch=PREFETCH)
         await self._loop.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from app.broker import dead_letter
@@ -42,13 +43,13 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
     )
 
 
-def rows_owed(catalog: Catalog, live: Iterable[Instance]) -> list[OutboxRow]:
+def rows_owed(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list[OutboxRow]:
     """The rows of the commands that are out, for the instances of sagas that `catalog` knows.
 
     What waits for another try is not out yet, whatever was lost.
     """
     pairs = ((one, catalog.saga(one.saga)) for one in live if one.wake_reason != RETRY)
-    commands = ((one, command_for(saga, one)) for one, saga in pairs if saga is not None)
+    commands = ((one, command_for(saga, one, now)) for one, saga in pairs if saga is not None)
     return [row_for(one, command) for one, command in commands if command is not None and command.job is None]
 
 

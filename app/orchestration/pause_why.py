@@ -1,11 +1,24 @@
-"""What still happens to a saga that a person has paused?"""
+"""What is told of a saga that waits for a person?"""
 
 from __future__ import annotations
 
 from sagas.engine.definition import COMPLETED, Saga, Step
 from sagas.engine.orders import out
-from sagas.engine.state import Instance
+from sagas.engine.state import CLONED, HELD, Instance
 from sagas.engine.undo import in_flight
+
+
+def by_blocker(instance: Instance, work: str) -> tuple[str, str, str] | None:
+    """(code, sentence, action) of one that is held by its step, or is a copy; `work` is what it waits for."""
+    match instance.blocker:
+        case "held":
+            action = "`retry` it (with `--data` on changed data), `skip` the step, or `cancel` to undo what was done"
+            return HELD, f"{work} waits for a person: {instance.progress.error}.", f"Look at it, then {action}."
+        case "cloned":
+            sentence = f"It is a copy of another installation's and waits for {work}: nothing is done for it here."
+            return CLONED, sentence, "`resume` it to let it go on here, or `cancel` it to undo what was done."
+        case _:
+            return None
 
 
 def still_coming(saga: Saga, instance: Instance) -> str:

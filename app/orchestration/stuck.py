@@ -10,16 +10,17 @@ from app.broker.port import Broker
 from app.broker.topology import UNROUTED
 from app.domain.job_waits import USUAL
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING
-from app.orchestration.surroundings import FRESH, Counts, Surroundings, expected, needed
+from app.orchestration.surroundings import FRESH, Counts, Surroundings, needed
 from app.orchestration.why import OVERDUE, answers
 from app.persistence import dead_letters, instances, job_steps, leases
 from app.persistence.engine import Connection, Database
-from app.persistence.hindrances import Hindered
+from app.persistence.hindrances import WORKED, Hindered
 from app.persistence.instances import After, Filter
 from app.persistence.job_steps import Unworked
 from app.persistence.pairs import pair_of
 from sagas.engine.definition import COMPENSATING, STEP_FAILED, Compensation, Order, Saga, Step
-from sagas.engine.state import DEADLINE, Instance
+from sagas.engine.orders import expected
+from sagas.engine.state import Instance
 
 MOST: Final = 1000
 """So many of the last answers that could not be used are looked at."""
@@ -88,7 +89,7 @@ class Stuck:
 
 def _is_open(wanted: Filter, one: Instance) -> bool:
     """Whether the database has left to us whether it is stuck: which undo is out, no column tells."""
-    undone = one.state == COMPENSATING and one.wake_reason == DEADLINE
+    undone = one.state == COMPENSATING and one.wake_reason in WORKED
     return undone and bool(wanted.hindered.steps)
 
 
@@ -108,7 +109,7 @@ async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
     """The ids of those to whose present command an answer came that could not be used, of the last ones."""
     found = await dead_letters.about(connection, saga.name, [*_events(saga), STEP_FAILED, UNROUTED], MOST)
     rows = await instances.guard(connection, pair_of(saga.name), [id for id, _, _ in found])
-    waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason == DEADLINE}
+    waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason in WORKED}
     events = {id: (order.event, STEP_FAILED) for id, row in waiting.items() if (order := expected(saga, row))}
     letters = await dead_letters.several(
         connection, [letter for id, queue, letter in found if queue in (*events.get(id, ()), UNROUTED)]

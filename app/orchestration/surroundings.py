@@ -8,8 +8,8 @@ from typing import Final
 from app import clock
 from app.broker.port import Broker, LinkState
 from app.errors import RetryLater
-from sagas.engine.definition import Compensation, Order, Saga
-from sagas.engine.orders import out
+from sagas.engine.definition import Compensation, Saga
+from sagas.engine.orders import expected
 from sagas.engine.state import Instance
 from sagas.engine.undo import with_undo
 
@@ -55,12 +55,6 @@ class Surroundings:
             return None
         self._known[queue] = clock.monotonic(), count
         return count
-
-
-def expected(saga: Saga, instance: Instance) -> Order | None:
-    """Whose answer the instance waits for: also that of a step which a cancelled one only has to outlive."""
-    here = out(saga, instance)
-    return here.order if here is not None else saga.step(instance.progress.awaited or "")
 
 
 def needed(saga: Saga, instance: Instance) -> tuple[str, ...]:

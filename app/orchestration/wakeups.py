@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -13,11 +14,13 @@ from app.errors import Conflict
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.audience import Audience
+from app.orchestration.begins import QueueProgress
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
-from app.persistence import instances, moves, outbox, throttle
+from app.persistence import command_queues, instances, moves, outbox, throttle
+from app.persistence.command_queues import Wave
 from app.persistence.engine import Database, Transaction
 from app.persistence.instances import Rewake
 from app.persistence.moves import Owed
@@ -26,7 +29,7 @@ from app.persistence.pairs import APPS, INSTANCES, Pair
 from sagas.engine.catalog import Catalog
 from sagas.engine.expiry import Rearmed, Surroundings, wake
 from sagas.engine.orders import Moved, Tick, out
-from sagas.engine.state import DEADLINE, JOB, Instance
+from sagas.engine.state import DEADLINE, JOB, RETRY, Instance
 
 log = logging.getLogger("orchestrix.wakeups")
 
@@ -51,6 +54,8 @@ class Woken:
     sent: list[OutboxRow] = field(default_factory=list)
     looking: list[Instance] = field(default_factory=list)
     """Those that look after their jobs."""
+    waves: list[Wave] = field(default_factory=list)
+    """The queues of which many have run out of time just now."""
 
 
 class Wakeups:
@@ -73,7 +78,9 @@ class Wakeups:
         batch: int,
         timeouts: float,
         jobs: JobSteps | None = None,
+        progress: QueueProgress | None = None,
     ) -> None:
+        self._progress = progress or QueueProgress(database)
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -145,6 +152,8 @@ class Wakeups:
             self._relay.poke()
             self._watch.committed(one.instance for one in woken.moved)
             journal.committed(one.instance for one in woken.moved)
+        for wave in woken.waves:
+            log.warning("%d steps or more of %s ran out of time within a minute: see `orchestrix doctor`", *_told(wave))
         return woken.due
 
     async def _write(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> Woken:
@@ -152,15 +161,22 @@ class Wakeups:
         if not due:
             return Woken()
         unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
+        begun = await self._progress.read(tx, sorted({queue for one in due if (queue := self._queue_of(one))}))
         woken = Woken(len(due))
         for one in due:
-            self._sort(one, one.command_id in unsent, woken)
+            self._sort(one, one.command_id in unsent, begun, woken)
         await self._spare(tx, woken)
         await self._store(tx, pair, woken)
         crash.point("wakeups.before_commit")
         return woken
 
-    def _sort(self, one: Instance, unsent: bool, woken: Woken) -> None:
+    def _queue_of(self, one: Instance) -> str | None:
+        """The queue of the command that was sent and is out."""
+        saga = self._catalog.saga(one.saga) if one.wake_reason not in (RETRY, JOB) else None
+        here = out(saga, one) if saga is not None else None
+        return here.order.command or None if here is not None else None
+
+    def _sort(self, one: Instance, unsent: bool, begun: Mapping[str, datetime], woken: Woken) -> None:
         saga = self._catalog.saga(one.saga)
         assert saga is not None, "only known sagas are asked for"
         here, now = out(saga, one), self._database.now()
@@ -168,11 +184,12 @@ class Wakeups:
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=NAP)))
             return
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
-            woken.rearmed.append(_rewake(one, now + timedelta(seconds=DEAF)))
+            woken.rearmed.append(_put_off(one, now + timedelta(seconds=DEAF)))
             return
         since = self._audience.answers_since(self._heard_since or now) or now
-        served = since if here is None else self._audience.since(here.order.command, since)
-        around = Surroundings(unsent, served, since)
+        queue = here.order.command if here is not None else ""
+        served = self._audience.since(queue, since) if queue else since
+        around = Surroundings(unsent, served, since, self._audience.waiting_at(queue), begun.get(queue))
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
             case Moved() as moved:
                 woken.moved.append(moved)
@@ -190,7 +207,7 @@ class Wakeups:
         granted = await throttle.take(tx, TIMEOUTS, len(woken.moved), self._timeouts)
         now = self._database.now()
         for turn, one in enumerate(woken.before[granted:], start=1):
-            woken.rearmed.append(_rewake(one, now + timedelta(seconds=turn / self._timeouts)))
+            woken.rearmed.append(_put_off(one, now + timedelta(seconds=turn / self._timeouts)))
         del woken.moved[granted:], woken.before[granted:]
 
     async def _store(self, tx: Transaction, pair: Pair, woken: Woken) -> None:
@@ -201,6 +218,8 @@ class Wakeups:
         updated = await moves.write(tx, pair, changed, history, Owed([*woken.sent, *rows_of(woken.moved)]))
         if updated != {one.id for one in woken.before}:
             raise Conflict("a locked row was changed by somebody else")
+        late = Counter(queue for one in woken.before if (queue := self._queue_of(one)))
+        woken.waves = await command_queues.expired(tx, late)
         await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
         await self._jobs.again(tx, woken.looking)
 
@@ -216,4 +235,13 @@ class Wakeups:
 def _rewake(instance: Instance, at: datetime) -> Rewake:
     reason = instance.wake_reason
     assert reason is not None, "only what has a wake-up is woken"
-    return Rewake(instance.id, instance.version, at, reason, instance.wait_ms)
+    return Rewake(instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at)
+
+
+def _put_off(instance: Instance, at: datetime) -> Rewake:
+    """The same, and when its command was sent, which the wake-up does not tell any more."""
+    return _rewake(replace(instance, sent_at=instance.sending), at)
+
+
+def _told(wave: Wave) -> tuple[int, str]:
+    return wave.count, wave.queue

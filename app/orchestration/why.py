@@ -13,9 +13,9 @@ from app.errors import NotFound
 from app.orchestration.autopsy import cause_of
 from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
 from app.orchestration.job_why import Work, told, work_of
-from app.orchestration.pause_why import still_coming
-from app.orchestration.surroundings import Counts, Surroundings, expected, needed
-from app.orchestration.worker_why import Unheard, many, patient
+from app.orchestration.pause_why import by_blocker, still_coming
+from app.orchestration.surroundings import Counts, Surroundings, needed
+from app.orchestration.worker_why import Unheard, behind_others, patient
 from app.persistence import dead_letters, instances, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
@@ -26,7 +26,7 @@ from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed
 from sagas.engine.definition import COMPLETED, STEP_FAILED, Saga
-from sagas.engine.orders import NEVER, Out, out
+from sagas.engine.orders import NEVER, Out, expected, out
 from sagas.engine.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 from sagas.engine.undo import with_undo
 
@@ -222,6 +222,10 @@ def _paused(facts: Facts) -> Found | None:
     return "paused", f"{who}, before {facts.work} could end.{coming}{held}{after}", f"`resume` it, or {end}."
 
 
+def _blocked(facts: Facts) -> Found | None:
+    return by_blocker(facts.instance, facts.work)
+
+
 def _undo_failed(facts: Facts) -> Found | None:
     if facts.instance.blocker != UNDO_FAILED:
         return None
@@ -331,11 +335,9 @@ def _no_consumer(facts: Facts) -> Found | None:
 
 
 def _backlog(facts: Facts) -> Found | None:
-    if not facts.queue or not facts.queue[0] or facts.here is None:
+    if not facts.queue or not facts.queue[0] or facts.here is None or facts.instance.begun:
         return None
-    there = f"{many(facts.queue[0], 'message')} for {many(facts.queue[1], 'consumer')}"
-    sentence = f"{facts.here.order.command} has {there} (try {facts.tries})."
-    return "backlog", sentence, "Wait, or start more workers."
+    return behind_others(facts.here.order, facts.instance, facts.queue, facts.tries)
 
 
 def _no_deadline(facts: Facts) -> Found | None:
@@ -378,6 +380,7 @@ CATALOGUE: Final[tuple[Callable[[Facts], Found | None], ...]] = (
     _late,
     _ended,
     _paused,
+    _blocked,
     _undo_failed,
     _unsendable,
     _unknown_state,

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sagas.engine.definition import Order
+from sagas.engine.state import BACKLOG, Instance
+
 _COMES: Final = frozenset({"overdue", "broker_down", "unsent", "no_consumer"})
 """What a node that is only starting says of much that goes on as soon as it has begun."""
 
@@ -46,6 +49,20 @@ class Unheard:
     def _is_in_hand(self) -> bool:
         """A command that was sent and is not in its queue was taken: by one that does not read any more."""
         return not self.leaving and self.queues.get(self.taken or "") == 0
+
+
+def behind_others(order: Order, instance: Instance, count: tuple[int, int], tries: str) -> tuple[str, str, str]:
+    """(code, sentence, action) of a command that has not begun, as far as anybody has said, while its queue has so many
+    messages and consumers. Only after its first time is over it is known to be among them."""
+    messages, consumers = count
+    if instance.wake_reason == BACKLOG:
+        stands = f"waits in its queue behind {many(messages - 1, 'other')}"
+    else:
+        stands = f"may wait in its queue behind up to {many(messages, 'other')}"
+    limit = order.queue_timeout
+    ends = f" It is given up when it has waited there for {limit.total_seconds():g} s." if limit is not None else ""
+    sentence = f"{order.command} {stands}, for {many(consumers, 'consumer')} (try {tries})"
+    return "backlog", f"{sentence}: that uses up none of the time of its work.{ends}", "Wait, or start more workers."
 
 
 def patient(code: str, sentence: str, action: str) -> tuple[str, str, str]:

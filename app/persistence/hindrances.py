@@ -11,7 +11,7 @@ from sqlalchemy import Text, and_, cast, false, func, literal_column, not_, or_,
 from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import COMPENSATING, TERMINAL
-from sagas.engine.state import BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT
+from sagas.engine.state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT
 
 from .engine import Connection
 from .job_steps import Unworked, is_waited_for, unworked
@@ -20,8 +20,10 @@ from .tables import jobs
 
 _OWN: Final = (UNSENT, BROKER_DOWN, NO_CONSUMER)
 """Why instances are woken that are stuck by what their rows say."""
-QUIET: Final = (DEADLINE, RETRY, JOB)
+QUIET: Final = (DEADLINE, BACKLOG, RETRY, JOB)
 """Why those are that are not."""
+WORKED: Final = (DEADLINE, BACKLOG)
+"""Why those are that wait for a worker."""
 
 Condition = ColumnElement[bool]
 
@@ -76,7 +78,7 @@ def moving(connection: Connection, table: Any, hindered: Hindered) -> list[Condi
     never = table.wake_reason.is_(None)
     found = [table.blocker.is_(None), or_(never, table.wake_reason.in_(QUIET))]
     if hindered.states:
-        found.append(or_(never, table.wake_reason != DEADLINE, table.state.not_in(sorted(hindered.states))))
+        found.append(or_(never, table.wake_reason.not_in(WORKED), table.state.not_in(sorted(hindered.states))))
     if hindered.ids:
         found.append(or_(never, not_(connection.dialect.among(table.id, hindered.ids))))
     if hindered.overdue is not None:
@@ -91,7 +93,7 @@ def in_states(connection: Connection, table: Any, hindered: Hindered) -> Iterato
 
     So that none of those that wait for their worker is found by its id or its wake-up too.
     """
-    waiting = [table.blocker.is_(None), table.wake_reason == DEADLINE]
+    waiting = [table.blocker.is_(None), table.wake_reason.in_(WORKED)]
     for state in hindered.states:
         yield [table.state == state, *waiting]
     if hindered.steps:
@@ -122,7 +124,7 @@ def by_job(connection: Connection, table: Any, hindered: Hindered) -> list[Condi
 def _elsewhere(table: Any, hindered: Hindered) -> list[Condition]:
     states = [*hindered.states, *([COMPENSATING] if hindered.steps else [])]
     found = [table.blocker.is_(None), table.wake_reason.in_(QUIET)]
-    return [*found, or_(table.wake_reason != DEADLINE, table.state.not_in(sorted(states)))] if states else found
+    return [*found, or_(table.wake_reason.not_in(WORKED), table.state.not_in(sorted(states)))] if states else found
 
 
 def _unnamed(connection: Connection, table: Any, hindered: Hindered) -> list[Condition]:

@@ -68,6 +68,8 @@ _COMMON: Final = (
     "tracestate",
     "tries",
     "deadline_at",
+    "begun_id",
+    "sent_at",
     "progress",
 )
 _MOVING: Final = (
@@ -84,7 +86,9 @@ _MOVING: Final = (
     "deadline_at",
 )
 _JSON: Final = ("data", "progress")
-_BEGINNING: Final = tuple(name for name in _COMMON if name not in _JSON)
+_LATER: Final = ("begun_id", "sent_at")
+"""What nothing is known of when an instance begins, and what a move leaves as it is: it tells of one command alone."""
+_BEGINNING: Final = tuple(name for name in _COMMON if name not in (*_JSON, *_LATER))
 _move: Final = attrgetter(*_MOVING)
 _begin: Final = attrgetter(*_BEGINNING)
 
@@ -98,6 +102,7 @@ class Rewake:
     wake_at: datetime
     wake_reason: str
     wait_ms: int
+    sent_at: datetime | None = None
 
 
 async def insert(tx: Transaction, pair: Pair, started: Sequence[Moved]) -> list[int | None]:
@@ -156,7 +161,8 @@ def changes(pair: Pair, changed: Sequence[tuple[int, Instance]]) -> tuple[BulkUp
 async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
     """Sets other wake-ups where the version is unchanged and the machine still acts by itself."""
     values = [
-        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms) for row in sorted(rows, key=lambda row: row.id)
+        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at)
+        for row in sorted(rows, key=lambda row: row.id)
     ]
     if values:
         await tx.dialect.update(tx, _rewake(pair), values)
@@ -360,7 +366,7 @@ def _rewake(pair: Pair) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "version"),
-        change=("wake_at", "wake_reason", "wait_ms"),
+        change=("wake_at", "wake_reason", "wait_ms", "sent_at"),
         guard=f"{_LIVE} AND blocker IS NULL",
     )
 

@@ -127,7 +127,7 @@ class Stage:
         handlers = HandlerTable([(command, self._work.handle) for command in catalog.commands])
         self._node, self._worker = NodeMember("node", scene), WorkerMember("worker", scene, handlers)
         self._members: tuple[Member, ...] = (self._node, self._worker)
-        self._queues = (*catalog.commands, *catalog.events)
+        self._queues = (*catalog.commands, *catalog.event_queues)
 
     def play(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns once it has been done on virtual time. Raises `StoryError` within a running loop."""

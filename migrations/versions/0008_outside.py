@@ -71,7 +71,10 @@ def _write_probes() -> None:
 
 
 def _begun_commands() -> None:
-    """Which command of an instance has begun, when one that waits in its queue was sent, and how far each queue is."""
+    """Which command of an instance has begun, when one that waits in its queue was sent, and how far each queue is.
+
+    Beside that, how many steps of the queue ran out of time lately.
+    """
     for table in INSTANCES:
         _add(table, sa.Column("begun_id", sa.String(36)))
         _add(table, sa.Column("sent_at", TIME))
@@ -79,6 +82,10 @@ def _begun_commands() -> None:
         "command_queues",
         sa.Column("queue", sa.String(255), primary_key=True),
         sa.Column("begun_sent_at", TIME, nullable=False),
+        sa.Column("expired", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("expired_since", TIME),
+        sa.Column("wave", sa.Integer()),
+        sa.Column("wave_at", TIME),
     )
 
 

@@ -31,8 +31,8 @@ class Verb(Enum):
 class Ask:
     """One request. `reason` is the person's sentence.
 
-    `output` belongs to the skip of a step: what that would have answered. `patch` belongs to edit: an RFC 7396 merge
-    patch of the data. `at` or `extend_by` belongs to set-deadline.
+    `output` belongs to the skip of a step: what that would have answered. `patch` belongs to edit, and can go with
+    retry: an RFC 7396 merge patch of the data. `at` or `extend_by` belongs to set-deadline.
     """
 
     verb: Verb

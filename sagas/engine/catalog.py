@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .definition import STEP_FAILED, Compensation, Order, Saga, Step, order_of
+from .definition import STEP_FAILED, STEP_STARTED, Compensation, Order, Saga, Step, order_of
 from .errors import DefinitionError
 
 
@@ -81,8 +81,13 @@ class Catalog:
 
     @property
     def events(self) -> tuple[str, ...]:
-        """Every event, that of failure last; its queue has the same name."""
+        """Every event that moves sagas, that of failure last; its queue has the same name."""
         return (*self._events, STEP_FAILED)
+
+    @property
+    def event_queues(self) -> tuple[str, ...]:
+        """The queues of all events: also of those that only tell that the work on a command has begun."""
+        return (*self.events, STEP_STARTED)
 
 
 def _messages(step: Step) -> list[str]:

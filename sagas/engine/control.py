@@ -7,13 +7,39 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from . import undo
+from . import clone, undo
 from .asks import Acted, Ask, RefusedVerb, Verb
 from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga, milliseconds
 from .failure import Failure, fail
 from .messages import MAX_DATA, dump
-from .orders import NEVER, Moved, Tick, armed, command_for, doubted, given, issued, job_at_work, out, progressed
-from .state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, UNSENT, Change, Instance, Progress
+from .orders import (
+    NEVER,
+    Moved,
+    Tick,
+    armed,
+    command_for,
+    doubted,
+    given,
+    issued,
+    job_at_work,
+    out,
+    progressed,
+    unfrozen,
+)
+from .state import (
+    CLONED,
+    DEADLINE,
+    HELD,
+    JOB,
+    PAUSED,
+    RETRY,
+    UNDO_FAILED,
+    UNSENDABLE,
+    UNSENT,
+    Change,
+    Instance,
+    Progress,
+)
 from .transition import change, move, sending, succeed
 
 
@@ -30,7 +56,7 @@ def act(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     Raises `RefusedVerb`, and `BadData` for an output, a patch or a time that cannot be.
     """
     if ask.verb not in allowed(saga, instance):
-        if ask.verb in _idle(instance):
+        if ask.verb in _idle(instance) and not ask.patch:
             return Acted(instance)
         raise RefusedVerb(_refusal(instance, ask.verb), allowed(saga, instance))
     return _ACTS[ask.verb](saga, instance, ask, tick)
@@ -47,8 +73,10 @@ def _possible(saga: Saga, instance: Instance) -> set[Verb]:
     if instance.state == FAILED:
         return {Verb.RETRY, Verb.EDIT}
     found = {Verb.TERMINATE}
-    if instance.state in saga.path:
-        found |= {Verb.CANCEL, *([Verb.SKIP] if saga.step_in(instance.state) else [])}
+    if instance.state in saga.path or instance.blocker == CLONED:
+        found.add(Verb.CANCEL)
+    if instance.state in saga.path and instance.blocker != CLONED and saga.step_in(instance.state):
+        found.add(Verb.SKIP)
     found |= _by_wait(instance)
     return found if out(saga, instance) is not None else found - {Verb.RETRY}
 
@@ -60,6 +88,10 @@ def _by_wait(instance: Instance) -> set[Verb]:
             return {Verb.PAUSE, Verb.SET_DEADLINE, Verb.CANCEL_DEADLINE} | retry
         case "paused":
             return {Verb.RESUME, Verb.EDIT}
+        case "cloned":
+            return {Verb.RESUME, Verb.EDIT}
+        case "held":
+            return {Verb.RETRY, Verb.RESUME, Verb.EDIT}
         case "undo_failed":
             return {Verb.RETRY, Verb.SKIP, Verb.EDIT}
         case _:
@@ -101,6 +133,8 @@ def unchanged(instance: Instance, verb: Verb) -> str:
 
 
 def _refusal(instance: Instance, verb: Verb) -> str:
+    if verb is Verb.RETRY and verb in _idle(instance):
+        return "its present try is out, and has the data that it was sent with: pause it, edit, then resume"
     held = f" and held ({instance.blocker})" if instance.blocker else ""
     return f"{verb.value} does not fit a saga that is {instance.state}{held}"
 
@@ -120,15 +154,31 @@ def _stay(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> tuple[Instanc
 
 
 def _retry(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    if ask.patch:
+        instance = replace(instance, data=_patched(saga, instance, ask.patch))
     if instance.state == FAILED:
         return _acted(_run_again(saga, instance, ask, tick), instance)
     if instance.blocker == UNDO_FAILED:
         return _acted(_undo_again(saga, instance, ask, tick))
+    if instance.blocker == HELD:
+        return _acted(_held_again(saga, instance, ask, tick))
     here = out(saga, instance)
     assert here is not None, "only an order that is out can be tried again"
     same, row = _stay(saga, instance, ask, tick)
     now = armed(replace(same, blocker=None), here.reason, here.wait, tick.now)
     return _acted(sending(saga, now, [row]))
+
+
+def _held_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
+    """A new try of the step that was held, with all the tries of its policy. What the earlier ones left is not known
+    any better than before."""
+    same, row = _stay(saga, instance, ask, tick)
+    here = out(saga, instance)
+    assert here is not None, "what is held is a step"
+    former = (instance.command_id,) if instance.command_id else ()
+    fresh = unfrozen(progressed(same, sent=(*instance.progress.sent, *former)), tick.now)
+    fresh = replace(fresh, blocker=None, command_id=tick.command_id, attempt=instance.attempt + 1, tries=1)
+    return sending(saga, armed(fresh, here.reason, here.wait, tick.now), [row])
 
 
 def _run_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
@@ -170,15 +220,19 @@ def _skip(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _edit(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    patch = ask.patch or {}
-    if len(dump(patch)) > MAX_DATA:
-        raise BadAsk("data", f"must be at most {MAX_DATA} bytes")
-    data = saga.check(merged(instance.data, patch))
+    data = _patched(saga, instance, ask.patch or {})
     if data == instance.data:
         return Acted(instance)
     same, row = _stay(saga, instance, ask, tick)
     edited = _reissued(saga, replace(same, data=data), tick)
     return Acted(edited, (replace(row, command_id=edited.command_id),))
+
+
+def _patched(saga: Saga, instance: Instance, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with the patch, if the model takes them; raises `BadData`."""
+    if len(dump(patch)) > MAX_DATA:
+        raise BadAsk("data", f"must be at most {MAX_DATA} bytes")
+    return saga.check(merged(instance.data, patch))
 
 
 def _reissued(saga: Saga, instance: Instance, tick: Tick) -> Instance:
@@ -217,7 +271,6 @@ def _pause(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
     return Acted(held, (row,), None, withdrawn, held.progress.todo)
 
 
-_MS: Final = timedelta(milliseconds=1)
 _LONGEST_REST: Final = timedelta(days=36500)
 """What a pause remembers of a deadline that was cancelled: no step has that much time."""
 
@@ -228,10 +281,8 @@ def _until(at: datetime | None, tick: Tick) -> timedelta | None:
 
 def _freed(saga: Saga, instance: Instance, reason: str, tick: Tick) -> Instance:
     """`instance` without its pause, which has cost it no time."""
-    rest, run_ms = timedelta(milliseconds=instance.wait_ms), instance.progress.run_ms
-    free = progressed(replace(instance, blocker=None), resume=None, held=None, run_ms=None)
-    if run_ms is not None:
-        free = replace(free, deadline_at=tick.now + timedelta(milliseconds=run_ms))
+    rest = timedelta(milliseconds=instance.wait_ms)
+    free = unfrozen(progressed(replace(instance, blocker=None), resume=None, held=None), tick.now)
     here = out(saga, free)
     if here is not None and reason != RETRY and not rest:  # it was late before the pause, which is no try's fault
         rest = here.wait
@@ -245,6 +296,12 @@ def _freed(saga: Saga, instance: Instance, reason: str, tick: Tick) -> Instance:
 
 
 def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    if instance.blocker == HELD:
+        return _acted(_held_again(saga, instance, ask, tick))
+    if instance.blocker == CLONED and instance.state == COMPENSATION_FAILED:
+        same, row = _stay(saga, instance, ask, tick)
+        return Acted(replace(same, blocker=UNDO_FAILED), (row,))
+    instance = clone.woken(saga, instance) if instance.blocker == CLONED else instance
     same, row = _stay(saga, instance, ask, tick)
     reason, held = instance.progress.resume or DEADLINE, instance.progress.held
     free = _freed(saga, same, reason, tick)
@@ -256,12 +313,12 @@ def _resume(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _cancel(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
+    if instance.state not in saga.path:  # a copy that is being undone goes on with that
+        return _resume(saga, instance, ask, tick)
     flying = undo.in_flight(instance) and command_for(saga, instance) is not None
     reason = f"{ask.verb.value}: {ask.reason}"
     waits = flying and instance.blocker != UNSENDABLE
-    moved = undo.begin(
-        saga, instance, reason, tick, current=instance.progress.unanswered, awaited=waits, actor=ask.actor
-    )
+    moved = undo.begin(saga, instance, reason, tick, current=undo.in_doubt(instance), awaited=waits, actor=ask.actor)
     if (awaited := moved.instance.progress.awaited) is None:
         return _acted(moved, instance)
     coming = undo.with_undo(saga, [awaited, *moved.instance.progress.todo])
@@ -269,7 +326,7 @@ def _cancel(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
 
 
 def _terminate(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted:
-    current = instance.progress.unanswered or undo.in_flight(instance)
+    current = undo.in_doubt(instance) or undo.in_flight(instance)
     names = [step.name for step in undo.possible_effects(saga, instance, current=current)]
     left = undo.with_undo(saga, [*names, instance.progress.awaited or ""])
     reason = f"{ask.verb.value}: {ask.reason}"
@@ -294,7 +351,7 @@ def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
     if job_at_work(saga, same) is not None:
         return Acted(given(replace(same, deadline_at=limit), at, tick.now), (row,))
-    return Acted(replace(same, wake_at=at, wait_ms=(at - tick.now) // _MS, deadline_at=limit), (row,))
+    return Acted(replace(same, wake_at=at, wait_ms=0, deadline_at=limit), (row,))
 
 
 def _extended(at: datetime | None, by: timedelta, tick: Tick) -> datetime:

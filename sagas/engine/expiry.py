@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
-from .definition import Saga
-from .failure import EXPIRED, fail
+from .definition import Order, Saga, milliseconds
+from .failure import EXPIRED, QUEUE_TIMEOUT, Failure, fail
 from .messages import Command
-from .orders import Moved, Tick, armed, command_for, looking, out
-from .state import BROKER_DOWN, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
+from .orders import Moved, Tick, armed, command_for, expected, looking, out
+from .state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
+
+SPREAD: Final = timedelta(seconds=2)
+"""Commands that were sent within so much may stand in their queue in another order than that of their sending."""
+AHEAD: Final = timedelta(seconds=10)
+"""So long a worker may hold a command before it says that it has begun, and a look at a queue may be old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +23,16 @@ class Surroundings:
     """Why a step may be late through no fault of its own.
 
     `unsent`: its command is still in the outbox. `served_since`: from then on its queue had a consumer; None while it
-    has none. `listening_since`: from then on this node could have heard an answer.
+    has none. `listening_since`: from then on this node could have heard an answer. `waiting_at`: when its queue was
+    last seen to have messages; None if it never was. `begun_to`: a command of its queue that was sent then, the latest
+    such, has been begun or answered.
     """
 
     unsent: bool
     served_since: datetime | None
     listening_since: datetime
+    waiting_at: datetime | None = None
+    begun_to: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,8 @@ class Rearmed:
 def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Moved | Rearmed:
     """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga.
 
-    A job has its own time, and only the run's, or a person's, ends before it.
+    Nor does the wait of its command behind others, but for the limits that its step and its run set. A job has its own
+    time, and only the run's, or a person's, ends before it.
     """
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     if instance.wake_reason == JOB and (instance.limit is None or instance.limit > tick.now):
@@ -49,11 +60,31 @@ def wake(saga: Saga, instance: Instance, around: Surroundings, tick: Tick) -> Mo
         if over:
             return _expired(saga, instance, tick, final=True)
         sent = armed(instance, here.reason, here.wait, tick.now)
-        return Rearmed(sent, command_for(saga, sent))
+        return Rearmed(sent, command_for(saga, sent, tick.now))
     reason, wait = _excuse(around, here.order.timeout, tick.now)
     if reason is not None:
         return Rearmed(_later(instance, reason, wait, tick.now))
-    return _expired(saga, instance, tick, final=over)
+    if over or here.job is not None:
+        return _expired(saga, instance, tick, final=over)
+    return _queued(saga, instance, here.order, around, tick)
+
+
+def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instance | None:
+    """`instance` once the work on its command has begun, so long ago: its time counts from then.
+
+    None where that changes nothing: a person holds it, or it waits for a job, or for its next try. A begin lies between
+    the last change and now, whatever a clock says. More time that a person has given stays.
+    """
+    order = expected(saga, instance)
+    if order is None or order.job is not None or instance.blocker is not None or instance.wake_at is None:
+        return None
+    if instance.wake_reason in (RETRY, JOB):
+        return None
+    longest = max(0, milliseconds(now - instance.updated_at))
+    at = now - timedelta(milliseconds=min(ago_ms, longest)) + order.timeout
+    at = at if instance.deadline_at is None else min(at, instance.deadline_at)
+    at = max(at, instance.wake_at) if instance.wake_reason == DEADLINE else at
+    return replace(instance, begun_id=instance.command_id, wake_at=at, wake_reason=DEADLINE, wait_ms=order.timeout_ms)
 
 
 def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:
@@ -66,8 +97,44 @@ def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[st
     return (NO_CONSUMER, served - now) if served > now else (None, timeout)
 
 
+def _queued(saga: Saga, instance: Instance, order: Order, around: Surroundings, tick: Tick) -> Moved | Rearmed:
+    """More time for a command that still waits in its queue, until the wait has an end too."""
+    wait = _behind_others(instance, order, around, tick.now)
+    if wait is None:
+        return _expired(saga, instance, tick, final=False)
+    if order.queue_timeout is not None:
+        rest = (instance.sending or tick.now) + order.queue_timeout - tick.now
+        if rest <= timedelta(0):
+            return fail(saga, instance, _unbegun(order, order.queue_timeout), tick)
+        wait = min(wait, rest)
+    return Rearmed(_later(instance, BACKLOG, wait, tick.now))
+
+
+def _behind_others(instance: Instance, order: Order, around: Surroundings, now: datetime) -> timedelta | None:
+    """For how long to wait for a command that has not begun; None if it has, or has left its queue."""
+    if instance.begun or around.waiting_at is None:
+        return None
+    if around.begun_to is not None and around.begun_to > (instance.sending or now) + SPREAD:
+        return None
+    if around.waiting_at >= now:
+        return order.timeout
+    ahead = around.waiting_at + min(AHEAD, order.timeout) - now
+    return ahead if ahead > timedelta(0) else None
+
+
+def _unbegun(order: Order, limit: timedelta) -> Failure:
+    said = f"{QUEUE_TIMEOUT}: no worker has begun {order.command} within {limit.total_seconds():g} s"
+    return Failure(said, QUEUE_TIMEOUT, retryable=False)
+
+
 def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
-    return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=wait // timedelta(milliseconds=1))
+    """`instance` with another wake-up; when its command was sent is kept, which the old one told."""
+    if instance.deadline_at is not None and instance.deadline_at > now:
+        wait = min(wait, instance.deadline_at - now)
+    sent = None if reason == UNSENT else instance.sending or now
+    return replace(
+        instance, wake_at=now + wait, wake_reason=reason, wait_ms=wait // timedelta(milliseconds=1), sent_at=sent
+    )
 
 
 def _expired(saga: Saga, instance: Instance, tick: Tick, *, final: bool) -> Moved:

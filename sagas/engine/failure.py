@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from . import undo
-from .definition import COMPENSATING, COMPENSATION_FAILED, STEP_FAILED, Saga
+from .definition import COMPENSATING, COMPENSATION_FAILED, HOLD, STEP_FAILED, Saga, milliseconds
 from .messages import StepError
 from .orders import MAX_REASON, Moved, Out, Tick, armed, out, progressed
-from .state import DEADLINE, PAUSED, RETRY, UNDO_FAILED, Instance
+from .state import DEADLINE, HELD, PAUSED, RETRY, UNDO_FAILED, Instance
 from .transition import change, move, sending
 
 LONGEST_WISH: Final = timedelta(days=30)
@@ -19,6 +19,10 @@ LONGEST_WISH: Final = timedelta(days=30)
 SPOKEN_FOR: Final = frozenset({"WorkerCrashed", "DeliveryLimit", "Timeout", "BadOutput", "Unsendable", "Undone"})
 """Reports on behalf of work that nobody saw the end of, or that ended well and could not say so: it may have come into
 effect, or still be going on."""
+QUEUE_TIMEOUT: Final = "QueueTimeout"
+"""The type of the failure of a command that was given up while it still waited in its queue."""
+WANTED: Final = "Hold"
+"""The type of a failure by which a step asks for a person and says nothing more than its sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +36,24 @@ class Failure:
     answered: bool = False
     caused_by: str | None = None
     unsure: bool = False
+    hold: bool = False
 
     @classmethod
     def reported(cls, error: StepError, caused_by: str | None) -> Failure:
         """What a worker has reported."""
         after = None if error.retry_after_ms is None else timedelta(milliseconds=min(error.retry_after_ms, 2**40))
-        text = f"{error.type}: {error.message}"
-        text = text[:MAX_REASON]
-        return cls(text, error.type, error.retryable, after, answered=True, caused_by=caused_by, unsure=error.unsure)
+        plain = error.hold and error.type == WANTED and error.message
+        text = (error.message if plain else f"{error.type}: {error.message}")[:MAX_REASON]
+        again = error.retryable and not error.hold
+        return cls(text, error.type, again, after, True, caused_by, unsure=error.unsure, hold=error.hold)
 
     @property
     def leaves_nothing(self) -> bool:
-        """Whether the worker that did the work has said that it failed: then there is nothing to undo."""
-        return self.answered and not self.unsure and self.type not in SPOKEN_FOR
+        """Whether the worker that did the work has said that it failed, or nobody has begun: then there is nothing to
+        undo."""
+        if not self.answered:
+            return self.type == QUEUE_TIMEOUT
+        return not self.unsure and self.type not in SPOKEN_FOR
 
     @property
     def told(self) -> str:
@@ -60,6 +69,7 @@ class Failure:
             "retryable": self.retryable,
             "afterMs": after_ms,
             "causedBy": self.caused_by,
+            **({"hold": True} if self.hold else {}),
         }
 
     @classmethod
@@ -67,7 +77,8 @@ class Failure:
         """The reverse of `to_json`."""
         after_ms = held["afterMs"]
         after = None if after_ms is None else timedelta(milliseconds=after_ms)
-        return cls(held["reason"], held["type"], held["retryable"], after, answered=True, caused_by=held["causedBy"])
+        hold = held.get("hold") is True
+        return cls(held["reason"], held["type"], held["retryable"], after, True, held["causedBy"], hold=hold)
 
 
 EXPIRED: Final = Failure(DEADLINE)
@@ -85,6 +96,8 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
         return _give_up(saga, instance, failure, tick)
     sent = instance.wake_reason != RETRY
     unsure = instance.progress.unanswered or (sent and not failure.leaves_nothing)
+    if here is not None and _asks_a_person(here, instance, failure, tick):
+        return _held(saga, instance, failure, tick, unsure=unsure)
     instance = progressed(instance, error=failure.told)
     return undo.begin(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
 
@@ -97,11 +110,25 @@ def hold(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:
     return Moved(move(saga, held, instance.state, row), (row,), None)
 
 
+def _asks_a_person(here: Out, instance: Instance, failure: Failure, tick: Tick) -> bool:
+    """Whether a person decides. At the end of the run's own time it is the run that fails, and not its step."""
+    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
+    return failure.hold or (here.step.on_failure == HOLD and not over)
+
+
+def _held(saga: Saga, instance: Instance, failure: Failure, tick: Tick, *, unsure: bool) -> Moved:
+    """`instance` waiting for a person, in its state. `unsure`: a try of its step may have done something."""
+    told = failure.reason if failure.hold else failure.told
+    row = change(instance, instance.state, f"{HELD}: {told}", tick.now, caused_by=failure.caused_by)
+    rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - tick.now))
+    held = progressed(move(saga, instance, instance.state, row), error=told, unanswered=unsure, run_ms=rest)
+    return Moved(replace(held, blocker=HELD, wake_at=None, wake_reason=None, wait_ms=0), (row,), None)
+
+
 def _worth_another(here: Out, instance: Instance, failure: Failure) -> bool:
     policy = here.order.retry
-    return (
-        here.job is None and failure.retryable and failure.type not in policy.never and instance.tries < policy.attempts
-    )
+    more = here.job is None and failure.retryable and not failure.hold and failure.type not in policy.never
+    return more and instance.tries < policy.attempts
 
 
 def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Tick) -> Moved:

@@ -91,7 +91,7 @@ class Command:
 class StepError:
     """Why a step failed. `retry_after_ms` is the worker's wish in milliseconds.
 
-    `unsure` says that the step may have done something all the same.
+    `unsure` says that the step may have done something all the same, `hold` that the step is to wait for a person.
     """
 
     type: str
@@ -99,6 +99,18 @@ class StepError:
     retryable: bool
     retry_after_ms: int | None = None
     unsure: bool = False
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker's word that it has begun with a command, which was so many milliseconds before it said so."""
+
+    app_id: int
+    correlation_id: str
+    causation_id: str
+    saga: str | None
+    began_ms_ago: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,18 @@ def event(routing_key: str, body: bytes, correlation_id: str | None = None, mess
         causation_id=_text(fields, "causationId"),
         data=_object(fields, "data"),
         error=_error(fields) if routing_key == STEP_FAILED else None,
+    )
+
+
+def started(body: bytes, correlation_id: str | None = None) -> Started:
+    """The begin in `body`, where the property stands in for a correlation id that is left out; raises `Unreadable`."""
+    fields = load(body)
+    return Started(
+        app_id=_app_id(fields),
+        correlation_id=_text(fields, "correlationId") or correlation_id or _missing("correlationId"),
+        causation_id=_required(fields, "causationId"),
+        saga=_text(fields, "saga"),
+        began_ms_ago=_ago(fields),
     )
 
 
@@ -307,6 +331,14 @@ def _number(fields: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def _ago(fields: Mapping[str, Any]) -> int:
+    """Milliseconds since the begin; a begin that lies ahead is now, by another clock."""
+    value = fields.get("beganMsAgo", 0)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Unreadable("beganMsAgo: must be a number of milliseconds")
+    return int(max(0, min(value, MAX_ID)))
+
+
 def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = fields.get(name)
     if value is None:
@@ -324,5 +356,6 @@ def _error(fields: Mapping[str, Any]) -> StepError:
         raise Unreadable("error.retryable: must be true or false")
     if after is not None and (not isinstance(after, int) or isinstance(after, bool) or not 0 <= after < MAX_ID):
         raise Unreadable("error.retryAfterMs: must be a whole number of milliseconds")
-    unsure = error.get("unsure") is True
-    return StepError(_text(error, "type") or "Error", _text(error, "message") or "", retryable, after, unsure)
+    unsure, hold = error.get("unsure") is True, error.get("hold") is True
+    kind, message = _text(error, "type") or ("Hold" if hold else "Error"), _text(error, "message") or ""
+    return StepError(kind, message, retryable and not hold, after, unsure, hold)

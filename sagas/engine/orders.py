@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from .definition import COMPENSATING, Compensation, Job, Order, Saga, Step, milliseconds, order_of
 from .messages import Command
-from .state import DEADLINE, JOB, PAUSED, RETRY, UNSENT, Change, Instance, Progress
+from .state import BACKLOG, DEADLINE, JOB, PAUSED, RETRY, UNSENT, Change, Instance, Progress
 
 MAX_REASON: Final = 500
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -87,6 +87,12 @@ def out(saga: Saga, instance: Instance) -> Out | None:
     return Out(here, False) if here is not None else None
 
 
+def expected(saga: Saga, instance: Instance) -> Order | None:
+    """Whose answer the instance waits for: also that of a step which a cancelled one only has to outlive."""
+    here = out(saga, instance)
+    return here.order if here is not None else saga.step(instance.progress.awaited or "")
+
+
 def job_at_work(saga: Saga, instance: Instance) -> str | None:
     """The id of the job that the instance waits for; it is that of the command that is out."""
     here, awaited = out(saga, instance), saga.step(instance.progress.awaited or "")
@@ -101,8 +107,11 @@ def job_let_go(saga: Saga, before: Instance, after: Instance) -> str | None:
     return job if job != wanted else None
 
 
-def command_for(saga: Saga, instance: Instance) -> Command | None:
-    """The command that is out; None where the instance waits for none."""
+def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> Command | None:
+    """The command that is out, as it is sent `now`, or was at the last change; None where the instance waits for none.
+
+    Its work never has more time than what is left of the run.
+    """
     here = out(saga, instance)
     if here is None or instance.command_id is None:
         return None
@@ -116,7 +125,7 @@ def command_for(saga: Saga, instance: Instance) -> Command | None:
         expected_state=instance.state,
         step=here.step.name,
         attempt=instance.attempt,
-        timeout_ms=here.order.timeout_ms,
+        timeout_ms=_time_of(here, instance, now or instance.updated_at),
         idempotency_key=f"{saga.name}:{instance.id}:{here.step.name}:{'undo' if here.undoes else 'do'}",
         data=instance.data,
         undoes_attempt=instance.progress.attempts.get(here.step.name, 1) if here.undoes else None,
@@ -125,9 +134,39 @@ def command_for(saga: Saga, instance: Instance) -> Command | None:
     )
 
 
+def _time_of(here: Out, instance: Instance, now: datetime) -> int:
+    """The milliseconds that the work has, at least one: a run whose time is over has its end judged elsewhere."""
+    if instance.deadline_at is None:
+        return here.order.timeout_ms
+    return max(1, min(here.order.timeout_ms, milliseconds(instance.deadline_at - now)))
+
+
 def to_send(saga: Saga, instance: Instance) -> Command | None:
     """The command that is to leave now: none while the instance is held by a person."""
     return None if instance.blocker else command_for(saga, instance)
+
+
+def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
+    """The queue of the command that is out, and when it was sent, where that is known for sure.
+
+    It is not of a command of which there may be several copies, and not where a person has changed its time.
+    """
+    here = out(saga, instance)
+    doubtful = instance.begun or instance.progress.unanswered or instance.wake_at == NEVER
+    if here is None or here.job is not None or doubtful:
+        return None
+    exact = instance.wait_ms == here.order.timeout_ms
+    if instance.wake_reason == BACKLOG or (instance.wake_reason == DEADLINE and exact):
+        return (here.order.command, sent) if (sent := instance.sending) is not None else None
+    return None
+
+
+def unfrozen(instance: Instance, now: datetime) -> Instance:
+    """`instance`, whose run's own time goes on from now with what was left of it when it was stopped."""
+    run_ms = instance.progress.run_ms
+    if run_ms is None:
+        return instance
+    return replace(progressed(instance, run_ms=None), deadline_at=now + timedelta(milliseconds=run_ms))
 
 
 def issued(saga: Saga, instance: Instance, tick: Tick) -> Instance:

@@ -6,7 +6,7 @@ from .definition import COMPENSATING, COMPENSATION_FAILED, FAILED, BadData, Comp
 from .failure import Failure, fail, held_by_pause, hold
 from .messages import Event, StepError
 from .orders import MAX_REASON, Moved, Tick, out
-from .state import Instance
+from .state import CLONED, HELD, Instance
 from .transition import Ignored, succeed, unrelated, untimely
 from .undo import again, answered, undone
 
@@ -17,6 +17,8 @@ def advance(saga: Saga, instance: Instance, event: Event, tick: Tick) -> Moved |
     """What `event` does to `instance`; changes nothing by itself."""
     if event.correlation_id != instance.correlation_id:
         return Ignored("wrong-correlation")
+    if instance.blocker == CLONED:  # what comes answers the installation that this one is a copy of
+        return Ignored("cloned")
     if event.error is not None:
         return _failed(saga, instance, event, tick)
     for step in saga.steps:
@@ -64,6 +66,8 @@ def _failed(saga: Saga, instance: Instance, event: Event, tick: Tick) -> Moved |
         return Ignored("late-undo-failed", dead_letter=True) if late else Ignored("ended")
     if event.causation_id != instance.command_id or instance.state == COMPENSATION_FAILED:
         return Ignored("failure-of-another-attempt")
+    if instance.blocker == HELD:
+        return Ignored("repeated")
     return _judged(saga, instance, Failure.reported(event.error, event.id), tick)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from .definition import TERMINAL
@@ -16,7 +16,13 @@ BROKER_DOWN: Final = "broker_down"
 NO_CONSUMER: Final = "no_consumer"
 JOB: Final = "job"
 """A job is at it, whose own time counts: its saga only looks after it now and then."""
+BACKLOG: Final = "backlog"
+"""The command still waits in its queue behind others, which is no time of its work."""
 PAUSED: Final = "paused"
+HELD: Final = "held"
+"""The step has asked for a person, or has failed for good and is to be held then."""
+CLONED: Final = "cloned"
+"""The row is a copy of another installation's: nothing is done for it before a person has looked."""
 UNDO_FAILED: Final = "undo_failed"
 UNSENDABLE: Final = "unsendable"
 ORCHESTRATOR: Final = "orchestrator"
@@ -31,7 +37,8 @@ class Progress:
     `unanswered` says that one of them ended without a word. `error` is the last failure, for people.
     While it is undone: `cause` is why; `todo` are the steps still to undo, the present one first; `undone` those that
     are; `awaited` is the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at
-    the end of the pause, `resume` the wake-up reason to come back to, and `run_ms` what was left of the run's own time.
+    the end of the pause, `resume` the wake-up reason to come back to. While it is paused, held or cloned, `run_ms` is
+    what was left of the run's own time.
     `left` are steps of an earlier run that were not undone, `refused` those whose worker said that nothing is there.
     `until` is the time that a person gave the job that is out, in the form of ISO 8601.
     """
@@ -76,7 +83,8 @@ class Instance:
     `wait_ms` is the wait that ends at `wake_at`; `command_id` is the id of the command that is out, the same over all
     its copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither.
     `attempt` is that of the order that is out, counted over all runs; `tries` counts in this run. `deadline_at` is the
-    end of the run's own time.
+    end of the run's own time. `begun_id` is the last command that is known to have begun; `sent_at` is when the command
+    that is out was sent, where its wake-up does not say it any more.
     """
 
     id: int
@@ -100,12 +108,34 @@ class Instance:
     tracestate: str | None = None
     tries: int = 1
     deadline_at: datetime | None = None
+    begun_id: str | None = None
+    sent_at: datetime | None = None
     progress: Progress = NO_PROGRESS
 
     @property
     def live(self) -> bool:
         """Whether the saga has not ended."""
         return self.state not in TERMINAL
+
+    @property
+    def begun(self) -> bool:
+        """Whether the work on the command that is out is known to have begun."""
+        return self.command_id is not None and self.begun_id == self.command_id
+
+    @property
+    def sending(self) -> datetime | None:
+        """When the command that is out was sent, at the latest; None where that is unknown, or it was not.
+
+        `sent_at` counts for the command that was out when it was written: one that came later came with a change. A
+        wait that a person has set begins at no sending, and has no length.
+        """
+        if self.wake_at is None or self.wake_reason in (RETRY, JOB, UNSENT):
+            return None
+        if self.sent_at is not None and self.sent_at >= self.updated_at:
+            return self.sent_at
+        if self.wake_reason == DEADLINE and self.wait_ms:
+            return self.wake_at - timedelta(milliseconds=self.wait_ms)
+        return None
 
     @property
     def given(self) -> datetime | None:

@@ -20,6 +20,7 @@ COMPENSATION_FAILED: Final = "COMPENSATION_FAILED"
 TERMINAL: Final = frozenset({COMPLETED, FAILED})
 RESERVED: Final = frozenset({COMPLETED, FAILED, COMPENSATING, COMPENSATION_FAILED})
 STEP_FAILED: Final = "evt.stepFailed"
+STEP_STARTED: Final = "evt.stepStarted"
 CREATED: Final = "created"
 IMMEDIATE: Final = "immediate"
 UNDONE: Final = "undone"
@@ -27,6 +28,8 @@ UNDO_FAILED: Final = "undo failed"
 AGAIN: Final = "retry"
 BY_HAND: Final = "retry or skip"
 GIVEN_UP: Final = "skip or terminate"
+HOLD: Final = "hold"
+"""What `Step(on_failure=…)` takes: a step that has failed for good waits for a person, and is not undone."""
 
 _STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
@@ -116,16 +119,20 @@ _JOB: Final = Kind(
 @made_as('Compensation("cmd.…", "evt.…")')
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """What undoes a finished step: a command, or a job, and the event that says that it is undone."""
+    """What undoes a finished step: a command, or a job, and the event that says that it is undone.
+
+    `queue_timeout` is as in `Step`.
+    """
 
     command: str = ""
     event: str = ""
     timeout: timedelta = _MINUTE
     retry: RetryPolicy = _POLICY
     job: Job | None = None
+    queue_timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
-        demand(self, command=TEXT, event=TEXT, timeout=SPAN, retry=_RETRY, job=_JOB)
+        demand(self, command=TEXT, event=TEXT, timeout=SPAN, retry=_RETRY, job=_JOB, queue_timeout=perhaps(SPAN))
 
     @property
     def timeout_ms(self) -> int:
@@ -151,12 +158,17 @@ _UNDO: Final = Kind(
 )
 
 
+_ON_FAILURE: Final = Kind(lambda value: value is None or value == HOLD, "HOLD or None", lambda _value: "HOLD")
+
+
 @made_as('Step("pay", "PAYING", "cmd.pay", "evt.paid", then="COMPLETED", undo=Compensation("cmd.…", "evt.…"))')
 @dataclass(frozen=True, slots=True)
 class Step:
     """One command, or one job, and the event that ends it. The saga is in `state` while it is out, then in `then`.
 
-    `timeout` and `retry` are those of a command; a job brings its own.
+    `timeout` and `retry` are those of a command; a job brings its own. `timeout` counts from when its work begins: the
+    wait in the queue behind others has no end but `queue_timeout`, which is looked at each time that a `timeout` has
+    passed, and the run's own. `on_failure=HOLD`: where it has failed for good, a person decides, and nothing is undone.
     """
 
     name: str
@@ -168,10 +180,13 @@ class Step:
     timeout: timedelta = _MINUTE
     retry: RetryPolicy = _POLICY
     job: Job | None = None
+    queue_timeout: timedelta | None = None
+    on_failure: str | None = None
 
     def __post_init__(self) -> None:
         demand(self, name=TEXT, state=TEXT, command=TEXT, event=TEXT, then=TEXT)
         demand(self, undo=_UNDO, timeout=SPAN, retry=_RETRY, job=_JOB)
+        demand(self, queue_timeout=perhaps(SPAN), on_failure=_ON_FAILURE)
 
     @property
     def timeout_ms(self) -> int:
@@ -216,6 +231,9 @@ def _check_order(at: str, order: Step | Compensation) -> None:
     require(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
     _check_messages(at, order.command, order.event)
     require(SHORTEST <= order.timeout <= LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
+    queued = order.queue_timeout
+    in_range = queued is None or SHORTEST <= queued <= LONGEST
+    require(in_range, f"{at}: the queue_timeout must be from 1 ms to ten years")
 
 
 def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
@@ -225,6 +243,7 @@ def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
     require(order.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
     same = order.timeout is _MINUTE or order.timeout == job.timeout
     require(same, f"{at}: a job has a time of its own: give Job(timeout=…) instead of timeout=")
+    require(order.queue_timeout is None, f"{at}: a job waits in a queue of its own: leave queue_timeout= out")
     try:
         normal(job.name)
     except ValueError as wrong:
@@ -250,6 +269,7 @@ def _check_event(at: str, event: str) -> None:
     require(bool(_EVENT.fullmatch(event)), f"{at}: event {brief(event)} must be evt. and a name: {_NAME}")
     require(not event.endswith(_DEAD), f"{at}: {event} would share its queue with dead letters: end it otherwise")
     require(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
+    require(event != STEP_STARTED, f"{at}: {STEP_STARTED} is the begin of every step and cannot be a success")
 
 
 def check_state(at: str, state: str, *, end: bool = False) -> None:

@@ -19,8 +19,8 @@ from .definition import (
 )
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Event, dump
-from .orders import MAX_REASON, Moved, Out, Tick, cleared, command_for, issued, left, out, to_send
-from .state import ORCHESTRATOR, UNSENDABLE, Change, Instance
+from .orders import MAX_REASON, Moved, Out, Tick, cleared, command_for, issued, left, out, to_send, unfrozen
+from .state import HELD, ORCHESTRATOR, UNSENDABLE, Change, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ def numbered(saga: Saga, started: Moved, instance_id: int) -> Moved:
 def owner_of(catalog: Catalog, event: Event) -> Saga | Ignored | None:
     """To which saga an event belongs. The type of a success says it; a failure that names none gives None.
 
+    A success that names another saga than its type does is nobody's: who wrote it has mixed up something.
+
     Whose failure that is, is told by the command that it names: see `cause_of`.
     """
     if event.type == STEP_FAILED:
@@ -93,7 +95,12 @@ def owner_of(catalog: Catalog, event: Event) -> Saga | Ignored | None:
             return None
         return catalog.saga(event.saga) or Ignored("unknown-saga", dead_letter=True)
     owner = catalog.event(event.type)
-    return owner.saga if owner else Ignored("unknown-event", dead_letter=True)
+    if owner is None:
+        return Ignored("unknown-event", dead_letter=True)
+    if event.saga not in (None, owner.saga.name):
+        told = f"wrong-saga: it names {event.saga!r}, and {event.type} belongs to saga {owner.saga.name!r}"
+        return Ignored(told[:MAX_REASON], dead_letter=True)
+    return owner.saga
 
 
 def cause_of(event: Event, candidates: Sequence[Instance]) -> Instance | None:
@@ -174,6 +181,7 @@ def succeed(
 ) -> Moved:
     """`instance` behind its step, which left `output`. Raises `BadData` or `ValueError` for what the saga refuses."""
     data = _merged(saga, instance, output)
+    instance = unfrozen(instance, tick.now) if instance.blocker == HELD else instance
     here = out(saga, instance)
     if here is not None:
         instance = replace(instance, progress=replace(instance.progress, attempts=left(instance, here.key)))
@@ -184,7 +192,7 @@ def succeed(
         instance = move(saga, instance, target, row)
         history.append(row)
         target, reason, actor = saga.immediate.get(target), IMMEDIATE, ORCHESTRATOR
-    held = None if instance.blocker == UNSENDABLE else instance.blocker
+    held = None if instance.blocker in (UNSENDABLE, HELD) else instance.blocker
     instance = issued(saga, replace(instance, data=data, blocker=held, progress=cleared(instance)), tick)
     return sending(saga, instance, history)
 

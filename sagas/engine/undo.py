@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from .definition import COMPENSATING, FAILED, Compensation, Saga, Step
 from .orders import Moved, Out, Tick, issued, out, progressed, rested
-from .state import ORCHESTRATOR, PAUSED, RETRY, UNDO_FAILED, UNSENT, Change, Instance, Progress
+from .state import CLONED, HELD, ORCHESTRATOR, PAUSED, RETRY, UNDO_FAILED, UNSENT, Change, Instance, Progress
 from .transition import Ignored, change, move, sending
 
 
@@ -107,9 +107,17 @@ def _waiting(saga: Saga, instance: Instance, tick: Tick) -> Instance:
 
 def in_flight(instance: Instance) -> bool:
     """Whether a command may be in a worker's hands now."""
+    if instance.blocker in (HELD, CLONED):  # it was answered; or whoever has it answers another installation
+        return False
     reason = instance.progress.resume if instance.blocker == PAUSED else instance.wake_reason
     never_sent = instance.blocker == PAUSED and reason == UNSENT
     return instance.progress.held is None and reason != RETRY and not never_sent
+
+
+def in_doubt(instance: Instance) -> bool:
+    """Whether the step that is out may have done something of which nobody has heard, or will hear."""
+    copied = instance.blocker == CLONED and instance.progress.resume not in (RETRY, UNSENT)
+    return instance.progress.unanswered or copied
 
 
 def end(

@@ -146,7 +146,7 @@ async def _settle(world: World, clients: Sequence[asyncio.Future[None]], operato
 
 
 def _is_quiet(world: World) -> bool:
-    working = (*world.catalog.commands, *world.catalog.events)
+    working = (*world.catalog.commands, *world.catalog.event_queues)
     return not any(world.server.depth(queue) for queue in working) and world.witness.is_quiet()
 
 

@@ -4,7 +4,8 @@ OrchestrixError       (sagas.engine.errors)
 ├── StepFailed        the step failed: reported as `evt.stepFailed`; `retryable` says whether another try may help
 │   ├── Transient     another try may help
 │   ├── Retry         the same, for who has nothing more to say than when
-│   └── Permanent     no try will ever help
+│   ├── Permanent     no try will ever help
+│   └── Hold          a person has to look first: the step waits for one
 ├── BadCall           (below Invalid) the handler calls ours as it cannot be called: no try will mend that
 └── Unavailable       (app.errors, below RetryLater) not the step's fault: the worker keeps the command and waits
 """
@@ -24,7 +25,7 @@ from sagas.engine.calls import made_as
 from sagas.engine.errors import OrchestrixError
 from sagas.engine.wanted import FLAG, SECONDS, Kind, complaint, number, perhaps
 
-__all__ = ["OWN_TROUBLE", "BadCall", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
+__all__ = ["OWN_TROUBLE", "BadCall", "Hold", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
 
 P = ParamSpec("P")
 
@@ -70,6 +71,8 @@ class StepFailed(OrchestrixError):
 
     retryable: bool = True
     retry_after: float | None = None
+    hold: bool = False
+    unsure: bool = False
 
     def __init__(
         self, type: str = UNSAID, message: str = UNSAID, *, retryable: bool = True, retry_after: float | None = None
@@ -134,6 +137,24 @@ class Permanent(StepFailed):
 
     def __init__(self, type: str = UNSAID, message: str = UNSAID) -> None:
         super().__init__(type, message, retryable=False)
+
+
+@made_as('Hold("the amount is over the limit: look at it, then retry")', BadCall)
+class Hold(StepFailed):
+    """A person has to look at it first: the step waits until somebody decides, and the saga's own time stands still.
+
+    `retry` tries it again, with other data if need be; `skip`, `cancel` and `terminate` are there too. `unsure` says
+    that the step may have done something all the same, so that a cancel undoes it. In an undo the undo has failed; a
+    job has failed, and the step that it is for waits.
+    """
+
+    retryable = False
+    hold = True
+
+    def __init__(self, type: str = UNSAID, message: str = UNSAID, *, unsure: bool = False) -> None:
+        demand(self.__class__.__name__, unsure=(unsure, FLAG))
+        super().__init__(type, message, retryable=False)
+        self.unsure = unsure
 
 
 def text_of(value: object) -> str:

@@ -49,6 +49,8 @@ def error_fields(error: StepError) -> dict[str, Any]:
         fields["retryAfterMs"] = error.retry_after_ms
     if error.unsure:
         fields["unsure"] = True
+    if error.hold:
+        fields["hold"] = True
     return fields
 
 

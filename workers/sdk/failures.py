@@ -41,7 +41,9 @@ def said(failure: StepFailed) -> StepError:
     """
     kind, why = getattr(failure, "type", type(failure)), getattr(failure, "message", failure)
     wait = _milliseconds(failure.retry_after)
-    return StepError(text_of(kind), text_of(why) or UNSAID, bool(failure.retryable), wait)
+    hold = bool(failure.hold)
+    again = bool(failure.retryable) and not hold
+    return StepError(text_of(kind), text_of(why) or UNSAID, again, wait, unsure=bool(failure.unsure), hold=hold)
 
 
 def sole(error: BaseException) -> BaseException:

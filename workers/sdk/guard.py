@@ -10,7 +10,7 @@ from app.persistence.instances import guard
 from app.persistence.pairs import Pair, pair_of
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Command
-from sagas.engine.state import RETRY, Instance
+from sagas.engine.state import BACKLOG, RETRY, Instance
 
 from .job import Job
 
@@ -66,10 +66,15 @@ class Guard:
         return [judge(job.saga, rows.get((job.command.saga, job.command.app_id)), job.command) for job in jobs]
 
     async def time_left(self, job: Job) -> float:
-        """The seconds until the saga's deadline, if it waits for this command still; else 0. Raises `Unavailable`."""
+        """The seconds until the saga's deadline, if it waits for this command still; else 0. Raises `Unavailable`.
+
+        A wake-up that only allows for the wait in the queue says nothing of the time that the work has once it began.
+        """
         command = job.command
         row = (await self._rows([command])).get((command.saga, command.app_id))
         if row is None or row.wake_at is None or judge(job.saga, row, command) is not Verdict.CURRENT:
+            return 0.0
+        if row.wake_reason == BACKLOG:
             return 0.0
         return max(0.0, (row.wake_at - self._database.now()).total_seconds())
 

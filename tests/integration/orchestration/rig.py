@@ -13,6 +13,7 @@ from sqlalchemy import text
 from app.broker.port import LinkState
 from app.broker.topology import saga_topology
 from app.config import JobsSettings
+from app.orchestration.begins import BeginListener, QueueProgress
 from app.orchestration.control import Control
 from app.orchestration.events import EventListener
 from app.orchestration.incarnation import Incarnation
@@ -70,6 +71,7 @@ class HookedBroker(FakeBroker):
         self.hooks: list[Any] = []
         self.names: set[str] = set()
         self.hearers = 1
+        self.waiting = 0
 
     def on_up(self, hook: Any) -> None:
         self.hooks.append(hook)
@@ -85,7 +87,7 @@ class HookedBroker(FakeBroker):
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         if queue.startswith("cmd."):
-            return 0, self.hearers
+            return self.waiting, self.hearers
         return (0, 0) if queue in self.names else None
 
     def forget(self) -> None:
@@ -112,9 +114,10 @@ class Rig:
         self.watch = Watch(database)
         self.jobs = jobs = JobSteps(catalog, desk)
         self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="rig-1", lease=lease, batch=batch)
-        self.wakeups = Wakeups(
-            database, self.broker, self.relay, self.watch, catalog, batch=batch, timeouts=50.0, jobs=jobs
-        )
+        self.progress = QueueProgress(database)
+        self.begins = BeginListener(database, self.broker, catalog, self.progress, batch=batch)
+        around = (database, self.broker, self.relay, self.watch, catalog)
+        self.wakeups = Wakeups(*around, batch=batch, timeouts=50.0, jobs=jobs, progress=self.progress)
         self.starter = Starter(
             database,
             catalog,
@@ -136,6 +139,7 @@ class Rig:
             alarm=self.wakeups.expect,
             deaf=self.wakeups.deaf,
             jobs=jobs,
+            progress=self.progress,
         )
         self.phase: str | None = None
         self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)
@@ -151,7 +155,16 @@ class Rig:
 
     async def stop(self) -> None:
         """Stops everything."""
-        for stop in (self.wakeups, self.incarnation, self.listener, self.starter, self.watch, self.relay):
+        for stop in (
+            self.wakeups,
+            self.incarnation,
+            self.begins,
+            self.progress,
+            self.listener,
+            self.starter,
+            self.watch,
+            self.relay,
+        ):
             await stop.stop()
 
     async def begin(self, key: str, *, saga: str = "app") -> Instance:

@@ -545,7 +545,7 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (
         behind_others,
         "backlog",
-        r"cmd\.createGitRepo has 5000 messages for 2 consumers \(try 1 of 5\)\.",
+        r"cmd\.createGitRepo may wait in its queue behind up to 5000 others, for 2 consumers \(try 1 of 5\): that uses",
         "start more workers",
     ),
     (

@@ -354,7 +354,7 @@ def test_a_check_that_hangs_is_given_up(shell: Shell, parts: Parts, monkeypatch:
 
 async def test_the_number_of_queues_is_that_of_the_catalog() -> None:
     [good] = await queues.queues(FakeBroker(), CATALOG)  # type: ignore[arg-type]
-    assert good.detail == "9 queues, all are read"
+    assert good.detail == "10 queues, all are read"
 
 
 @pytest.mark.parametrize(("component", "phase"), [("Start", "starting"), ("Stop", "stopping")])

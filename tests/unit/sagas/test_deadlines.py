@@ -87,7 +87,8 @@ def test_what_no_worker_could_do_extends_the_wait(around: dict[str, bool], reaso
         assert isinstance(result, Rearmed)
         assert result.command is None
         assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == (reason, seconds, seconds * 1000)
-    assert replace(run.instance, wake_at=None, wake_reason=None) == replace(before, wake_at=None, wake_reason=None)
+    kept: dict[str, Any] = {"wake_at": None, "wake_reason": None, "sent_at": None}
+    assert replace(run.instance, **kept) == replace(before, **kept)
     assert len(run.history) == 1
 
 
@@ -223,7 +224,7 @@ def test_a_person_moves_a_deadline(more: dict[str, object], wait: float) -> None
     run = Run()
     acted = run.asks(Verb.SET_DEADLINE, **more)
     assert run.rows[1:] == [("FLYING", "FLYING", "set-deadline: because")]
-    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("deadline", wait, wait * 1000)
+    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("deadline", wait, 0)  # it began at no sending
     assert (acted.command, acted.withdrawn) == (None, None)
 
 

@@ -497,14 +497,18 @@ def test_idempotency_key_is_the_same_over_all_attempts() -> None:
 CATALOG = Catalog([APP_PROVISIONING, ORDER])
 
 
+def mixed(named: str, event: str, owner: str) -> Ignored:
+    return Ignored(f"wrong-saga: it names {named!r}, and {event} belongs to saga {owner!r}", dead_letter=True)
+
+
 @pytest.mark.parametrize(
     ("event", "owner"),
     [
         (success(CREATED), APP_PROVISIONING),
         (success(CREATED, saga="app"), APP_PROVISIONING),
         (success("evt.payDone"), ORDER),
-        (success(CREATED, saga="order"), APP_PROVISIONING),  # the routing key wins
-        (success("evt.payDone", saga="nobody"), ORDER),
+        (success(CREATED, saga="order"), mixed("order", CREATED, "app")),
+        (success("evt.payDone", saga="nobody"), mixed("nobody", "evt.payDone", "order")),
         (success("evt.nobody"), Ignored("unknown-event", dead_letter=True)),
         (failure(FIRST), None),
         (failure(FIRST, saga="app"), APP_PROVISIONING),
