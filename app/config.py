@@ -115,12 +115,14 @@ class WorkerSettings(_Group):
 class OrchestratorSettings(_Group):
     """The hot path: sizes in rows, times in seconds.
 
-    `timeouts_per_second` is how many steps may fail by deadline in a second, over all nodes.
+    `timeouts_per_second` is how many steps may fail by deadline in a second, over all nodes;
+    `dead_letters_per_minute` how many dead letters a node takes into the database: the others stay in their queues.
     """
 
     batch: int = Field(500, ge=1, le=5000)
     claim: float = Field(15.0, ge=1)
     timeouts_per_second: float = Field(50.0, gt=0)
+    dead_letters_per_minute: int = Field(1000, ge=1)
 
 
 class DatabaseSettings(_Group):

@@ -25,6 +25,7 @@ from app.orchestration.incarnation import PATIENCE, Incarnation
 from app.orchestration.job_letters import JobLetters
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.mover import DeadLetterMover
+from app.orchestration.quota import Quota
 from app.orchestration.redispatch import Redispatch
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.starts import Starter
@@ -238,7 +239,8 @@ class Node:
             progress=progress,
         )
         begins = BeginListener(self.database, self.broker, self.catalog, progress, batch=tuned.batch)
-        move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke)
+        quota = Quota(tuned.dead_letters_per_minute)
+        move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke, quota=quota)
         mover, orders = move(), self.jobs.undelivered
         letters = JobLetters(self.broker, orders, lambda queues: move(queues=queues, orders=orders))
         self.health.watch("Dead letters", lambda: mover.trouble() or letters.trouble(), vital=False)

@@ -218,13 +218,18 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding
         return health, Finding(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)
     if reasons:
         return health, Finding(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
+    if noted := _reasons(health, healthy=True):
+        return health, Finding(WARN, "API", f"{api.url}: {'; '.join(noted)}")
     return health, Finding(OK, "API", api.url)
 
 
-def _reasons(health: Any) -> list[str]:
+def _reasons(health: Any, *, healthy: bool = False) -> list[str]:
+    """What its components say that are not healthy, or that are and have something to say."""
     checks = health.get("checks", []) if isinstance(health, dict) else []
     return [
-        f"{check.get('component')}: {check.get('reason') or 'no'}" for check in checks if not check.get("isHealthy")
+        f"{check.get('component')}: {check.get('reason') or 'no'}"
+        for check in checks
+        if bool(check.get("isHealthy")) is healthy and (check.get("reason") or not healthy)
     ]
 
 

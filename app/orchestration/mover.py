@@ -17,6 +17,7 @@ from app.lifecycle import Loop, backoff
 from app.orchestration.autopsy import DELIVERY_LIMIT, NO_ROUTE, Corpse, examine, renewed
 from app.orchestration.job_letters import Orders
 from app.orchestration.outgoing import REDRIVEN
+from app.orchestration.quota import Quota
 from app.orchestration.redrive import LONGEST_CORRELATION, fitting, owe, row_of, taken_ids
 from app.orchestration.unkept import Key, Seldom, Unkept, key_of
 from app.persistence import audit, dead_letters
@@ -54,6 +55,8 @@ class Owed:
 
     rows: Sequence[OutboxRow] = ()
     again: Sequence[DeadLetter] = ()
+    written: int = 0
+    """How many letters are new in the database."""
 
 
 class DeadLetterMover:
@@ -65,7 +68,8 @@ class DeadLetterMover:
     database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
     what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
     not help goes to the end of its queue, so that others come. `queues` are those that it takes from in place of the
-    ones of all known sagas; `orders` is told of the letters about jobs.
+    ones of all known sagas; `orders` is told of the letters about jobs. What is beyond the
+    `quota` stays in its queue.
     """
 
     def __init__(
@@ -77,7 +81,9 @@ class DeadLetterMover:
         *,
         queues: Sequence[str] = (),
         orders: Orders | None = None,
+        quota: Quota | None = None,
     ) -> None:
+        self._quota = quota
         self._queues = queues
         self._orders = orders
         self._database = database
@@ -103,8 +109,8 @@ class DeadLetterMover:
             await self._consumer.close()
 
     def trouble(self) -> str | None:
-        """How many letters cannot be kept; None if all can."""
-        return self._unkept.trouble()
+        """How many letters cannot be kept, or that too many come; None if all can."""
+        return self._unkept.trouble() or (self._quota.trouble() if self._quota is not None else None)
 
     async def _round(self) -> None:
         """What has failed before is tried alone; what the broker may soon drop, or is in the way, is put back anew."""
@@ -122,10 +128,14 @@ class DeadLetterMover:
                 await self._move(consumer, [one])
 
     async def _next(self, consumer: Consumer) -> list[Delivery]:
-        """What has come; nothing where one that could not be kept is due before."""
+        """What has come; nothing where one that could not be kept is due before, or where no more may come now."""
+        room = self._quota.room() if self._quota is not None else BATCH
+        if not room and self._quota is not None:
+            await asyncio.sleep(self._quota.wait())
+            return []
         try:
             async with asyncio.timeout(self._unkept.wait()):
-                return await consumer.receive(BATCH)
+                return await consumer.receive(min(room, BATCH))
         except TimeoutError:
             return []
 
@@ -161,6 +171,8 @@ class DeadLetterMover:
                 crash.point("deadletters.after_commit")
                 if owed.rows:
                     self._poke()
+                if self._quota is not None:
+                    self._quota.take(max(0, owed.written - len(owed.rows)))
                 self._unkept.kept(batch)
                 await consumer.acknowledge(batch)
                 return
@@ -201,7 +213,7 @@ class DeadLetterMover:
         await dead_letters.redriven(tx, [letter.id for letter in owed.again], now)
         await audit.insert(tx, [self._audited(letter) for letter in owed.again])
         crash.point("deadletters.before_commit")
-        return owed
+        return replace(owed, written=len(dead))
 
     @staticmethod
     async def _known(tx: Transaction, corpses: Iterable[Corpse]) -> dict[str, DeadLetter]:

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from app.errors import ConfigError, Invalid
 from app.testing.spans import Span, seconds_of
 from app.testing.virtual_time import current_process
-from app.testing.wanted import COUNT, FLAG, OBJECT, demand, perhaps, plain
+from app.testing.wanted import COUNT, FLAG, OBJECT, REASON, demand, perhaps, plain
 from sagas.engine.calls import called_as
-from workers.sdk.errors import StepFailed
+from workers.sdk.errors import Hold, StepFailed
 from workers.sdk.handlers import Output
 
 Own: TypeAlias = Callable[[], Awaitable[Output]]
@@ -53,6 +53,16 @@ class When:
 
         async def play(_own: Own) -> Output:
             raise StepFailed(told.type, told.message, retryable=told.retryable, retry_after=told.retry_after)
+
+        return self._add(Answer(play))
+
+    @called_as('.holds("the amount is over the limit")', ConfigError)
+    def holds(self, reason: str = "as told", *, unsure: bool = False) -> When:
+        """The step asks for a person: the saga waits for one, with the blocker `held`. `unsure` is as in `Hold`."""
+        demand("holds", reason=(reason, REASON), unsure=(unsure, FLAG))
+
+        async def play(_own: Own) -> Output:
+            raise Hold(reason, unsure=unsure)
 
         return self._add(Answer(play))
 

@@ -113,7 +113,7 @@ class Stage:
         self._asks = 0
         self._chance = SeededDice(f"{plot.seed}:chance")
         self.chronicle.on_message = self._on_message
-        self._work = Work(plot.handlers, plot.whens, self._through, self.chronicle.note)
+        self._work = Work(plot.handlers, plot.whens, self._through, self.chronicle.note, self._mute)
         self._jobs = Work(plot.handlers, plot.whens, self._through, self.chronicle.note)
         self._cast()
 
@@ -252,6 +252,9 @@ class Stage:
         if coming is not None:
             self.row = coming
         self._through(AFTER, coming.state if coming is not None else OTHER)
+
+    def _mute(self, command_id: str) -> None:
+        self._server.muted.add(command_id)
 
     async def _do_job(self, context: Context, command: Command) -> Output:
         self.chronicle.job(command.id, command.type, command.attempt)

@@ -130,9 +130,15 @@ class Story:
         """Ends the saga and undoes nothing."""
         return self._ask(Ask(Verb.TERMINATE, PERSON, reason))
 
-    def retry(self, reason: str = WHY) -> Story:
-        """Tries again at once: what waits to be tried again, an undo that failed, a saga that has."""
-        return self._ask(Ask(Verb.RETRY, PERSON, reason))
+    @called_as('story.retry(data={"amount": 12})', ConfigError)
+    def retry(self, reason: str = WHY, *, data: Mapping[str, Any] | None = None) -> Story:
+        """Tries again at once: what waits to be tried again, or is held, an undo that failed, a saga that has.
+
+        `data` is a merge patch of its data.
+        """
+        demand("retry", data=(data, perhaps(OBJECT)))
+        plain("retry", data=data)
+        return self._ask(Ask(Verb.RETRY, PERSON, reason, patch=data))
 
     def skip(self, output: Mapping[str, Any] | None = None, reason: str = WHY) -> Story:
         """Takes the step for done, with `output`, or a failed undo."""

@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Work:
     """Does every command: by the answer that the story has for it, or by the author's own handler.
 
-    `through` hears of each place that is passed, `note` what is done. `going` counts the works that will end.
-    `trouble` is what no step can be blamed for.
+    `through` hears of each place that is passed, `note` what is done, `mute` of each command of which nobody is to hear
+    any more. `going` counts the works that will end. `trouble` is what no step can be blamed for.
     """
 
     def __init__(
@@ -35,7 +35,9 @@ class Work:
         whens: Mapping[str, When],
         through: Callable[[Moment, str], bool],
         note: Callable[[str, str], None],
+        mute: Callable[[str], None] | None = None,
     ) -> None:
+        self._mute = mute
         self._handlers, self._whens = handlers, whens
         self._through, self._note = through, note
         self._tries: dict[str, list[str]] = {}
@@ -66,6 +68,9 @@ class Work:
         async def own() -> Output:
             return await self._own(context, command)
 
+        if answer is not None and answer.silent and self._mute is not None:
+            self._mute(command.id)
+            await asyncio.Event().wait()  # until its time is over: then its place is free, and still nobody hears of it
         work = own() if answer is None else _coroutine(answer.play(own))
         output: Output = await Watched(work, lambda: self._through(DURING, command.type))
         return output

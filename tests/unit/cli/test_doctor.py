@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from app.cli.client import Api
 from app.cli.job_checks import Facts
 from app.cli.management import Descriptors
 from app.errors import SchemaMismatch, Unavailable
+from app.persistence.command_queues import Wave
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
@@ -70,6 +72,7 @@ class FakeDatabase:
     error: Exception | None = None
 
     letters: list[DeadLetter] = field(default_factory=list)
+    waves: list[Wave] = field(default_factory=list)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[FakeDatabase]:
@@ -118,6 +121,9 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setitem(sys.modules, "app.bootstrap", bootstrap)
     monkeypatch.setitem(sys.modules, "app.bootstrap.parts", inner)
 
+    async def waves(database: FakeDatabase, within: timedelta) -> list[Wave]:
+        return database.waves
+
     async def page(connection: FakeDatabase, wanted: DeadLetterFilter, limit: int) -> list[DeadLetter]:
         assert wanted.open_only
         return connection.letters[:limit]
@@ -130,6 +136,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr(management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("app.persistence.schema.check", drift)
     monkeypatch.setattr("app.persistence.dead_letters.page", page)
+    monkeypatch.setattr("app.persistence.command_queues.waves", waves)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
@@ -242,6 +249,20 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
     assert checks(shell, 0)["dead letters"][0].detail == "evt.gitRepoCreated: 200 or more not-json"
     parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
     assert list(checks(shell, 1)) == ["schema"], "there may be no such table"
+
+
+def test_a_wave_of_time_outs(shell: Shell, parts: Parts) -> None:
+    parts.database.waves = [Wave("cmd.pay", 12, datetime(2026, 1, 31, 12, 0, 7, tzinfo=UTC))]
+    (found,) = checks(shell, 0)["time-outs"]
+    assert found.detail == "12 steps of cmd.pay ran out of time within a minute, the last at 12:00:07Z"
+
+
+def test_what_a_healthy_node_has_to_say(shell: Shell, parts: Parts) -> None:
+    """As of dead letters that come too fast."""
+    told = {"component": "Dead letters", "isHealthy": True, "reason": "too many come"}
+    parts.health = lambda: {"status": "ready", "checks": [told, {"component": "Database", "isHealthy": True}]}
+    (found,) = checks(shell, 0)["API"]
+    assert (found.status, found.detail) == ("warn", "http://127.0.0.1:8080: Dead letters: too many come")
 
 
 def room(shell: Shell) -> SimpleNamespace:
