@@ -20,6 +20,7 @@ COMPENSATION_FAILED: Final = "COMPENSATION_FAILED"
 TERMINAL: Final = frozenset({COMPLETED, FAILED})
 RESERVED: Final = frozenset({COMPLETED, FAILED, COMPENSATING, COMPENSATION_FAILED})
 STEP_FAILED: Final = "evt.stepFailed"
+STEP_STARTED: Final = "evt.stepStarted"
 CREATED: Final = "created"
 IMMEDIATE: Final = "immediate"
 UNDONE: Final = "undone"
