@@ -50,6 +50,7 @@ class Properties(NamedTuple):
     headers: Mapping[str, object] = {}
     correlation_id: str | None = None
     message_id: str | None = None
+    sent_at: float | None = None
     type: str | None = None
 
 
@@ -186,7 +187,7 @@ _LAYOUT: Final[tuple[tuple[int, str, Callable[[bytes, int], tuple[object, int]]]
     (1 << 9, "", fields.read_short),  # reply-to
     (1 << 8, "", fields.read_short),  # expiration
     (_HAS_MESSAGE_ID, "message_id", fields.read_short),
-    (_HAS_TIMESTAMP, "", _skip(8)),
+    (_HAS_TIMESTAMP, "sent_at", lambda header, at: (float(_TAG.unpack_from(header, at)[0]), at + _TAG.size)),
     (_HAS_TYPE, "type", fields.read_short),
 )
 """In the order of the wire (AMQP 0-9-1, 1.8.3); what comes after `type` is not read."""
@@ -217,6 +218,7 @@ def read_delivery(payload: bytes, at: int, header: bytes, body: bytes, queue: st
         delivery_count=_delivery_count(properties.headers) if redelivered else 0,
         tag=tag,
         session=session,
+        sent_at=properties.sent_at,
     )
 
 

@@ -66,6 +66,7 @@ class AmqpConsumer(Listener):
         self._tags: dict[str, str] = {}
         self._shares: dict[str, dict[str, int]] = {}
         self._absent: dict[str, tuple[float, Backoff]] = {}
+        self._allowed: dict[str, int] = {}
         self._prefetch, self._finished = 1, 0
         self._step_due = self._paused = self._reopen = self._closed = False
         self._idle_checks = 0
@@ -107,12 +108,21 @@ class AmqpConsumer(Listener):
         except TimeoutError:
             pass
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[Delivery], *, grow: bool = True) -> None:
         tags = self._finish(deliveries)
         self._settle(tags, codec.ACK, _ACK_ALL, 0)
-        self._finished += len(tags)
-        if self._prefetch < self._limit and self._finished >= self._prefetch and tags:
+        self._finished += len(tags) if grow else 0
+        if self._finished >= self._prefetch and tags and grow:
+            self.grow()
+
+    def grow(self) -> None:
+        if self._prefetch < self._limit:
             self._step_due = True
+            self._changed.set()
+
+    def allow(self, queue: str, most: int) -> None:
+        if self._allowed.get(queue) != most:
+            self._allowed[queue] = most
             self._changed.set()
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -285,9 +295,19 @@ class AmqpConsumer(Listener):
             self._prefetch, self._finished = min(self._prefetch * STEP, self._limit), 0
             self._step_due = False
         for queue in self._queues:
-            share = self._prefetch - sum(self._shares.get(queue, {}).values())
+            share = await self._share(channel, queue)
             if share and (queue in self._shares or self._own is not None or await self._is_there(link, queue)):
                 await self._subscribe(channel, queue, share)
+
+    async def _share(self, channel: Channel, queue: str) -> int:
+        """What may still be added to the shares of the queue; what is too much is taken away, the latest share first."""
+        most, shares = min(self._prefetch, self._allowed.get(queue, self._limit)), self._shares.get(queue, {})
+        while sum(shares.values()) > most:
+            tag, _ = shares.popitem()
+            await channel.call(commands.Basic.Cancel(consumer_tag=tag))
+        if not shares:
+            self._shares.pop(queue, None)  # else it would seem that the broker has forgotten it
+        return most - sum(shares.values())
 
     async def _is_there(self, link: Link, queue: str) -> bool:
         """Looks on another channel first: consuming from a missing queue would cost this one its deliveries."""

@@ -56,7 +56,8 @@ class Delivery:
     """A received message. `tag` is its place in its channel, `session` the life of the channel that it came by.
 
     `delivery_count` is RabbitMQ's `x-delivery-count`: how often it was given back or lost before (0 at first).
-    Text that is not UTF-8 is decoded with replacement; the body is left as it came.
+    Text that is not UTF-8 is decoded with replacement; the body is left as it came. `sent_at` is the sender's property
+    `timestamp`, in seconds since 1970 by its own clock; None if it has none.
     """
 
     body: bytes
@@ -71,6 +72,7 @@ class Delivery:
     delivery_count: int
     tag: int
     session: int
+    sent_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,11 @@ class Consumer(Protocol):
         A reconnect in between is invisible. Returns an empty list when the consumer is closed.
         """
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[Delivery], *, grow: bool = True) -> None:
         """The deliveries are finished. Those of a lost channel are passed over: the broker gives them out again.
 
         A finished prefix of the channel goes as one multiple-ack; the others one by one. Never blocks on a dead link.
+        Without `grow` the prefetch does not rise by them.
         """
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -158,6 +161,14 @@ class Consumer(Protocol):
         """`hook()` is called at once when a channel has ended, for whatever reason: its deliveries are nobody's now.
 
         A subscription that the broker ends counts as such an end, and a new channel is opened then. Must not block.
+        """
+
+    def grow(self) -> None:
+        """The prefetch rises one step, as if all that it allows had been finished. Returns at once."""
+
+    def allow(self, queue: str, most: int) -> None:
+        """At most so many deliveries of the queue are to be in hand from now on, 0 for none; never more than the
+        prefetch. Returns at once; what was delivered stays. A smaller number costs round trips: for a change that lasts.
         """
 
     async def pause(self) -> None:

@@ -190,6 +190,19 @@ installation = _table(
     Column("last_instance_id", BigInteger, nullable=False),
 )
 
+suspects = _table(
+    "suspects",
+    Column("command_id", String(36), nullable=False),
+    Column("queue", String(255), nullable=False),
+    Column("saga", String(40), nullable=False),
+    Column("instance_id", BigInteger, nullable=False),
+    Column("deaths", Integer, nullable=False),
+    Column("place", String(200), nullable=False),
+    Column("noted_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("command_id"),
+    Index("ix_suspects_noted_at", "noted_at"),
+)
+
 write_probes = _table(
     "write_probes",
     Column("name", String(100), nullable=False),

@@ -59,10 +59,11 @@ class ServerChannel:
     cancelled: Callable[[], None] = lambda: None
     unacked: dict[int, tuple[str, Stored]] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
+    allowed: dict[str, int] = field(default_factory=dict)
 
     def has_room(self, queue: str) -> bool:
         """Whether it takes one more from the queue."""
-        return not self.paused and self.held[queue] < self.prefetch
+        return not self.paused and self.held[queue] < min(self.prefetch, self.allowed.get(queue, self.prefetch))
 
 
 class Session:
@@ -223,6 +224,11 @@ class MemoryServer:
             channel.session.channels[channel] = None
             self._pump_all(channel)
 
+    def allow(self, channel: ServerChannel, queue: str, most: int) -> None:
+        """The channel takes at most so many messages of the queue."""
+        channel.allowed[queue] = most
+        self._pump(queue)
+
     def pause(self, channel: ServerChannel) -> None:
         """The channel gets nothing new, and keeps what it has."""
         channel.paused = True
@@ -360,6 +366,7 @@ class MemoryServer:
             delivery_count=stored.count,
             tag=tag,
             session=channel.number,
+            sent_at=stored.sent_at,
         )
         channel.session.consume_down.send(lambda: channel.deliver(delivery))
 

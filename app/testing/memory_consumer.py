@@ -43,6 +43,7 @@ class MemoryConsumer:
         self._lost_hooks: list[Callable[[], None]] = []
         self._finished = 0
         self._prefetch = self._first
+        self._allowed: dict[str, int] = {}
         self._paused = self._closed = False
 
     @property
@@ -65,14 +66,25 @@ class MemoryConsumer:
             await asyncio.sleep(linger)
         return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[Delivery], *, grow: bool = True) -> None:
         for delivery in deliveries:
             for tap in self._server.taps:
                 tap.acknowledging(delivery)
-        self._finished += self._settle(deliveries, requeue=False)
-        if self._prefetch < self._limit and self._finished >= self._prefetch:
+        finished = self._settle(deliveries, requeue=False)
+        self._finished += finished if grow else 0
+        if self._finished >= self._prefetch:
+            self.grow()
+
+    def grow(self) -> None:
+        if self._prefetch < self._limit:
             self._prefetch, self._finished = min(self._prefetch * STEP, self._limit), 0
             self._subscribe()
+
+    def allow(self, queue: str, most: int) -> None:
+        if self._allowed.get(queue) != most:
+            self._allowed[queue] = most
+            if (channel := self._channel) is not None:
+                channel.session.consume_up.send(lambda: self._server.allow(channel, queue, most))
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
         self._settle(deliveries, requeue=True)
@@ -116,6 +128,7 @@ class MemoryConsumer:
                 self._bring(own, session)
             channel = self._server.open_channel(session, self._queues, self._delivered)
             channel.cancelled = lambda: self._cancelled(channel)
+            channel.allowed = dict(self._allowed)
             self._channel = channel
             self._prefetch, self._finished = self._first, 0
             self._subscribe()

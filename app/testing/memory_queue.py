@@ -22,6 +22,7 @@ class Stored:
     headers: Mapping[str, object]
     count: int = 0
     redelivered: bool = False
+    sent_at: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +51,7 @@ def stored(message: Outgoing) -> Stored:
         correlation_id=message.correlation_id,
         type=message.type,
         headers=dict(message.headers),
+        sent_at=None if message.timestamp is None else message.timestamp.timestamp(),
     )
 
 

@@ -27,6 +27,7 @@ def upgrade() -> None:
     _write_probes()
     _begun_commands()
     _job_logs()
+    _suspects()
 
 
 def downgrade() -> None:
@@ -36,7 +37,7 @@ def downgrade() -> None:
     for table in INSTANCES:
         for name in ("sent_at", "begun_id"):
             _drop(table, name)
-    for table in ("command_queues", "write_probes", "installation"):
+    for table in ("suspects", "command_queues", "write_probes", "installation"):
         op.drop_table(table, if_exists=True)
 
 
@@ -101,6 +102,22 @@ def _job_logs() -> None:
     )
     if "ix_job_logs_job_id_attempt_seq" not in _indexes("job_logs"):
         op.create_index("ix_job_logs_job_id_attempt_seq", "job_logs", ["job_id", "attempt", "seq"])
+
+
+def _suspects() -> None:
+    """Which commands came back from workers that died, how often, and what is done with them."""
+    _table(
+        "suspects",
+        sa.Column("command_id", sa.String(36), primary_key=True),
+        sa.Column("queue", sa.String(255), nullable=False),
+        sa.Column("saga", sa.String(40), nullable=False),
+        sa.Column("instance_id", sa.BigInteger(), nullable=False),
+        sa.Column("deaths", sa.Integer(), nullable=False),
+        sa.Column("place", sa.String(200), nullable=False),
+        sa.Column("noted_at", TIME, nullable=False),
+    )
+    if "ix_suspects_noted_at" not in _indexes("suspects"):
+        op.create_index("ix_suspects_noted_at", "suspects", ["noted_at"])
 
 
 def _table(name: str, *columns: sa.Column[Any]) -> None:

@@ -27,6 +27,7 @@ class Stored:
     type: str | None
     headers: Mapping[str, object]
     count: int = 0
+    sent_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class FakeConsumer:
     def __init__(self, broker: FakeBroker, queues: Sequence[str], prefetch: int) -> None:
         self.queues, self.prefetch, self.paused, self.closed = tuple(queues), prefetch, False, False
         self.session, self.reopened, self.resumed = 1, 0, 0
+        self.allowed: dict[str, int] = {}
+        self.grown = 0
         self._broker = broker
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
@@ -53,7 +56,7 @@ class FakeConsumer:
             await self._arrived.wait()
         return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[Delivery], *, grow: bool = True) -> None:
         for one in filter(self.alive, deliveries):
             del self._broker.queue(one.queue).unacked[one.tag]
         self._broker.pump()
@@ -65,6 +68,13 @@ class FakeConsumer:
 
     def alive(self, delivery: Delivery) -> bool:
         return delivery.session == self.session and not self.closed
+
+    def grow(self) -> None:
+        self.grown += 1
+
+    def allow(self, queue: str, most: int) -> None:
+        self.allowed[queue] = most
+        self._broker.pump()
 
     def when_lost(self, hook: Callable[[], None]) -> None:
         """Nobody asks."""
@@ -99,7 +109,8 @@ class FakeConsumer:
         """Takes from its queues what the prefetch allows."""
         for name in self.queues:
             queue = self._broker.queue(name)
-            while queue.ready and len(queue.unacked) < self.prefetch and not (self.paused or self.closed):
+            most = min(self.prefetch, self.allowed.get(name, self.prefetch))
+            while queue.ready and len(queue.unacked) < most and not (self.paused or self.closed):
                 self._take(name, queue)
 
     def _take(self, name: str, queue: FakeQueue) -> None:
@@ -119,6 +130,7 @@ class FakeConsumer:
                 delivery_count=stored.count,
                 tag=tag,
                 session=self.session,
+                sent_at=stored.sent_at,
             )
         )
         self._arrived.set()
@@ -256,4 +268,12 @@ class FakeBroker:
         result = self.judge(message) if self.judge else Published(Outcome.CONFIRMED)
         if result.outcome is Outcome.CONFIRMED:
             self.published.append(message)
+            if not message.exchange:
+                self._to_queue(message)
         return result
+
+    def _to_queue(self, message: Outgoing) -> None:
+        """By the default exchange."""
+        sent_at = None if message.timestamp is None else message.timestamp.timestamp()
+        more = {"message_id": message.message_id, "headers": dict(message.headers), "sent_at": sent_at}
+        self.put(message.routing_key, message.body, exchange="", correlation_id=message.correlation_id, **more)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app import clock
+from app.errors import Unavailable
 from sagas.engine.state import DEADLINE, Instance
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,6 +58,10 @@ class Rows:
         if self.error is not None:
             raise self.error
         yield self
+
+    async def run(self, work: object) -> None:
+        """Nothing can be written here."""
+        raise Unavailable("these rows take no notes")
 
     async def guard(self, connection: object, pair: object, ids: Iterable[int]) -> dict[int, Instance]:
         """The rows with these ids."""

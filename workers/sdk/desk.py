@@ -12,10 +12,16 @@ from app.broker.port import Consumer, Delivery
 from sagas.engine.catalog import Owner
 from sagas.engine.messages import Command
 
+from .aside import Aside
+from .context import LOGGER
 from .job import Job
 
 REMEMBERED: Final = 60.0
 """Seconds in which a lost channel's commands come again. Later copies are new orders: they are worked on."""
+COUNTED: Final = 2
+"""With so many deaths a command is not simply given back, which most brokers would count as one more."""
+PUT_BACK: Final = 3.0
+"""Seconds that a command which is published again in place of that may take, before it is given back all the same."""
 
 
 @dataclass(slots=True)
@@ -34,18 +40,30 @@ class Counts:
     """They went to the dead letters."""
     joined: int = 0
     """Further copies of a command that was in hand already."""
+    started: int = 0
+    """The orchestrator was told that they have begun."""
+    aside: int = 0
+    """They went to the end of their queue, for workers had died with them in hand."""
 
 
 class Desk:
     """The commands in hand by their id, and the consumer that they came by."""
 
-    def __init__(self, consumer: Consumer, counts: Counts) -> None:
+    def __init__(self, consumer: Consumer, counts: Counts, aside: Aside) -> None:
         self.consumer = consumer
         self.counts = counts
         self.stopping = asyncio.Event()
+        self.retried = 0
+        """How many were finished that had been given out before."""
+        self._aside = aside
         self._jobs: dict[str, Job] = {}
         self._reported: dict[str, float] = {}
         self._answered: list[Delivery] = []
+
+    @property
+    def held(self) -> set[Job]:
+        """Every command in hand."""
+        return set(self._jobs.values())
 
     def admit(self, command: Command, owner: Owner, delivery: Delivery) -> Job | None:
         """A new job; None if the command is in hand already, or was reported when its channel was lost: the delivery
@@ -84,19 +102,48 @@ class Desk:
         await self.finish(jobs)
 
     async def finish(self, jobs: Iterable[Job]) -> None:
-        """Forgets the jobs and acknowledges every copy of their commands."""
-        await self.consumer.acknowledge(self._release(jobs))
+        """Forgets the jobs and acknowledges every copy of their commands.
+
+        What was given out before says nothing about how much more may be taken: its last reader may have died of it.
+        """
+        fresh, again = [], []
+        for job in jobs:
+            self.forget(job)
+            (again if job.redelivered else fresh).extend(job.deliveries)
+        if fresh:
+            await self.consumer.acknowledge(fresh)
+        if again:
+            self.retried += 1
+            await self.consumer.acknowledge(again, grow=False)
 
     async def give_back(self, jobs: Iterable[Job]) -> None:
-        """Forgets the jobs and gives their commands to other workers."""
-        await self.consumer.give_back(self._release(jobs))
+        """Forgets the jobs and gives their commands to other workers: this is no death, and is not to count as one."""
+        jobs = list(jobs)
+        counted = [job for job in jobs if job.deaths >= COUNTED or job.alone]
+        await self.reject(job for job in jobs if job not in counted)
+        if not counted:
+            return
+        try:
+            async with asyncio.timeout(PUT_BACK):
+                await self.set_aside(counted)
+        except TimeoutError:
+            LOGGER.warning("the broker does not take back as they were: %d of the commands", len(counted))
+            await self.reject(counted)
 
-    def _release(self, jobs: Iterable[Job]) -> Sequence[Delivery]:
+    async def set_aside(self, jobs: Sequence[Job], *, alone: bool = False) -> None:
+        """Forgets the jobs, and puts their commands at the end of their queues; see `Aside.put`."""
+        for job in jobs:
+            self.forget(job)  # first: its copy may come back here before this one is acknowledged
+        self.counts.aside += len(jobs)
+        await self._aside.put(jobs, alone=alone)
+
+    async def reject(self, jobs: Iterable[Job]) -> None:
+        """Forgets the jobs and gives their commands back, which most brokers count."""
         deliveries = []
         for job in jobs:
             self.forget(job)
             deliveries += job.deliveries
-        return deliveries
+        await self.consumer.give_back(deliveries)
 
     async def pause(self, seconds: float) -> bool:
         """Waits; False if the worker is to stop."""

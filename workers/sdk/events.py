@@ -10,7 +10,7 @@ from app import clock
 from app.broker.port import Delivery, Outgoing
 from app.broker.topology import EVENTS
 from app.persistence.words import cleaned
-from sagas.engine.definition import STEP_FAILED
+from sagas.engine.definition import STEP_FAILED, STEP_STARTED
 from sagas.engine.messages import StepError, dump
 
 from .job import Job
@@ -36,6 +36,11 @@ def failed(job: Job, error: StepError) -> Outgoing:
     """
     told = replace(error, unsure=error.unsure or job.redelivered)
     return _event(job, STEP_FAILED, {"error": error_fields(told)})
+
+
+def started(job: Job, ago: float) -> Outgoing:
+    """The event that says that the work has begun, `ago` seconds before now."""
+    return _event(job, STEP_STARTED, {"beganMsAgo": max(0, round(ago * 1000))})
 
 
 def error_fields(error: StepError) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from app import crash
@@ -47,27 +47,20 @@ class Intake:
             await asyncio.sleep(LOOK)
             return
         crash.point("worker.after_receive")
-        if self._desk.stopping.is_set():
-            await self._desk.consumer.give_back(deliveries)
-            return
         jobs = [job for delivery in deliveries if (job := self._admit(delivery))]
         try:
             await self._desk.answer()
-            await self._sort(jobs)
+            if self._desk.stopping.is_set():
+                return await self._desk.give_back(jobs)
+            for job in await self._triage.look(jobs):
+                self._run(job)
         except BaseException as error:
             if given_up(error, task):
                 raise
-            await self._desk.give_back(jobs)
+            await self._desk.reject(jobs)
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("what came could not be sorted") from error
-
-    async def _sort(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            if job.redelivered:
-                self._run(job)  # its lane looks at it alone
-        for job in await self._triage.look([job for job in jobs if not job.redelivered]):
-            self._run(job)
 
     def _admit(self, delivery: Delivery) -> Job | None:
         try:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from app.broker.port import Delivery
 from sagas.engine.catalog import Owner
 from sagas.engine.definition import Order, Saga
 from sagas.engine.messages import Command
+
+DEATHS: Final = "x-deaths"
+"""The header that says how many workers have died with the command in hand before this copy of it was sent."""
+ALONE: Final = "x-alone"
+"""The header of a command that is to be the only work of its process."""
+SUSPECT: Final = 3
+"""From so many deaths on it may be the command that ends its workers."""
+LAST: Final = 10
+"""After so many deaths it has one more try, alone in a process."""
+MOST: Final = 10_000
+"""More deaths than that nobody has counted: a header can be forged."""
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +27,7 @@ class Job:
     """A command from its receipt until its event is confirmed. Times are of `clock.monotonic()`.
 
     `deliveries` are all copies that came meanwhile: acknowledged together. `looked` is the last look at the saga's row;
-    `older_since` the first look that found the row behind the command.
+    `older_since` the first look that found the row behind the command; `begun` the begin of the work, None before it.
     """
 
     command: Command
@@ -24,6 +36,7 @@ class Job:
     deliveries: list[Delivery] = field(default_factory=list)
     looked: float | None = None
     older_since: float | None = None
+    begun: float | None = None
 
     @property
     def saga(self) -> Saga:
@@ -51,12 +64,30 @@ class Job:
         return self.deliveries[0].redelivered
 
     @property
-    def delivery_count(self) -> int:
-        """How often the broker had got the command back without an answer when it came here: what joined it later
-        says nothing against it."""
-        return self.deliveries[0].delivery_count
+    def deaths(self) -> int:
+        """How many workers have ended with the command in hand, as far as anybody knows: those that are written on it,
+        and how often the broker had got this copy back without an answer when it came here. What joined it later says
+        nothing against it."""
+        first = self.deliveries[0]
+        written = first.headers.get(DEATHS)
+        return first.delivery_count + (min(written, MOST) if type(written) is int and written > 0 else 0)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is to be the only work of its process."""
+        return ALONE in self.deliveries[0].headers
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may be what ended its workers."""
+        return self.deaths >= SUSPECT or self.alone
+
+    @property
+    def timeout(self) -> float:
+        """The seconds that the step has for its work."""
+        return self.command.timeout_ms / 1000
 
     @property
     def ends(self) -> float:
-        """When the step's time is over: it begins anew with a look, for that says that the saga still waits."""
-        return (self.looked or self.received) + self.command.timeout_ms / 1000
+        """When the step's time is over: it counts from the begin of the work, for waiting is no work."""
+        return (self.begun or self.looked or self.received) + self.timeout

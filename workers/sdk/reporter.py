@@ -23,6 +23,8 @@ from .outage import Outage
 BATCH: Final = 500
 KEY: Final = "events"
 LOOK: Final = 0.25
+TRIES: Final = 3
+"""So often it is tried to tell that work has begun: that is worth something for a while only."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,15 +32,17 @@ class Report:
     """A message that must arrive, and what it settles: a job, or a delivery that never became one.
 
     `count` is the counter that then rises. `instead` makes what is sent, one after the other, where the broker refuses
-    the message for ever.
+    the message for ever. `began` is a job of which it only tells that it is at work.
     """
 
     outgoing: Outgoing
-    count: Literal["done", "failed", "dead"]
+    count: Literal["done", "failed", "dead", "started"]
     job: Job | None = None
     delivery: Delivery | None = None
     instead: tuple[Callable[[], Outgoing], ...] = ()
     suspect: bool = False
+    began: Job | None = None
+    tries: int = 0
 
 
 def burial(delivery: Delivery, reason: str, job: Job | None = None) -> Report:
@@ -56,13 +60,18 @@ class Reporter:
         self._outage = outage
         self._topology = topology
         self._waiting: dict[Report, None] = {}
+        self._begins: dict[Job | None, Report] = {}
         self._wake = Wake()
         self._failures = 0
         self._empty = asyncio.Event()
         self._empty.set()
 
     def add(self, report: Report) -> None:
-        """Takes a report over; returns at once."""
+        """Takes a report over; returns at once. After the result of a job nobody is told any more that it has begun."""
+        if (begin := self._begins.pop(report.job, None)) is not None:
+            self._waiting.pop(begin, None)
+        if report.began is not None:
+            self._begins[report.began] = report
         self._waiting[report] = None
         self._empty.clear()
         self._wake.set()
@@ -77,6 +86,8 @@ class Reporter:
             await self._wake.wait(None)
         await self._reachable()
         reports = list(self._waiting)[:BATCH]
+        if not reports:
+            return
         crowd = [report for report in reports if not report.suspect]
         complete = await self._send(crowd) if crowd else True
         for suspect in [report for report in reports if report.suspect]:
@@ -116,10 +127,17 @@ class Reporter:
             await self._judge(report, result)
         if any(result.outcome is Outcome.RETURNED or result.channel_closed for _, result in left):
             await self._declare()
+        if not self._waiting:
+            self._empty.set()
         return not left
 
     async def _judge(self, report: Report, result: Published) -> None:
         """Decides what is to be done about a message that was not confirmed."""
+        if report.began is not None:
+            report.tries += 1
+            if report.tries >= TRIES or result.outcome is Outcome.REFUSED:
+                self._forget(report)
+            return
         if result.outcome is Outcome.REFUSED or (result.channel_closed and report.suspect):
             await self._replace(report, result.detail)
         elif result.channel_closed:
@@ -145,7 +163,7 @@ class Reporter:
         jobs = [report.job for report in reports if report.job]
         strays = [report.delivery for report in reports if report.delivery]
         for report in reports:
-            self._waiting.pop(report, None)
+            self._forget(report)
             setattr(self._desk.counts, report.count, getattr(self._desk.counts, report.count) + 1)
         if jobs:
             crash.point("worker.after_confirm")
@@ -154,8 +172,11 @@ class Reporter:
         if strays:
             crash.point("worker.after_burial")
             await self._desk.consumer.acknowledge(strays)
-        if not self._waiting:
-            self._empty.set()
+
+    def _forget(self, report: Report) -> None:
+        self._waiting.pop(report, None)
+        if report.began is not None and self._begins.get(report.began) is report:
+            del self._begins[report.began]
 
 
 def _tell(reports: Sequence[Report]) -> None:

@@ -1,9 +1,9 @@
-"""How many commands are worked on at once, and in which lane?"""
+"""Runners: works on so many commands at once as there are places."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
 from functools import partial
 from typing import Final
 
@@ -22,19 +22,22 @@ from .invoke import invoke
 from .job import Job
 from .limit import MoreTime
 from .outage import Outage
+from .places import Places
 from .reporter import Report, Reporter
 from .suspects import Suspects
 from .triage import Triage
+from .watch import Watch
+from .window import Window
 
 STALE: Final = 1.0
 """Seconds after which a look at the row is too old to begin the work on it."""
+LOOK_S: Final = 0.05
+AGREE: Final = 2
+"""So many looks in a row find nothing else in hand, for what has just arrived is not known yet."""
 
 
 class Runners:
-    """As many tasks as commands may run at once, and one for redelivered commands, which run one after the other.
-
-    A redelivered command may be what ended its last reader: it is looked at, and run, apart from the others.
-    """
+    """As many tasks as commands may run at once; those that may end their workers come one by one, by `suspects`."""
 
     def __init__(
         self,
@@ -44,6 +47,9 @@ class Runners:
         outage: Outage,
         settings: WorkerSettings,
         more: MoreTime,
+        window: Window,
+        suspects: Suspects,
+        places: Places,
     ) -> None:
         self._desk = desk
         self._handlers = handlers
@@ -51,66 +57,109 @@ class Runners:
         self._outage = outage
         self._settings = settings
         self._more = more
+        self._window, self._suspects, self._places = window, suspects, places
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._ready: asyncio.Queue[Job] = asyncio.Queue()
-        self._alone = Suspects()
-        self._busy: set[Job] = set()
+        self._ready: deque[Job] = deque()
+        self._arrived = asyncio.Semaphore(0)
+        self._busy: dict[Job, None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        suspects.use(self)
 
     @property
-    def busy(self) -> int:
-        """How many commands are worked on."""
-        return len(self._busy)
+    def busy(self) -> list[Job]:
+        """The commands that are worked on."""
+        return list(self._busy)
 
     def put(self, job: Job) -> None:
-        """Puts the job in its lane; returns at once."""
-        if job.redelivered:
-            self._alone.put(job)
+        """Puts the job where its turn comes; returns at once."""
+        if job.suspect:
+            self._suspects.put(job)
         else:
-            self._ready.put_nowait(job)
+            self._ready.append(job)
+            self._arrived.release()
 
-    def start(self, triage: Triage) -> None:
+    def start(self, triage: Triage, watch: Watch) -> None:
         """Begins to work; `triage` looks again at what had to wait."""
-        self._triage = triage
-        lanes = [self._ready.get] * self._settings.concurrency + [self._alone.take]
-        self._tasks = [asyncio.create_task(self._serve(lane), name="runner") for lane in lanes]
+        self._triage, self._watch = triage, watch
+        self._tasks = {asyncio.create_task(self._serve(), name="runner") for _ in range(self._settings.concurrency)}
+
+    def begin(self, job: Job) -> asyncio.Task[None]:
+        """Works on a suspect as soon as a place is free."""
+        self._take(job)
+        task = asyncio.create_task(self._work(job), name="runner of a suspect")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def emptied(self, job: Job) -> None:
+        """Waits until nothing but the job is in hand, and what will not end at all."""
+        quiet = 0
+        while quiet < AGREE:
+            held = self._desk.held
+            quiet = quiet + 1 if not held - {job} - self._places.lost.keys() else 0
+            await asyncio.sleep(LOOK_S)
+
+    def condemn(self, job: Job) -> None:
+        """Fails the step before the broker's own delivery limit takes the command away without a word."""
+        message = f"{job.command.type} was in hand when {job.deaths} workers ended, the last time with nothing beside it"
+        LOGGER.error("%s: it is not tried again", message, extra=job.told)
+        outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
+        self._reporter.add(Report(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))
+
+    async def ease(self, now: float) -> None:
+        """Gives back what has waited for long, for others may have a place; all that waits if no place is left here."""
+        waiting = list(self._ready) if self._places.gone else self._window.ahead(self._ready, now)
+        for job in waiting:
+            self._ready.remove(job)
+        await self._desk.give_back(waiting)
 
     async def stop(self, timeout: float) -> None:
         """Gives back what has not begun, and waits up to `timeout` seconds for the rest, which is then cancelled."""
-        await self._desk.give_back(self._drain_ready() + self._alone.drain())
+        await self._suspects.stop()
+        waiting, self._ready = list(self._ready), deque()
+        await self._desk.give_back(waiting + self._suspects.drain())
         try:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
         except TimeoutError:
             LOGGER.warning("did not end in time, and will be done again: %d of the commands", len(self._busy))
+        left = self.busy
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
+        await self._desk.give_back(left)
 
-    def _drain_ready(self) -> list[Job]:
-        return [self._ready.get_nowait() for _ in range(self._ready.qsize())]
-
-    async def _serve(self, take: Callable[[], Awaitable[Job]]) -> None:
-        task = asyncio.current_task()
+    async def _serve(self) -> None:
         while True:
-            job = await take()
-            self._busy.add(job)
-            self._quiet.clear()
-            try:
-                async with self._slots:
-                    await self._run(job)
-            except BaseException as error:
-                if given_up(error, task):
-                    raise
-                LOGGER.exception("the worker itself failed at %s", job.command.type)
-                await self._desk.give_back([job])
-            finally:
-                self._busy.discard(job)
-                if not self._busy:
-                    self._quiet.set()
+            await self._arrived.acquire()
+            if self._ready:  # else it was given back meanwhile
+                job = self._ready.popleft()
+                self._take(job)
+                await self._work(job)
+
+    def _take(self, job: Job) -> None:
+        self._busy[job] = None
+        self._quiet.clear()
+        self._watch.wake()
+
+    async def _work(self, job: Job) -> None:
+        task = asyncio.current_task()
+        try:
+            async with self._slots:
+                await self._run(job)
+        except BaseException as error:
+            if given_up(error, task):
+                raise
+            LOGGER.exception("the worker itself failed at %s", job.command.type)
+            await self._desk.reject([job])
+        finally:
+            self._busy.pop(job, None)
+            if not self._busy:
+                self._quiet.set()
+        await self._places.back(job)
 
     async def _run(self, job: Job) -> None:
         failures = 0
@@ -138,24 +187,19 @@ class Runners:
 
     async def _attempt(self, job: Job, failures: int) -> bool:
         """Whether there is something to report; if not, something of the worker's own is away."""
-        if job.delivery_count >= self._settings.max_deliveries:
-            self._give_up(job)
-            return True
+        queue, job.begun = job.command.type, clock.monotonic()
+        self._window.began(queue)
         try:
-            outgoing, good = await invoke(self._handlers[job.command.type], job, self._more)
+            outgoing, good = await invoke(self._handlers[queue], job, self._more)
         except OWN_TROUBLE as error:
             await self._outage.note(job.command.id, error)
             await self._desk.pause(backoff(failures))
             return False
+        finally:
+            begun, job.begun = job.begun, None
+            self._window.ended(queue, clock.monotonic() - begun)
         crash.point("worker.after_effect")
         self._reporter.add(
             Report(outgoing, "done" if good else "failed", job, instead=(partial(events.unsendable, job),))
         )
         return True
-
-    def _give_up(self, job: Job) -> None:
-        """Fails the step before the broker's own delivery limit takes the command away without a word."""
-        message = f"{job.command.type} was given to workers {job.delivery_count} times, and none lived to answer"
-        LOGGER.error("%s: it is not tried again", message, extra=job.told)
-        outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
-        self._reporter.add(Report(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))

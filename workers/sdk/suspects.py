@@ -1,46 +1,155 @@
-"""Which of the commands that came again is tried next?"""
+"""Suspects: tries the commands whose workers died, so that one that ends its workers costs the others little."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 from app import clock
-from app.lifecycle import Wake
+from app.broker.port import Broker
+from app.errors import Unavailable
 
-from .job import Job
+from .context import LOGGER
+from .crashes import Crashes
+from .desk import Desk
+from .job import LAST, Job
+from .lane import Lane, Place
+from .outage import Outage
+from .window import Window
 
-GATHER: Final = 0.1
-"""Seconds in which others may still come that were in the same hands."""
+KEY: Final = "alone"
+
+
+class Work(Protocol):
+    """What the suspects ask of whoever works on commands."""
+
+    def begin(self, job: Job) -> asyncio.Task[None]:
+        """Works on the job as soon as a place is free."""
+
+    async def emptied(self, job: Job) -> None:
+        """Waits until nothing but the job is in hand."""
+
+    def condemn(self, job: Job) -> None:
+        """Reports that the command ends its workers."""
 
 
 class Suspects:
-    """Commands that were in hand when a worker ended, one of which may have ended it.
+    """One lane a queue, and one place for a command that is to be alone in its process.
 
-    They are taken in no order: whoever stood behind the guilty one last time may be done before it this time. So all
-    innocents are done after a few deaths, long before anybody's number of deliveries is too high.
+    No more of them are held than are at work: what is in hand when a worker dies counts one death more.
     """
 
-    def __init__(self) -> None:
-        self._jobs: list[Job] = []
-        self._wake = Wake()
+    def __init__(
+        self, desk: Desk, broker: Broker, window: Window, outage: Outage, crashes: Crashes, places: int, last: int
+    ) -> None:
+        self._desk, self._broker, self._window = desk, broker, window
+        self._outage, self._crashes = outage, crashes
+        self._places, self._last = places, min(LAST, last)
+        self._lanes: dict[str, Lane] = {}
+        self._arrived: asyncio.Queue[Job] = asyncio.Queue()
+        self._sole: asyncio.Task[None] | None = None
+        self._waits: list[Job] = []
+        """The one that waits to be alone."""
+        self._work: Work
+
+    def use(self, work: Work) -> None:
+        """`work` does them."""
+        self._work = work
 
     def put(self, job: Job) -> None:
-        """One more."""
-        self._jobs.append(job)
-        self._wake.set()
-
-    async def take(self) -> Job:
-        """Any of them. What came more than once waits a moment for others, so that there is a choice."""
-        while not self._jobs:
-            await self._wake.wait(None)
-        if any(job.delivery_count > 1 for job in self._jobs):
-            await asyncio.sleep(GATHER)
-        if not self._jobs:  # given back meanwhile
-            return await self.take()
-        return self._jobs.pop(int(clock.uniform(0, len(self._jobs))) % len(self._jobs))
+        """One more has come; returns at once."""
+        self._arrived.put_nowait(job)
 
     def drain(self) -> list[Job]:
-        """All that were not taken."""
-        jobs, self._jobs = self._jobs, []
-        return jobs
+        """All that have come and did not begin."""
+        waiting, self._waits = self._waits, []
+        return waiting + [self._arrived.get_nowait() for _ in range(self._arrived.qsize())]
+
+    async def round(self) -> None:
+        """Decides about those that have come, the fewest deaths first."""
+        jobs = [await self._arrived.get()]
+        while not self._arrived.empty():
+            jobs.append(self._arrived.get_nowait())
+        jobs.sort(key=lambda job: job.deaths)
+        for job, left in zip(jobs, range(len(jobs) - 1, -1, -1), strict=True):
+            if self._desk.alive(job):
+                await self._decide(job, left > 0)
+            else:
+                self._desk.forget(job)
+
+    async def stop(self) -> None:
+        """Begins with none any more."""
+        if self._sole is not None:
+            self._sole.cancel()
+            await asyncio.wait([self._sole], timeout=1.0)
+
+    def look(self, busy: Iterable[Job], now: float) -> None:
+        """Opens what was closed for want of room."""
+        for queue, lane in self._lanes.items():
+            lane.watch(now)
+            if not lane.full:
+                self._window.open(queue)
+
+    async def _decide(self, job: Job, more: bool) -> None:
+        if self._desk.stopping.is_set():
+            await self._desk.give_back([job])
+        elif job.alone and job.redelivered:
+            await self._crashes.note(job, "it ended a process in which nothing else was at work")
+            self._work.condemn(job)
+        elif job.alone:
+            await self._be_alone(job)
+        elif job.deaths >= self._last:
+            await self._aside(job, "it waits to be tried alone", alone=True)
+        else:
+            await self._place(job, more)
+
+    async def _place(self, job: Job, more: bool) -> None:
+        queue, lane, id = job.deliveries[0].queue, self._lane(job), job.command.id
+        others = not lane.knows_round(id) and (more or await self._has_more(queue))
+        place = lane.arrives(id, job.deaths, others, clock.monotonic())
+        if place is Place.RUN:
+            await self._crashes.note(job, f"it is tried beside at most {lane.width - 1} others like it")
+            self._work.begin(job).add_done_callback(lambda task: self._left(queue, id))
+            return
+        if place is Place.FULL:
+            self._window.close(queue)
+        await self._aside(job, "it waits behind those with fewer deaths")
+
+    def _lane(self, job: Job) -> Lane:
+        return self._lanes.setdefault(job.deliveries[0].queue, Lane(self._places))
+
+    def _left(self, queue: str, id: str) -> None:
+        self._lanes[queue].leaves(id, clock.monotonic())
+        self.look((), clock.monotonic())
+
+    async def _has_more(self, queue: str) -> bool:
+        try:
+            count = await self._broker.message_count(queue)
+        except Unavailable:
+            return False
+        return count is not None and count[0] > 0
+
+    async def _aside(self, job: Job, why: str, *, alone: bool = False) -> None:
+        await self._crashes.note(job, why)
+        LOGGER.warning("%d workers died with %s in hand: %s", job.deaths, job.command.type, why, extra=job.told)
+        await self._desk.set_aside([job], alone=alone)
+
+    async def _be_alone(self, job: Job) -> None:
+        """Only one waits for that here, for whoever waits here while another is at work would seem to be guilty."""
+        if self._sole is not None and not self._sole.done():
+            return await self._desk.set_aside([job], alone=True)
+        await self._outage.note(KEY, f"{job.command.type} is tried alone, for {job.deaths} workers died with it")
+        self._waits.append(job)
+        self._sole = asyncio.create_task(self._alone(job), name="a command alone")
+        return None
+
+    async def _alone(self, job: Job) -> None:
+        try:
+            await self._work.emptied(job)
+            await self._crashes.note(job, "it is tried with nothing else at work")
+            self._waits.remove(job)
+            await asyncio.shield(self._work.begin(job))
+        finally:
+            await self._outage.over(KEY)
+

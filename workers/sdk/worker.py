@@ -13,16 +13,23 @@ from app.lifecycle import Loop
 from app.persistence.engine import Database
 from sagas.engine.catalog import Catalog
 
+from .aside import Aside
+from .began import Began
 from .context import LOGGER
+from .crashes import Crashes
 from .desk import Counts, Desk
 from .guard import Guard
 from .handlers import HandlerTable
 from .intake import Intake
 from .jobs.runner import JobRunner
 from .outage import Outage
+from .places import Places
 from .reporter import Reporter
 from .runners import Runners
+from .suspects import Suspects
 from .triage import Triage
+from .watch import Growth, Watch
+from .window import Window
 
 LAST_WORD = 1.0
 """Seconds that finished work gets at least to reach the broker, however long the work itself took."""
@@ -49,6 +56,7 @@ class Worker:
                 raise ConfigError(f"no saga has the command {command}: add the module of its saga to ORCHESTRIX_SAGAS")
         self._broker = broker
         self._guard = Guard(database)
+        self._crashes = Crashes(database)
         self._catalog = catalog
         self._handlers = handlers
         self._settings = settings.worker
@@ -65,7 +73,7 @@ class Worker:
     @property
     def held(self) -> int:
         """How many commands it works on, also while it stops."""
-        return self._runners.busy if self._runners is not None else 0
+        return len(self._runners.busy) if self._runners is not None else 0
 
     async def start(self) -> None:
         """Begins to take commands as soon as the broker is there; returns at once."""
@@ -95,22 +103,30 @@ class _Parts:
     """The loops of a worker that runs."""
 
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
-        self._desk = Desk(consumer, worker.counts)
-        self._outage = Outage(consumer)
-        self._reporter = Reporter(worker._broker, self._desk, self._outage, saga_topology(worker._catalog))
-        self.runners = Runners(
-            self._desk, worker._handlers, self._reporter, self._outage, worker._settings, worker._guard.time_left
+        tuned, topology = worker._settings, saga_topology(worker._catalog)
+        broker, guard, places = worker._broker, worker._guard, tuned.concurrency
+        self._desk = desk = Desk(consumer, worker.counts, Aside(broker, consumer, topology))
+        self._outage = outage = Outage(consumer)
+        self._reporter = reporter = Reporter(broker, desk, outage, topology)
+        window = Window(consumer, worker.queues, places, tuned.window)
+        suspects = Suspects(desk, broker, window, outage, worker._crashes, places, tuned.max_deliveries)
+        self._places = Places(desk, guard, outage, places)
+        self.runners = runners = Runners(
+            desk, worker._handlers, reporter, outage, tuned, guard.time_left, window, suspects, self._places
         )
-        put = self.runners.put
-        self._triage = Triage(self._desk, worker._guard, self._reporter, self._outage, put)
-        intake = Intake(self._desk, worker._catalog, self._reporter, self._triage, put)
+        self._triage = Triage(desk, guard, reporter, outage, runners.put)
+        intake = Intake(desk, worker._catalog, reporter, self._triage, runners.put)
+        looks = (Began(reporter), window, Growth(consumer, desk), suspects, self._places)
+        self._watch = Watch(lambda: runners.busy, looks, runners.ease)
         self._intake = Loop("worker intake", intake.round)
         self._waiting = Loop("early commands", self._triage.round)
-        self._reports = Loop("worker reports", self._reporter.round)
+        self._reports = Loop("worker reports", reporter.round)
+        self._lanes = Loop("suspects", suspects.round)
+        self._watching = Loop("what is at work", self._watch.round)
 
     async def start(self) -> None:
-        self.runners.start(self._triage)
-        for loop in (self._reports, self._waiting, self._intake):
+        self.runners.start(self._triage, self._watch)
+        for loop in (self._reports, self._waiting, self._lanes, self._watching, self._intake):
             await loop.start()
 
     async def stop(self, timeout: float) -> None:
@@ -119,7 +135,10 @@ class _Parts:
         await self._halt()
         await self._waiting.stop()
         await self._triage.give_back()
+        await self._lanes.stop()
         await self.runners.stop(max(0.0, ends - clock.monotonic()))
+        await self._watching.stop()
+        self._places.stop()
         await self._report(max(LAST_WORD, ends - clock.monotonic()))
         await self._reports.stop()
         await self._intake.stop()

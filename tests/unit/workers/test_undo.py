@@ -102,7 +102,7 @@ async def test_an_undo_that_killed_its_workers_fails_its_step(rig: Rig) -> None:
     handler = Seen()
     await rig.start(handler)
     back(rig)
-    rig.put(undo(), count=19)
+    rig.put(undo(), count=1, headers={"x-deaths": 10, "x-alone": 1})
     await rig.settled()
     assert (rig.error()["type"], handler.contexts) == ("WorkerCrashed", [])
 

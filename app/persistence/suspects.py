@@ -1,0 +1,60 @@
+"""Suspects: which commands came back from workers that died, how often, and what is done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+from sqlalchemy import delete, select, update
+
+from .engine import Connection, Transaction
+from .tables import suspects
+
+_FIELDS = ("command_id", "queue", "saga", "instance_id", "deaths", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A command, the number of workers that died with it in hand, and its `place`: a part of a sentence."""
+
+    command_id: str
+    queue: str
+    saga: str
+    instance_id: int
+    deaths: int
+    place: str
+
+
+async def put(tx: Transaction, suspect: Suspect) -> None:
+    """Keeps what is known of it, in place of what was known before."""
+    row = {**asdict(suspect), "place": suspect.place[:200], "noted_at": tx.now()}
+    known = update(suspects).where(suspects.c.command_id == suspect.command_id)
+    if (await tx.execute(known.values(row))).rowcount == 0:
+        await tx.dialect.insert_one(tx, suspects, row)
+
+
+async def of_command(connection: Connection, command_id: str) -> Suspect | None:
+    """What is known of the command; None where no worker has died with it in hand three times."""
+    table = suspects.c
+    query = select(*(table[name] for name in _FIELDS)).where(table.command_id == command_id)
+    row = (await connection.execute(query)).first()
+    return Suspect(*row) if row is not None else None
+
+
+async def page(connection: Connection, limit: int) -> Sequence[Suspect]:
+    """The latest ones, also of commands that have been answered since."""
+    table = suspects.c
+    query = select(*(table[name] for name in _FIELDS)).order_by(table.noted_at.desc()).limit(limit)
+    return [Suspect(*row) for row in await connection.execute(query)]
+
+
+async def purge(tx: Transaction, older_than_s: float, limit: int) -> int:
+    """Forgets up to `limit` of those of which nothing was noted for so many seconds; how many."""
+    table = suspects.c
+    before = tx.now() - timedelta(seconds=older_than_s)
+    old = select(table.command_id).where(table.noted_at < before).limit(limit)
+    ids = [row.command_id for row in await tx.execute(old)]
+    if ids:
+        await tx.execute(delete(suspects).where(table.command_id.in_(ids)))
+    return len(ids)

@@ -1,0 +1,34 @@
+"""Crashes: keeps in the database what became of a command whose workers died, for those who ask why it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from app.errors import OrchestrixError
+from app.persistence import suspects
+from app.persistence.engine import Database
+from app.persistence.suspects import Suspect
+
+from .context import LOGGER
+from .job import Job
+
+WITHIN_S: Final = 1.0
+"""Seconds that a note may take: it is for people, and nothing waits longer for it."""
+
+
+class Crashes:
+    """Notes of suspects alone: a healthy command costs nothing here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def note(self, job: Job, place: str) -> None:
+        """Keeps how many deaths the command has, and where it stands: `place` is a part of a sentence."""
+        command = job.command
+        row = Suspect(command.id, command.type, command.saga, command.app_id, job.deaths, place)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await self._database.run(lambda tx: suspects.put(tx, row))
+        except (OrchestrixError, TimeoutError) as away:
+            LOGGER.debug("where a suspect stands could not be noted: %s", away, extra=job.told)

@@ -1,0 +1,83 @@
+"""Lane: decides which of the commands whose workers died are tried next."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+TRUSTED: Final = 2.0
+"""Seconds of work after which a command does not look like one that ends its worker at once."""
+
+
+class Place(Enum):
+    """What is done with a suspect that has come."""
+
+    RUN = "run"
+    """It is worked on now."""
+    ASIDE = "aside"
+    """It goes to the end of its queue, and others come first."""
+    FULL = "full"
+    """The same, but nothing else is left in the queue: it is not to be read again before there is room."""
+
+
+class Lane:
+    """The suspects of one queue in one process: pure, `now` is of any clock that never goes back.
+
+    Whoever dies in the lane costs only what runs there. So it begins with a width of 1, and doubles with each suspect
+    that ends or has been at work for two seconds. Those with fewer deaths come first: one that has more than another
+    which waits is set aside. Of those that wait it knows what it has set aside itself: by the order of the queue, one
+    that comes round shows that whatever was set aside before it is with others by now.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._width = 1
+        self._running: dict[str, float | None] = {}
+        self._waiting: dict[str, tuple[int, int]] = {}
+        self._turn = 0
+
+    @property
+    def width(self) -> int:
+        """How many may be at work at once."""
+        return self._width
+
+    @property
+    def full(self) -> bool:
+        """Whether none may begin."""
+        return len(self._running) >= self._width
+
+    def arrives(self, id: str, deaths: int, others: bool, now: float) -> Place:
+        """What is done with one that has come; `others` says whether its queue has more messages. It is noted."""
+        self.watch(now)
+        before = self._waiting.pop(id, None)
+        if before is not None:
+            self._waiting = {one: known for one, known in self._waiting.items() if known[1] > before[1]}
+        fewest = min((known[0] for known in self._waiting.values()), default=deaths)
+        unknown = before is None and others
+        if not self.full and fewest >= deaths and not unknown:
+            self._running[id] = now
+            return Place.RUN
+        self._turn += 1
+        self._waiting[id] = deaths, self._turn
+        return Place.FULL if self.full and before is not None else Place.ASIDE
+
+    def knows_round(self, id: str) -> bool:
+        """Whether it was set aside here, and comes for another time: then it need not be asked who else waits."""
+        return id in self._waiting
+
+    def leaves(self, id: str, now: float) -> None:
+        """It has ended, however."""
+        self.watch(now)
+        if self._running.pop(id, None) is not None:
+            self._widen()
+
+    def watch(self, now: float) -> bool:
+        """Looks who has been at work for long enough; whether the lane is wider now."""
+        trusted = [id for id, since in self._running.items() if since is not None and now - since >= TRUSTED]
+        for id in trusted:
+            self._running[id] = None
+            self._widen()
+        return bool(trusted)
+
+    def _widen(self) -> None:
+        self._width = min(self._most, self._width * 2)
