@@ -181,11 +181,16 @@ class ClusterSettings(_Group):
 
 
 class JobsSettings(_Group):
-    """How many jobs may run at once in the cluster, and how a worker holds its own, in seconds."""
+    """How many jobs may run at once in the cluster, and how a worker holds its own, in seconds.
+
+    Of the log of one job `log_lines` lines are kept, and `log_bytes` bytes of their messages.
+    """
 
     max_live: int = Field(1000, ge=1)
     beat: float = Field(10.0, gt=0)
     silent: float = Field(30.0, gt=0)
+    log_lines: int = Field(100_000, ge=1)
+    log_bytes: int = Field(64 * 1024 * 1024, ge=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> JobsSettings:

@@ -55,10 +55,11 @@ async def list_lines(call: Call) -> Response:
     """One page, the oldest line first; or all of it, live."""
     follow = call.query.flag(FOLLOW.name)
     limit, cursor = call.query.limit(DEFAULT_LIMIT), call.query.text("cursor")
-    after = _place(cursors.decode(ORDER, cursor, str)[0]) if cursor else None
-    if cursor and after is None:
-        raise bad_parameter("cursor", "was not given out by this API; begin again without it.")
+    name = cursors.decode(ORDER, cursor, str)[0] if cursor else None
     job = await load(call)
+    after = await _place(call.context, job.id, name) if name is not None else None
+    if name is not None and after is None:
+        raise bad_parameter("cursor", "was not given out by this API for this job; begin again without it.")
     if follow:
         return await _follow(call, job, after)
     async with call.context.database.read() as connection:
@@ -72,6 +73,7 @@ def line(one: Log) -> dict[str, Any]:
     """One line."""
     return {
         "historyId": one.history_id,
+        "attempt": one.attempt,
         "seq": one.seq,
         "level": one.level,
         "message": one.message,
@@ -83,8 +85,8 @@ def line(one: Log) -> dict[str, Any]:
 async def _follow(call: Call, job: Job, after: After | None) -> Response:
     """Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away."""
     text = call.request.headers.get("last-event-id", "")
-    if text and (after := _place(text.replace(":", " "))) is None:
-        raise bad_header("Last-Event-ID", "must be the id of an event of this stream.")
+    if text and (after := await _place(call.context, job.id, text.replace(":", " "))) is None:
+        raise bad_header("Last-Event-ID", "must be the id of an event of this stream; begin again without it.")
     if text and job.ended and job.channels == 0 and not await _lines(call.context, job.id, after):
         return Response(status_code=204)
     return EventSourceResponse(_events(call.context, job.id, after), headers=HEADERS)
@@ -106,15 +108,15 @@ async def _followed(context: ApiContext, job_id: str, after: After | None) -> As
         # In this order: what an ended job has still to log is looked for once more, the opposite would lose it.
         async with context.database.read() as connection:
             job = await jobs.get(connection, job_id)
+            over = job is None or job.id in await job_logs.complete(connection, [job])
         found = await _lines(context, job_id, after)
         for one in found:
             yield format_sse_event(event="log", id=f"{one.history_id}:{one.seq}", data_str=dump(line(one)).decode())
-            after, silent_since = (one.history_id, one.seq), clock.monotonic()
+            after, silent_since = (one.attempt, one.seq), clock.monotonic()
         if found:
             continue
-        if job is None or await _is_over(context, job, after):
-            state = job.state if job is not None else None
-            yield format_sse_event(event="end", data_str=dump({"state": state}).decode())
+        if over:
+            yield format_sse_event(event="end", data_str=dump(_end(job)).decode())
             return
         if clock.monotonic() - silent_since > KEEP_ALIVE:
             silent_since = clock.monotonic()
@@ -127,24 +129,21 @@ async def _lines(context: ApiContext, job_id: str, after: After | None) -> list[
         return await job_logs.page(connection, job_id, CHUNK, after)
 
 
-async def _is_over(context: ApiContext, job: Job, after: After | None) -> bool:
-    """Whether no line can follow: the last one was seen, or nobody listens to the job any more."""
-    if not job.ended or job.channels == 0:
-        return job.ended
-    if job.last_log_seq is None:
-        return False
-    async with context.database.read() as connection:
-        last = (await job_logs.last_told(connection, [job.id])).get(job.id)
-    return last is None or (after is not None and after >= last)
+def _end(job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {"state": None, "logsComplete": False, "logCut": False}
+    return {"state": job.state, "logsComplete": True, "logCut": bool(job.log_cut)}
 
 
 def _name(one: Log) -> str:
     return f"{one.history_id} {one.seq}"
 
 
-def _place(text: str) -> After | None:
+async def _place(context: ApiContext, job_id: str, text: str) -> After | None:
+    """The place of the line that is called so; by its attempt, whose id says nothing of the order."""
     history_id, _, seq = text.partition(" ")
     whole = seq.isascii() and seq.isdigit() and len(seq) <= 16
-    if not whole or not 0 <= int(seq) < MAX_ID or not 0 < len(history_id) <= 36 or not history_id.isascii():
+    if not whole or not 0 <= int(seq) < MAX_ID or not 0 < len(history_id) <= 36 or not (history_id.isascii() and history_id.isprintable()):
         return None
-    return history_id, int(seq)
+    async with context.database.read() as connection:
+        return await job_logs.place(connection, job_id, history_id, int(seq))

@@ -47,10 +47,13 @@ JOB: Final[dict[str, Any]] = {
     "saga": None,
     "sagaId": None,
     "step": None,
+    "logsComplete": False,
+    "logCut": False,
     "waitsFor": None,
 }
 LOG: Final = {
     "historyId": JOB["historyId"],
+    "attempt": 1,
     "seq": 2,
     "level": "info",
     "message": "page 1 of 7",
@@ -146,6 +149,10 @@ class JobSummary(BaseModel):
     saga: str | None = Field(description="The saga that it is a step of.")
     sagaId: int | None
     step: str | None
+    logsComplete: bool = Field(
+        description="Whether it has ended and its whole log can be read, or the rest of it has been given up."
+    )
+    logCut: bool = Field(description="Whether its log was longer than what is kept: its last line says so.")
 
 
 class JobItem(JobSummary):
@@ -195,6 +202,7 @@ class LogBody(BaseModel):
     model_config = _shown(LOG)
 
     historyId: UUID
+    attempt: int
     seq: int = Field(description="Counts the lines and statuses of its attempt together.")
     level: str
     message: str

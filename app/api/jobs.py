@@ -30,6 +30,7 @@ from app.errors import Conflict
 from app.jobs.submit import Order, OrderKey
 from app.persistence import job_queues, jobs
 from app.persistence.engine import Connection
+from app.persistence.job_logs import complete
 from app.persistence.jobs import Filter
 from sagas.engine.messages import dump
 
@@ -82,9 +83,11 @@ async def list_jobs(call: Call) -> Response:
     async with call.context.database.read() as connection:
         found = await jobs.page(connection, wanted, limit + 1, after)
         waits = await _waits(call, connection, found[:limit])
+        done = await complete(connection, found[:limit])
     last = found[limit - 1] if len(found) > limit else None
     cursor = cursors.encode(ORDER, f"{last.created_at.isoformat()} {last.id}", 0) if last else None
-    return page_response(call, [{**summary(job), "waitsFor": waits.get(job.id)} for job in found[:limit]], cursor)
+    items = [{**summary(job, job.id in done), "waitsFor": waits.get(job.id)} for job in found[:limit]]
+    return page_response(call, items, cursor)
 
 
 def _step_of(query: Query) -> tuple[str, int] | None:
@@ -100,10 +103,12 @@ async def show(call: Call) -> Response:
     async with call.context.database.read() as connection:
         tried = await jobs.attempts(connection, job.id)
         waits = (await _waits(call, connection, [job])).get(job.id)
+        done = job.id in await complete(connection, [job])
     tag = _etag(job)
-    if waits is None and matches(call.request, tag):  # what it waits for can change while the job does not
+    is_settled = waits is None and not (job.ended and job.channels)
+    if is_settled and matches(call.request, tag):  # what it waits for, and its log, can change while the job does not
         return Response(status_code=304, headers={"ETag": tag})
-    return Response(dump(whole(job, tried, waits)), headers={"ETag": tag}, media_type=JSON)
+    return Response(dump(whole(job, tried, waits, done=done)), headers={"ETag": tag}, media_type=JSON)
 
 
 async def cancel(call: Call) -> Response:
@@ -114,11 +119,13 @@ async def cancel(call: Call) -> Response:
         job = await call.context.canceller.cancel(wanted, demand.reason)
     except Conflict as refused:
         raise Problem("illegal_transition", said(refused), allowed=[]) from None
-    return Response(dump(summary(job)), headers={"ETag": _etag(job)}, media_type=JSON)
+    async with call.context.database.read() as connection:
+        done = job.id in await complete(connection, [job])
+    return Response(dump(summary(job, done)), headers={"ETag": _etag(job)}, media_type=JSON)
 
 
-def summary(job: Job) -> dict[str, Any]:
-    """The job by itself. What a lost attempt had done is no progress of the next one."""
+def summary(job: Job, done: bool = False) -> dict[str, Any]:
+    """The job by itself, and whether its log is `done`. What a lost attempt had done is no progress of the next one."""
     return {
         "id": job.id,
         "queue": job.queue,
@@ -151,13 +158,15 @@ def summary(job: Job) -> dict[str, Any]:
         "saga": job.saga,
         "sagaId": job.instance_id,
         "step": job.step,
+        "logsComplete": done,
+        "logCut": bool(job.log_cut),
     }
 
 
-def whole(job: Job, tried: list[Attempt], waits: str | None = None) -> dict[str, Any]:
+def whole(job: Job, tried: list[Attempt], waits: str | None = None, *, done: bool = False) -> dict[str, Any]:
     """The job with what its function gets, what it waits for, and its attempts."""
     more = {"payload": job.payload, "waitsFor": waits, "attempts": [_attempt(one) for one in tried]}
-    return {**summary(job), **more}
+    return {**summary(job, done), **more}
 
 
 async def _waits(call: Call, connection: Connection, found: Sequence[Job]) -> dict[str, str | None]:

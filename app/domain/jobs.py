@@ -49,7 +49,8 @@ class Job:
     when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
     first dispatch until they were deleted. `owner` is the node that reads them, since `taken_at`; each new owner raises
     `owner_epoch`.
-    `traceparent` and `tracestate` are the trace of whoever wanted it, which every attempt joins.
+    `traceparent` and `tracestate` are the trace of whoever wanted it, which every attempt joins. `log_lines` and
+    `log_bytes` are what is kept of its log; with `log_cut` nothing more is kept.
     """
 
     id: str
@@ -96,6 +97,9 @@ class Job:
     step: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    log_lines: int = 0
+    log_bytes: int = 0
+    log_cut: int = 0
 
     @property
     def live(self) -> bool:

@@ -15,10 +15,11 @@ from app.domain.jobs import PENDING, Attempt, Job
 from app.errors import Conflict, RetryLater
 from app.jobs import messages
 from app.jobs.events import Stop
+from app.jobs.late_beats import LateBeats
 from app.jobs.messages import Beat
 from app.jobs.sweeps import Office
 from app.lifecycle import Loop, Service
-from app.persistence import jobs, nodes
+from app.persistence import job_beats, jobs, nodes
 from app.persistence.engine import Database, Transaction
 from app.persistence.nodes import WorkerBeat
 from app.persistence.words import cleaned
@@ -43,17 +44,20 @@ class Beats:
         self._broker = broker
         self._node = node
         self._office: Office | None = None
+        self._late = LateBeats(database)
         self._consumer: Consumer | None = None
         self._loop = Loop("beats of workers", self._round)
 
     async def start(self) -> None:
         """Begins to listen."""
         self._consumer = await self._broker.consume([beats_queue(self._node)], prefetch=BATCH)
+        await self._late.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops listening."""
         await self._loop.stop()
+        await self._late.stop()
         if self._consumer is not None:
             await self._consumer.close()
 
@@ -87,7 +91,7 @@ class Beats:
         ending = [one for one in last.values() if not one.left and not one.queues]
         office = self._office
         if office is not None and present:
-            await _Hearing(office).hear(present)
+            await _Hearing(office, self._late).hear(present)
         elif ending:
             await self._database.run(lambda tx: nodes.hear_workers(tx, _rows(ending)))
         if left:
@@ -109,8 +113,9 @@ class _Heeding:
 class _Hearing:
     """What one leader does with the attempts that workers hold."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: Office, late: LateBeats) -> None:
         self._office = office
+        self._late = late
 
     async def hear(self, beats: Sequence[Beat]) -> None:
         """Notes them, and answers."""
@@ -123,14 +128,24 @@ class _Hearing:
         async with self._office.database.read() as connection:
             current = await jobs.by_histories(connection, held)
             known = await jobs.histories(connection, held - current.keys())
-        going = [name for name, job in current.items() if job.state == rules.RUNNING]
-        if going:
-            await self._office.database.run(lambda tx: jobs.beaten(tx, going))
+        await self._note([name for name, job in current.items() if job.live])
         stops = [stop for name, job in current.items() if (stop := _stop(name, job)) is not None]
         stops += await self._of_others(known)
         if stops:
             self._office.stop(stops)
         await self._reopen([stop.job for stop in stops])
+
+    async def _note(self, going: Sequence[str]) -> None:
+        """Owners write what workers say: rows in their hands are waited for apart, and no beat is dropped for them."""
+        if not going:
+            return
+        at = self._office.database.now()
+        try:
+            noted = await self._office.database.run(lambda tx: job_beats.beaten(tx, going, at, wait=False))
+        except RetryLater as away:
+            log.debug("beats are noted later: %s", away)
+            noted = set()
+        self._late.owe(set(going) - noted, at)
 
     async def _of_others(self, known: dict[str, Attempt]) -> list[Stop]:
         """Attempts that were followed by others."""

@@ -22,6 +22,7 @@ from app.jobs.footing import Footing
 from app.jobs.gone import GoneOrders
 from app.jobs.handing import Acks, Giver
 from app.jobs.holdings import Holdings
+from app.jobs.lines import Cap
 from app.jobs.rebalance import Rebalance
 from app.jobs.reconcile import Reconcile
 from app.jobs.schedules import Scheduler
@@ -88,7 +89,9 @@ class Coordinator:
         database, control, node = around.database, around.control, self.node
         self.stops = Stops(control)
         sent = around.relay.poke
-        self.events = JobEvents(database, node, stop=self.stops.tell, due=self.poke, news=around.news, sent=sent)
+        cap = Cap(around.jobs.log_lines, around.jobs.log_bytes)
+        told = {"stop": self.stops.tell, "due": self.poke, "news": around.news, "sent": sent}
+        self.events = JobEvents(database, node, **told, cap=cap)
         self.holdings = Holdings(database, self.events, node, around.open_link)
         self.taker = Taker(database, control, self.holdings, node)
         acks = Acks(control, node)

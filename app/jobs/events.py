@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -18,9 +18,10 @@ from app.domain import jobs as rules
 from app.domain.job_waits import stirs
 from app.domain.jobs import Attempt, Ignored, Job, Moved, Status
 from app.errors import RetryLater, SchemaMismatch
-from app.jobs import ends, messages
+from app.jobs import ends, lines, messages
+from app.jobs.lines import Cap
 from app.lifecycle import Loop, Wake, backoff
-from app.persistence import job_logs, jobs
+from app.persistence import job_beats, job_logs, jobs
 from app.persistence.engine import Database, Transaction
 from app.persistence.job_logs import Log
 from sagas.engine.messages import Unreadable
@@ -29,6 +30,7 @@ log = logging.getLogger("orchestrix.jobs")
 
 BATCH: Final = 1000
 """Messages that are written in one transaction."""
+NO_CAP: Final = Cap(2**62, 2**62)
 _OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
 
 
@@ -72,7 +74,7 @@ class Written:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     changed: dict[str, tuple[int, Job]] = field(default_factory=dict)
     attempts: dict[str, Attempt] = field(default_factory=dict)
-    logs: list[Log] = field(default_factory=list)
+    logs: dict[str, list[Log]] = field(default_factory=lambda: defaultdict(list))
     stops: list[Stop] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 
@@ -82,7 +84,7 @@ class JobEvents:
 
     `stop` tells workers that their attempt is over; `due` says that a job may begin, because its next attempt waits or
     another run of its schedule has ended; `news` is told of every job that has changed or logged; `sent` says that the
-    outbox has something to send.
+    outbox has something to send. `cap` is how much of a job's log is kept.
     """
 
     def __init__(
@@ -94,9 +96,11 @@ class JobEvents:
         due: Callable[[], None],
         news: Callable[[Iterable[str]], None] = lambda ids: None,
         sent: Callable[[], None] = lambda: None,
+        cap: Cap = NO_CAP,
     ) -> None:
         self._database = database
         self._node = node
+        self._cap = cap
         self._stop = stop
         self._due = due
         self._news = news
@@ -208,16 +212,15 @@ class JobEvents:
         written = Written()
         mine = [heard for heard in batch if self._is_mine(rows.get(heard.job_id), heard)]
         written.verdicts = {heard.job_id: Verdict.LOST for heard in batch}
-        lines = [one for heard in mine for one in heard.events if isinstance(one, Log)]
-        known = await jobs.histories(tx, [line.history_id for line in lines])
         for heard in mine:
             self._hear_statuses(rows[heard.job_id], heard, written)
-        self._hear_lines(lines, {**known, **written.attempts}, written)
+        await self._hear_lines(tx, [one for heard in mine for one in heard.events if isinstance(one, Log)], written)
+        await job_beats.touch(tx, [job for heard in mine if (job := self._note(rows[heard.job_id], heard, written))])
         if await ends.store(tx, list(written.changed.values()), written.attempts.values()):
             tx.then(self._sent)
-        await job_logs.insert(tx, written.logs)
+        await job_logs.insert(tx, [line for found in written.logs.values() for line in found])
         now = [written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1] for heard in mine]
-        complete = await self._complete(tx, now)
+        complete = await job_logs.complete(tx, now)
         written.verdicts |= {job.id: Verdict.COMPLETE if job.id in complete else Verdict.GOES_ON for job in now}
         crash.point("jobs.events.before_commit")
         return written
@@ -247,25 +250,25 @@ class JobEvents:
             written.stops.append(Stop(job, history_id, job.cancel_reason or reason))
 
     @staticmethod
-    def _hear_lines(lines: Iterable[Log], known: dict[str, Attempt], written: Written) -> None:
-        for line in lines:
+    async def _hear_lines(tx: Transaction, said: Sequence[Log], written: Written) -> None:
+        known = {**await jobs.histories(tx, [line.history_id for line in said]), **written.attempts}
+        for line in said:
             attempt = known.get(line.history_id)
             if attempt is not None and attempt.job_id == line.job_id and attempt.hears(line.seq, line.worker_id):
-                written.logs.append(line)
+                written.logs[line.job_id].append(replace(line, attempt=attempt.attempt))
             else:
                 written.ignored["another-attempt"] += 1
 
-    @staticmethod
-    async def _complete(tx: Transaction, found: Sequence[Job]) -> set[str]:
-        """Those that have ended, and whose last line is there, which may be an earlier attempt's.
-
-        Where nobody has said which one that is, it is waited for.
-        """
-        ended = [job for job in found if job.ended and job.last_log_seq is not None]
-        last = {job.id: (str(job.history_id), job.last_log_seq) for job in ended if job.last_log_seq}
-        last |= await job_logs.last_told(tx, [job.id for job in ended if not job.last_log_seq and job.attempt > 1])
-        there = await job_logs.present(tx, list(last.values()))
-        return {job.id for job in ended if job.id not in last or last[job.id] in there}
+    def _note(self, row: Job, heard: Heard, written: Written) -> Job | None:
+        """What of a job's lines is kept, and that its worker lives; the job if it is to be written for that alone."""
+        before, job = written.changed.get(row.id, (row.version, row))
+        now = self._database.now()
+        alive = lines.alive(job, heard.events, now)
+        noted, written.logs[row.id] = lines.kept(alive, written.logs[row.id], self._cap, now)
+        if noted.version != before:
+            written.changed[row.id] = before, noted
+            return None
+        return noted if noted != job else None
 
     def _announce(self, written: Written) -> None:
         self.counts.update(written.ignored)
@@ -273,4 +276,4 @@ class JobEvents:
             self._stop(written.stops)
         if any(stirs(job) for _, job in written.changed.values()):
             self._due()
-        self._news({*written.changed, *(line.job_id for line in written.logs)})
+        self._news({*written.changed, *(job_id for job_id, found in written.logs.items() if found)})

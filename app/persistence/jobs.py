@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Select, and_, bindparam, func, null, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
-from app.domain.jobs import DISPATCHED, FINAL, PENDING, RUNNING, Attempt, Job
+from app.domain.jobs import DISPATCHED, FINAL, PENDING, Attempt, Job
 from app.errors import Conflict
 
 from . import job_signs
@@ -27,7 +27,6 @@ __all__ = [
     "Holding",
     "attempts",
     "balance",
-    "beaten",
     "by_histories",
     "cleared",
     "due",
@@ -262,18 +261,6 @@ async def by_histories(connection: Connection, history_ids: Iterable[str]) -> di
         return {}
     query = _select(whole=False).where(connection.dialect.among(jobs.c.history_id, wanted))
     return {str(job.history_id): job for job in await _jobs(connection, query)}
-
-
-async def beaten(tx: Transaction, history_ids: Iterable[str]) -> None:
-    """Notes that the workers of these attempts are there; no change that anybody else has to know of."""
-    wanted = sorted(set(history_ids))
-    if wanted:
-        which = and_(tx.dialect.among(jobs.c.history_id, wanted), jobs.c.state == RUNNING)
-        ids = select(jobs.c.id).where(which).order_by(jobs.c.id).with_for_update(skip_locked=True)
-        found = list((await tx.execute(ids)).scalars())
-        if found:
-            change = update(jobs).where(tx.dialect.among(jobs.c.id, found))
-            await tx.execute(change.values(worker_beat_at=tx.now()))
 
 
 async def _put(tx: Transaction, tried: dict[str, Attempt]) -> None:

@@ -19,6 +19,8 @@ depends_on = None
 
 TIME = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
 INSTANCES = ("apps", "saga_instances")
+CAPS = ("log_lines", "log_bytes", "log_cut")
+QUEUES_DUE = "ix_jobs_state_channels_queue_wake_at"
 
 
 def upgrade() -> None:
@@ -28,9 +30,14 @@ def upgrade() -> None:
     _begun_commands()
     _job_logs()
     _suspects()
+    _job_caps()
 
 
 def downgrade() -> None:
+    if QUEUES_DUE in _indexes("jobs"):
+        op.drop_index(QUEUES_DUE, "jobs")
+    for name in reversed(CAPS):
+        _drop("jobs", name)
     if "ix_job_logs_job_id_attempt_seq" in _indexes("job_logs"):
         op.drop_index("ix_job_logs_job_id_attempt_seq", "job_logs")
     _drop("job_logs", "attempt")
@@ -118,6 +125,15 @@ def _suspects() -> None:
     )
     if "ix_suspects_noted_at" not in _indexes("suspects"):
         op.create_index("ix_suspects_noted_at", "suspects", ["noted_at"])
+
+
+def _job_caps() -> None:
+    """How much of each job's log is kept, and which job of each queue is the next one to be sent."""
+    for name in CAPS:
+        kind = sa.Integer() if name == "log_cut" else sa.BigInteger()
+        _add("jobs", sa.Column(name, kind, nullable=False, server_default="0"))
+    if QUEUES_DUE not in _indexes("jobs"):
+        op.create_index(QUEUES_DUE, "jobs", ["state", "channels", "queue", "wake_at"])
 
 
 def _table(name: str, *columns: sa.Column[Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from app import clock
 from app.domain import jobs as rules
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
-from app.persistence import job_logs, job_queues, job_signs, job_steps, jobs
+from app.persistence import job_beats, job_logs, job_queues, job_signs, job_steps, jobs
 from app.persistence.engine import Database, Transaction
 from app.persistence.job_logs import Log
 from app.persistence.job_steps import Unworked
@@ -102,9 +102,9 @@ async def test_what_is_written(database: Database, busy: list[Job]) -> None:
     async def work(tx: Transaction) -> None:
         await jobs.lock(tx, [job.id for job in some])
         await jobs.store(tx, changed)
-        await jobs.beaten(tx, [str(job.history_id) for job in some])
+        await job_beats.beaten(tx, [str(job.history_id) for job in some], tx.now())
         await jobs.by_histories(tx, [str(job.history_id) for job in some])
-        await job_logs.page(tx, busy[0].id, 10, (str(busy[0].history_id), 5))
+        await job_logs.page(tx, busy[0].id, 10, (1, 5))
         await job_logs.present(tx, [(str(job.history_id), 1) for job in some])
 
     await is_narrow(database, work)

@@ -15,6 +15,7 @@ from app.domain.leases import Fence
 from app.jobs import outgoing
 from app.persistence import job_logs, job_queues, jobs, nodes, outbox
 from app.persistence.engine import Database
+from app.persistence.job_logs import Last
 from app.persistence.nodes import WorkerBeat
 from app.persistence.tables import workers
 from tests.conformance.store.test_jobs import dispatched, inserted, owned, pending, running, stored
@@ -135,5 +136,5 @@ async def test_the_last_line_that_was_told_of_is_that_of_the_latest_attempt_that
         await jobs.store(tx, [], out)
         await jobs.store(tx, [], told)
     async with database.read() as connection:
-        assert await job_logs.last_told(connection, [job.id, other.id]) == {job.id: (names[1], 4)}
+        assert await job_logs.last_told(connection, [job.id, other.id]) == {job.id: Last(1, names[1], 4)}
         assert await job_logs.last_told(connection, []) == {}

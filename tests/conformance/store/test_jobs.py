@@ -25,9 +25,8 @@ from app.domain.jobs import (
     Status,
 )
 from app.errors import Conflict
-from app.persistence import job_logs, job_signs, jobs
+from app.persistence import job_beats, job_signs, jobs
 from app.persistence.engine import Database
-from app.persistence.job_logs import Log
 from app.persistence.job_signs import Signs
 from app.persistence.jobs import Filter
 from tests.integration.jobs.rows import joined, stopped
@@ -268,7 +267,7 @@ async def test_whose_worker_is_silent(database: Database) -> None:
     for job in (silent, beating):
         await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old, taken_at=old))
     async with database.begin() as tx:
-        await jobs.beaten(tx, [str(beating.history_id), "unknown"])
+        await job_beats.beaten(tx, [str(beating.history_id), "unknown"], tx.now())
     assert await found(database, jobs.silent, 30.0, 10, HEARD) == [], "nobody has read what it may have said"
     assert not (await signs(database)).silent
     await joined(database, "a")
@@ -422,28 +421,3 @@ async def test_pages_show_each_job_once_the_newest_first(database: Database) -> 
 async def _page(database: Database, wanted: Filter, limit: int, after: Any = None) -> list[Job]:
     async with database.read() as connection:
         return await jobs.page(connection, wanted, limit, after)
-
-
-async def test_lines_are_kept_once_and_in_order(database: Database, peer: Database) -> None:
-    job = await running(database)
-    at = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
-    lines = [Log(history, seq, job.id, "w", "info", f"{history} {seq}", at) for history in "ab" for seq in (2, 10, 11)]
-    async with database.begin() as tx:
-        await job_logs.insert(tx, reversed(lines[:4]))
-    async with peer.begin() as tx:
-        await job_logs.insert(tx, [replace(lines[3], message="another"), *lines])
-        other = replace(lines[0], job_id="other", history_id="c")
-        await job_logs.insert(tx, [other])
-    async with database.read() as connection:
-        assert await job_logs.page(connection, job.id, 100) == lines
-        assert await job_logs.page(connection, job.id, 2, ("a", 10)) == lines[2:4]
-        assert await job_logs.present(connection, [("a", 2), ("a", 3), ("b", 11)]) == {("a", 2), ("b", 11)}
-
-
-async def test_lines_of_strangers_are_cut_to_what_fits(database: Database) -> None:
-    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    async with database.begin() as tx:
-        await job_logs.insert(tx, [Log("a", 1, "j", "w" * 300, "l" * 30, "😀" * 20_000 + "\0", at)])
-    async with database.read() as connection:
-        [line] = await job_logs.page(connection, "j", 10)
-    assert (len(line.message), len(line.level), len(str(line.worker_id))) == (job_logs.LONGEST, 20, 200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pytest
 from app import clock
 from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
 from app.domain import jobs as rules
-from app.domain.jobs import Job, Moved, Status
+from app.domain.jobs import Attempt, Job, Moved, Status
 from app.domain.nodes import NodeState
 from app.persistence import job_logs, jobs, nodes
 from app.persistence.job_logs import Log
@@ -64,7 +65,8 @@ async def logged(world: World, job: Job, *numbers: int) -> None:
     """Lines of its log are written."""
     at = world.database.now()
     async with world.database.begin() as tx:
-        lines = [Log(str(job.history_id), seq, job.id, "w-1", "info", f"line {seq}", at) for seq in numbers]
+        name = str(job.history_id)
+        lines = [Log(name, seq, job.id, "w-1", "info", f"line {seq}", at, job.attempt) for seq in numbers]
         await job_logs.insert(tx, lines)
     world.job_watch.tell([job.id])
 
@@ -290,7 +292,7 @@ async def test_logs_are_followed_until_the_last_line(world: World) -> None:
         await logged(world, job, 5)
         await exchange.done()
         assert [event["event"] for event in exchange.events] == ["log"] * 4 + ["end"]
-        assert exchange.events[-1]["data"] == '{"state":"SUCCEEDED"}'
+        assert exchange.events[-1]["data"] == '{"state":"SUCCEEDED","logsComplete":true,"logCut":false}'
         assert [event["id"] for event in exchange.events[:-1]] == [f"{job.history_id}:{seq}" for seq in (2, 3, 4, 5)]
     last = exchange.events[1]["id"]
     async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true", headers={"Last-Event-ID": last}) as resumed:
@@ -310,6 +312,66 @@ async def test_lines_of_an_earlier_attempt_are_followed_too_after_one_that_logs_
         await logged(world, first, 2)
         await exchange.done()
         assert [event["event"] for event in exchange.events] == ["log", "end"]
+
+
+FIRST, SECOND = "ffffffff-0000-7000-8000-000000000000", "00000000-0000-7000-8000-000000000000"
+"""The ids of two attempts: the clock of the node that made the second one was behind."""
+
+
+async def test_a_follower_loses_no_line_of_a_later_attempt_whose_id_is_smaller(world: World) -> None:
+    job = await running(world, retries=1)
+    now = world.database.now()
+    async with world.database.begin() as tx:
+        found = (await jobs.lock(tx, [job.id]))[job.id]
+        sent = replace(rules.dispatched(found, FIRST, now).job, attempt=1, tries=1)
+        await jobs.store(tx, [(found.version, sent)], [Attempt(FIRST, job.id, 1, "w-1", "DISPATCHED", now)])
+    first = await said(world, sent, "RUNNING", 1)
+    await logged(world, first, 2, 3)
+    async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true") as exchange:
+        exchange.give()
+        await eventually(lambda: len(exchange.events) == 2, deadline=5)
+        await said(world, first, "FAILED", 4, error={"type": "Broken", "message": ""}, last_log_seq=3)
+        second = await changed(world, job.id, lambda job: rules.dispatched(job, SECOND, now))
+        await said(world, second, "RUNNING", 1)
+        await logged(world, second, 2)
+        await eventually(lambda: len(exchange.events) == 3, deadline=5)
+        await said(world, second, "SUCCEEDED", 3, last_log_seq=2)
+        await exchange.done()
+        assert [event["event"] for event in exchange.events] == ["log"] * 3 + ["end"]
+        ids = [event["id"] for event in exchange.events[:-1]]
+    assert ids == [f"{FIRST}:2", f"{FIRST}:3", f"{SECOND}:2"]
+    async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true", headers={"Last-Event-ID": ids[1]}) as resumed:
+        resumed.give()
+        await resumed.done()
+        assert [event.get("id") for event in resumed.events[:-1]] == ids[2:]
+    page = (await world.client.get(f"/jobs/{job.id}/logs?limit=2")).json()
+    rest = (await world.client.get(f"/jobs/{job.id}/logs?limit=2&cursor={page['nextCursor']}")).json()
+    assert [(item["attempt"], item["seq"]) for item in page["items"] + rest["items"]] == [(1, 2), (1, 3), (2, 2)]
+    stranger = await world.client.get(f"/jobs/{job.id}/logs?follow=true", headers={"Last-Event-ID": "\x7f:2"})
+    problem(stranger, 400, "bad_header")
+    other = {"Last-Event-ID": f"{UNKNOWN}:2"}
+    problem(await world.client.get(f"/jobs/{job.id}/logs?follow=true", headers=other), 400, "bad_header")
+
+
+async def test_a_job_says_whether_its_log_is_there(world: World) -> None:
+    job = await running(world)
+
+    async def told() -> tuple[bool, bool]:
+        answer = await world.client.get(f"/jobs/{job.id}")
+        again = await world.client.get(f"/jobs/{job.id}", headers={"If-None-Match": answer.headers["etag"]})
+        [item] = (await world.client.get("/jobs")).json()["items"]
+        body = answer.json()
+        assert item["logsComplete"] == body["logsComplete"]
+        assert again.status_code == (304 if body["state"] == "RUNNING" or not job.channels else 200)
+        return body["logsComplete"], body["logCut"]
+
+    assert await told() == (False, False)
+    job = await said(world, job, "SUCCEEDED", 9, last_log_seq=8)
+    assert await told() == (False, False)
+    await logged(world, job, *range(2, 9))
+    assert await told() == (True, False)
+    job = await changed(world, job.id, lambda job: replace(rules.closed(job, world.database.now()), log_cut=1))
+    assert await told() == (True, True)
 
 
 async def test_where_nothing_can_follow_the_answer_is_204(world: World) -> None:

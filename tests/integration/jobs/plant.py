@@ -346,10 +346,10 @@ class Hand:
     async def _beat(self) -> None:
         while True:
             await self.beat()
-            await _pause(0.2)
+            await pause(0.2)
 
 
-async def _pause(seconds: float) -> None:
+async def pause(seconds: float) -> None:
     never = asyncio.Event()
     try:
         async with asyncio.timeout(seconds):
