@@ -15,6 +15,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import text
@@ -23,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
 from sagas.engine.definition import COMPENSATING, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
+from sagas.engine.effects import step_key
 from tests import tally
 from tests.taps import COMMANDS, EVENTS, Seen
 
@@ -76,6 +78,11 @@ class Row:
     wake_at: object
     blocker: str | None
     changes: list[Change] = field(default_factory=list)
+    origin: str = ""
+
+    def effect_key(self, saga: str, step: str) -> str:
+        """What the step's effects are keyed by, without the run."""
+        return f"{self.origin}:{step}" if self.origin else f"{saga}:{self.id}:{step}:do"
 
     @property
     def history(self) -> list[tuple[int, str | None, str]]:
@@ -160,13 +167,13 @@ class Ledger:
     def check_effects(self, repos: Path, *, drafts: int = 0) -> None:
         """I5, for the steps of the app saga. `drafts` is how many half-made repositories killed workers may leave."""
         made = {path.name: _marker(path) for path in repos.iterdir() if not path.name.startswith(".")}
-        keys = {f"{app.id}.git": f"app:{app.id}:createGitRepo:do" for app in self.apps}
+        keys = {f"{app.id}.git": app.effect_key("app", "createGitRepo") for app in self.apps}
         _check_made("repositories", made, keys, self._names(lambda app: f"{app.id}.git"))
         left = [path.name for path in repos.iterdir() if path.name.startswith(UNFINISHED)]
         assert len(left) <= drafts, f"I5: {left} were left behind"
         groups = dict(self.groups)
         assert len(groups) == len(self.groups), f"I5: groups {self.groups}"
-        keys = {app.name: f"app:{app.id}:registerApp:do" for app in self.apps}
+        keys = {app.name: app.effect_key("app", "registerApp") for app in self.apps}
         _check_made("groups", groups, keys, self._names(lambda app: app.name))
         self._check_archive(repos / ARCHIVE)
 
@@ -177,11 +184,11 @@ class Ledger:
 
     def _check_archive(self, archive: Path) -> None:
         """What is put away was that of an app that was undone."""
-        undone = {app.id: app.name for app in self.apps if any(one.target == COMPENSATING for one in app.changes)}
+        undone = {app.id: app for app in self.apps if any(one.target == COMPENSATING for one in app.changes)}
         for path in archive.glob("*"):
             id = int(path.name.partition("-")[0])
             assert id in undone, f"I5: {path.name} is put away, and no app {id} was undone"
-            assert _marker(path) == f"app:{id}:createGitRepo:do", f"I5: {path.name} is another's"
+            assert _marker(path) == undone[id].effect_key("app", "createGitRepo"), f"I5: {path.name} is another's"
 
     def check_wire(self, seen: Sequence[Seen], *, saga: Saga = APP_PROVISIONING) -> None:
         """I9 and I10, for a tap that was there from the start."""
@@ -231,6 +238,7 @@ def _check_command(one: Seen, app: Row | None, saga: Saga) -> None:
     assert one.body["step"] == step.name, f"I10: {one} is of another step"
     key = f"{saga.name}:{app.id}:{step.name}:{'undo' if undoes else 'do'}"
     assert one.body["idempotencyKey"] == key, f"I10: {one} has another key"
+    assert step_key(one.body["effectKey"]) == app.effect_key(saga.name, step.name), f"I10: {one} has another effect key"
     assert ("undoesAttempt" in one.body) == undoes, f"I10: {one} says whether it undoes"
     assert one.body["id"] == one.message_id, f"I10: {one} has two ids"
     assert one.body["correlationId"] == one.correlation_id == change.correlation_id, f"I10: {one} of {app.name}"
@@ -252,7 +260,7 @@ def _check_made(
     must, can = expected
     assert must <= set(made) <= can, f"I5: {what}: missing {must - set(made)}, left {set(made) - can}"
     for name, key in made.items():
-        assert key == keys[name], f"I5: {what}: {name} was made by {key}"
+        assert step_key(str(key)) == keys[name], f"I5: {what}: {name} was made by {key}"
 
 
 def _check_event(one: Seen, app: Row | None) -> None:
@@ -264,7 +272,7 @@ def _check_event(one: Seen, app: Row | None) -> None:
 def _marker(repository: Path) -> object:
     """The key of the step that made the repository, if a first commit is in it."""
     assert (repository / "refs" / "heads" / "main").exists(), f"I5: {repository} is empty"
-    return json.loads((repository / "orchestrix.json").read_bytes()).get("idempotencyKey")
+    return step_key(str(json.loads((repository / "orchestrix.json").read_bytes()).get("effectKey")))
 
 
 async def read(url: str, *, saga: str = APP_PROVISIONING.name) -> Ledger:
@@ -277,12 +285,18 @@ async def read(url: str, *, saga: str = APP_PROVISIONING.name) -> Ledger:
         await engine.dispose()
 
 
+def _micros(made: datetime | str) -> int:
+    """Microseconds since 1970, of a time as the database's driver gives it."""
+    at = datetime.fromisoformat(made) if isinstance(made, str) else made
+    return (at.replace(tzinfo=at.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
 async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     ours = saga == APP_PROVISIONING.name
     table, name, past, owner = APP_TABLES if ours else OTHER_TABLES
     which = "" if ours else " WHERE saga = :saga"
     rows = await connection.execute(
-        text(f"SELECT id, {name}, state, version, wake_at, blocker FROM {table}{which} ORDER BY id"),
+        text(f"SELECT id, {name}, state, version, wake_at, blocker, created_at FROM {table}{which} ORDER BY id"),
         {} if ours else {"saga": saga},
     )
     found = rows.all()
@@ -296,10 +310,11 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
         changes[app_id].append(Change(*change))
     outbox = await connection.execute(text("SELECT id FROM outbox"))
     groups = await connection.execute(text("SELECT app_name, marker FROM job_group"))
+    installation = (await connection.execute(text("SELECT installation FROM installation"))).scalar_one()
     return Ledger(
         [
-            Row(id, name, state, version, wake_at, blocker, changes[id])
-            for id, name, state, version, wake_at, blocker in found
+            Row(id, name, state, version, wake_at, blocker, changes[id], f"{installation}:{saga}:{id}:{_micros(made)}")
+            for id, name, state, version, wake_at, blocker, made in found
         ],
         [row[0] for row in outbox],
         [(row[0], row[1]) for row in groups],

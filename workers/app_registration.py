@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from app.config import RegistrationSettings
 from app.persistence.engine import Database, Transaction
-from app.persistence.groups import Group, delete_marked, insert_if_absent
+from app.persistence.groups import Group, delete_marked, get, insert_if_absent
 from app.persistence.instances import share_lock
 from app.persistence.pairs import pair_of
+from sagas.engine.effects import step_key
 from sagas.engine.messages import Command
 
 from .sdk.context import Context
@@ -37,14 +38,14 @@ async def register(database: Database, context: Context, command: Command) -> di
     Raises `Permanent` if somebody else made a group of that name, or the saga does not wait for `command` any more, and
     `Unavailable` if the database is away.
     """
-    name, key = context.app_name, context.effect_key
+    name = context.app_name
 
     async def work(tx: Transaction) -> Group:
         await _hold(tx, command)
-        return await insert_if_absent(tx, name, key, database.now())
+        return await insert_if_absent(tx, name, context.effect_key, database.now())
 
     group = await database.run(work)
-    if group.marker != key:
+    if not _is_own(group.marker, context):
         raise Permanent("ForeignGroup", f"an executor group named {name!r} is there already")
     return {"executorGroup": group.app_name}
 
@@ -57,9 +58,16 @@ async def unregister(database: Database, context: Context, command: Command) -> 
 
     async def work(tx: Transaction) -> None:
         await _hold(tx, command)
-        await delete_marked(tx, context.app_name, context.effect_key)
+        group = await get(tx, context.app_name)
+        if group is not None and group.marker is not None and _is_own(group.marker, context):
+            await delete_marked(tx, context.app_name, group.marker)
 
     await database.run(work)
+
+
+def _is_own(marker: str | None, context: Context) -> bool:
+    """Whether this step of this app has made what has the marker, in whichever run of its saga."""
+    return marker is not None and step_key(marker) == step_key(context.effect_key)
 
 
 async def _hold(tx: Transaction, command: Command) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sagas.engine.effects import step_key
 from sagas.engine.messages import dump
 
 from .sdk.context import Context
@@ -21,6 +22,8 @@ TOMBSTONES: Final = ".tombstones"
 LOCKS: Final = ".locks"
 ATTEMPT: Final = "attempt"
 UNDONE: Final = "undoesAttempt"
+KEY: Final = "effectKey"
+FORMER_KEY: Final = "idempotencyKey"
 
 
 @contextmanager
@@ -44,11 +47,17 @@ def made_by(repository: Path) -> Mapping[str, Any]:
 
 
 def is_own(fields: Mapping[str, Any], context: Context) -> bool:
-    """Whether a marker or a tombstone is of this step of this app.
+    """Whether a marker or a tombstone is of this step of this app, in whichever run of its saga.
 
-    Ids begin at 1 again in a new database: a folder kept from an old one has others' at the same places.
+    Ids begin at 1 again in a new database: a folder kept from an old one has others' at the same places. Before there
+    were effect keys, the key had another name.
     """
-    return all(fields.get(name) == value for name, value in _identity(context).items())
+    key = fields.get(KEY, fields.get(FORMER_KEY))
+    return (
+        isinstance(key, str)
+        and step_key(key) == step_key(context.effect_key)
+        and all(fields.get(name) == value for name, value in _identity(context).items() if name != KEY)
+    )
 
 
 def attempt_in(fields: Mapping[str, Any], name: str = ATTEMPT) -> int:
@@ -118,7 +127,7 @@ def _made(context: Context) -> dict[str, object]:
 def _identity(context: Context) -> dict[str, object]:
     """What tells the step's work from everybody else's, also from that of the same id in another database."""
     return {
-        "idempotencyKey": context.effect_key,
+        KEY: context.effect_key,
         "appId": context.app_id,
         "appName": context.app_name,
         "correlationId": context.correlation_id,

@@ -15,7 +15,7 @@ from app.broker.rabbitmq import AmqpBroker
 from app.config import Settings
 from app.errors import ConfigError, RetryLater, SchemaMismatch, Unavailable
 from app.lifecycle import Health, ended
-from app.persistence import schema
+from app.persistence import installation, schema
 from app.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
@@ -70,9 +70,11 @@ def broker_trouble(broker: Broker) -> Callable[[], str | None]:
 
 
 async def check_schema(database: Database) -> None:
-    """Raises `SchemaMismatch` with the command to run, or `Unavailable`."""
+    """Raises `SchemaMismatch` with the command to run, or `Unavailable`. Reads what this process has to know of it."""
     current = await schema.current(database)
     if current == schema.HEAD:
+        async with database.read() as connection:
+            await installation.known(connection)
         return
     if current is None or current < schema.HEAD:
         have = f"is at {current}" if current else "has no schema"

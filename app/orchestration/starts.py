@@ -16,7 +16,7 @@ from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import IdempotencyKey, InFlight, Started, StartRequest, StartResult, Taken
 from app.orchestration.watch import Watch
-from app.persistence import idempotency, instances, moves
+from app.persistence import idempotency, installation, instances, moves
 from app.persistence.engine import Database, Transaction
 from app.persistence.moves import Owed
 from app.persistence.outbox import OutboxRow
@@ -137,14 +137,16 @@ class Starter:
         self, tx: Transaction, requests: Sequence[StartRequest]
     ) -> tuple[list[Moved | None], list[OutboxRow]]:
         """One answer a request, None where the name is taken, and what they owe together."""
-        now = self._database.now()
+        now, here = self._database.now(), (await installation.known(tx)).id
         places: dict[Pair, list[int]] = {}
         for place, request in enumerate(requests):
             places.setdefault(pair_of(request.saga), []).append(place)
         written: list[Moved | None] = [None] * len(requests)
         owed: list[OutboxRow] = []
         for pair, group in sorted(places.items(), key=lambda item: item[0] is not APPS):
-            begun = [start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now) for place in group]
+            begun = [
+                start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now, here) for place in group
+            ]
             ids = await instances.insert(tx, pair, begun)
             for place, fresh, new_id in zip(group, begun, ids, strict=True):
                 written[place] = numbered(self._saga(requests[place]), fresh, new_id) if new_id is not None else None

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app import clock
+from app.domain.installation import Installation
 from app.errors import ConfigError, Conflict, Contention, Unavailable
 from sagas.engine.messages import compact
 
@@ -137,6 +138,7 @@ class Database:
         options = self.dialect.engine_options(self.url, name, statement_limit)
         self._engine = engine or _engine(self.url, self.dialect, pool_size, options)
         self._offset: tuple[datetime, float] | None = None
+        self.installation: Installation | None = None
         self._writers: AbstractAsyncContextManager[Any] = (
             asyncio.Semaphore(1) if self.dialect.one_writer else nullcontext()
         )

@@ -16,12 +16,13 @@ from sagas.engine.definition import FAILED, TERMINAL
 from sagas.engine.orders import NEVER, Moved
 from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
 
+from . import installation
 from .columns import UtcTime
 from .dialects import BulkInsert, BulkUpdate
-from .dialects.port import Result, Row
+from .dialects.port import Row
 from .engine import Connection, Transaction
 from .pages import After, Filter, Order, order, queries, sort_value
-from .pairs import Pair
+from .pairs import APPS, Pair
 
 __all__ = [
     "After",
@@ -128,19 +129,19 @@ async def lock(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance
         return []
     query = _select(pair).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
     query = query.order_by(pair.instances.c.id).with_for_update(skip_locked=True, key_share=True)
-    return _instances(await tx.execute(query))
+    return await _instances(tx, pair, query)
 
 
 async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
     """Locks and reads one instance; waits for others up to the limit on locks, then raises `Contention`."""
     query = _select(pair).where(pair.instances.c.id == id).with_for_update(key_share=True)
-    return _only(_instances(await tx.execute(query)))
+    return _only(await _instances(tx, pair, query))
 
 
 async def share_lock(tx: Transaction, pair: Pair, id: int) -> Instance | None:
     """Reads one instance that nobody can change until the transaction ends; waits and raises as `lock_one` does."""
     query = _select(pair).where(pair.instances.c.id == id).with_for_update(read=True)
-    return _only(_instances(await tx.execute(query)))
+    return _only(await _instances(tx, pair, query))
 
 
 async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Instance]]) -> set[int]:
@@ -202,7 +203,7 @@ async def due(tx: Transaction, pair: Pair, sagas: Sequence[str], limit: int) -> 
         return []
     query = _select(pair).where(table.c.wake_at <= tx.dialect.clock(tx.now()), *here)
     query = query.order_by(table.c.wake_at, table.c.id).limit(limit)
-    return _instances(await tx.execute(query.with_for_update(skip_locked=True, key_share=True)))
+    return await _instances(tx, pair, query.with_for_update(skip_locked=True, key_share=True))
 
 
 async def next_wake(connection: Connection, pair: Pair, sagas: Sequence[str]) -> float | None:
@@ -236,7 +237,7 @@ async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_i
     # A wake-up is what only the live and unblocked have: the table's check says so.
     some = or_(table.c.wake_at.is_not(None), table.c.state == FAILED)
     query = _select(pair).where(table.c.id > after_id, some, table.c.command_id.is_not(None))
-    return _instances(await connection.execute(query.where(*here).order_by(table.c.id).limit(limit)))
+    return await _instances(connection, pair, query.where(*here).order_by(table.c.id).limit(limit))
 
 
 async def deadlines(
@@ -250,7 +251,7 @@ async def deadlines(
     if here is None:
         return []
     query = _select(pair).where(table.wake_at < NEVER, *here)
-    return _instances(await connection.execute(Order(table.wake_at, table.id, False, after).cut(query, limit)))
+    return await _instances(connection, pair, Order(table.wake_at, table.id, False, after).cut(query, limit))
 
 
 async def guard(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, Instance]:
@@ -258,7 +259,7 @@ async def guard(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[
     if not ids:
         return {}
     query = _select(pair).where(connection.dialect.among(pair.instances.c.id, sorted(set(ids))))
-    return {instance.id: instance for instance in _instances(await connection.execute(query))}
+    return {instance.id: instance for instance in await _instances(connection, pair, query)}
 
 
 async def versions(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, int]:
@@ -286,7 +287,7 @@ async def page(
     """
     found: list[Instance] = []
     async for query in queries(connection, pair, saga, wanted, order(pair, sort, after), _select(pair), limit):
-        found = _instances(await connection.execute(query))
+        found = await _instances(connection, pair, query)
         if len(found) == limit:
             break
     return found
@@ -306,7 +307,7 @@ async def _one(connection: Connection, pair: Pair, saga: str, which: ColumnEleme
     here = _of(pair, [saga])
     if here is None:
         return None
-    return _only(_instances(await connection.execute(_select(pair).where(which, *here))))
+    return _only(await _instances(connection, pair, _select(pair).where(which, *here)))
 
 
 def _only(found: Sequence[Instance]) -> Instance | None:
@@ -328,13 +329,14 @@ def _select(pair: Pair) -> Select[Any]:
     return select(table.c.id, saga, table.c[pair.key], *(table.c[name] for name in _COMMON))
 
 
-def _instances(rows: Result) -> list[Instance]:
-    return [_instance(list(row)) for row in rows]
+async def _instances(connection: Connection, pair: Pair, query: Select[Any]) -> list[Instance]:
+    known = await installation.known(connection)
+    return [_instance(list(row), known.of(row[0], app=pair is APPS)) for row in await connection.execute(query)]
 
 
-def _instance(fields: list[Any]) -> Instance:
+def _instance(fields: list[Any], installation: str) -> Instance:
     fields[-1] = Progress.from_json(fields[-1])
-    return Instance(*fields)
+    return Instance(*fields, installation)
 
 
 def _json(instance: Instance) -> tuple[Any, ...]:

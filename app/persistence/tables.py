@@ -188,6 +188,7 @@ installation = _table(
     Column("created_at", UtcTime, nullable=False),
     Column("last_app_id", BigInteger, nullable=False),
     Column("last_instance_id", BigInteger, nullable=False),
+    Column("resetting", String(36)),
 )
 
 suspects = _table(

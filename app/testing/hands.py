@@ -143,4 +143,5 @@ def _command(job: Job) -> Command:
         idempotency_key=given["idempotencyKey"],
         data=given["data"],
         undoes_attempt=given.get("undoesAttempt"),
+        effect_key=given["effectKey"],
     )

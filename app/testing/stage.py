@@ -47,6 +47,8 @@ WIRE: Final = 0.001
 """Seconds that a message is under way."""
 CALM: Final = 1.0
 """Seconds without anything new after which a story that has ended is over."""
+INSTALLATION: Final = "00000000-0000-4000-8000-000000000000"
+"""What the effect keys of a story begin with, the same each time."""
 LATEST: Final = 120.0
 """Seconds for which the rest of an ended story is waited for at most."""
 
@@ -334,6 +336,8 @@ def _template() -> Path:
     finally:
         loop.close()
     raw = sqlite3.connect(path)
+    with raw:
+        raw.execute("UPDATE installation SET installation = ?", (INSTALLATION,))
     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     raw.close()
     atexit.register(folder.cleanup)

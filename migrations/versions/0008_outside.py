@@ -6,6 +6,7 @@ The types are written out here and not taken from the code, which goes on while 
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,16 +58,23 @@ def _installation() -> None:
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("last_app_id", sa.BigInteger(), nullable=False),
         sa.Column("last_instance_id", sa.BigInteger(), nullable=False),
+        sa.Column("resetting", sa.String(36)),
     )
     op.get_bind().execute(
         sa.text(
             "INSERT INTO installation (id, installation, created_at, last_app_id, last_instance_id)"
-            " SELECT 1, :installation, CURRENT_TIMESTAMP, (SELECT COALESCE(MAX(id), 0) FROM apps),"
+            " SELECT 1, :installation, :now, (SELECT COALESCE(MAX(id), 0) FROM apps),"
             " (SELECT COALESCE(MAX(id), 0) FROM saga_instances)"
             " WHERE NOT EXISTS (SELECT 1 FROM installation)"
-        ),
+        ).bindparams(sa.bindparam("now", _now(), TIME)),
         {"installation": str(uuid.uuid4())},
     )
+
+
+def _now() -> datetime:
+    # By our own clock: CURRENT_TIMESTAMP would be told in the time zone of the session.
+    now = datetime.now(UTC)
+    return now if op.get_bind().dialect.name == "postgresql" else now.replace(tzinfo=None)
 
 
 def _write_probes() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from . import clone, undo
 from .asks import Acted, Ask, RefusedVerb, Verb
 from .definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, BadData, Saga, milliseconds
+from .effects import next_run
 from .failure import Failure, fail
 from .messages import MAX_DATA, dump
 from .orders import (
@@ -185,8 +186,14 @@ def _run_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
     row = _row(instance, ask, saga.initial, tick)
     before = instance.progress
     unfinished = (*before.left, *(name for name in before.todo if name not in before.left))
+    run, runs = next_run(instance, unfinished)
     kept = Progress(
-        attempts=undo.all_attempts(saga, instance), left=unfinished, undone=before.undone, refused=before.refused
+        attempts=undo.all_attempts(saga, instance),
+        left=unfinished,
+        undone=before.undone,
+        refused=before.refused,
+        run=run,
+        runs=runs,
     )
     deadline = tick.now + saga.timeout if saga.timeout is not None else None
     begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)

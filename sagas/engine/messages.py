@@ -28,6 +28,7 @@ class Unreadable(OrchestrixError):
 class Command:
     """An order to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt.
 
+    `effect_key` is what the step's effects are keyed by, the same for the step and for its undo.
     `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before. Whoever
     undoes remembers it, and refuses to do that attempt, or one before it, that comes late. Where a `job` is the step,
     no message leaves: the job is put down with the same id, and `payload`.
@@ -48,6 +49,7 @@ class Command:
     undoes_attempt: int | None = None
     job: Job | None = None
     event: str = ""
+    effect_key: str = ""
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class Command:
             "step": self.step,
             "attempt": self.attempt,
             "idempotencyKey": self.idempotency_key,
+            "effectKey": self.effect_key,
             **undoes,
             "event": self.event,
             "data": dict(self.data),
@@ -81,6 +84,7 @@ class Command:
                 "attempt": self.attempt,
                 "timeoutMs": self.timeout_ms,
                 "idempotencyKey": self.idempotency_key,
+                "effectKey": self.effect_key,
                 **undoes,
                 "data": self.data,
             }
@@ -212,6 +216,7 @@ def command(body: bytes) -> Command:
         idempotency_key=_required(fields, "idempotencyKey"),
         data=_object(fields, "data"),
         undoes_attempt=_number(fields, "undoesAttempt") if "undoesAttempt" in fields else None,
+        effect_key=_text(fields, "effectKey") or "",
     )
 
 

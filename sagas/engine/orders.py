@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from .definition import COMPENSATING, Compensation, Job, Order, Saga, Step, milliseconds, order_of
+from .effects import effect_key
 from .messages import Command
 from .state import BACKLOG, DEADLINE, JOB, PAUSED, RETRY, UNSENT, Change, Instance, Progress
 
@@ -131,6 +132,7 @@ def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> 
         undoes_attempt=instance.progress.attempts.get(here.step.name, 1) if here.undoes else None,
         job=here.job,
         event=here.order.event if here.job is not None else "",
+        effect_key=effect_key(instance, here.step.name, undoes=here.undoes),
     )
 
 
@@ -230,6 +232,8 @@ def cleared(instance: Instance) -> Progress:
         undone=before.undone,
         refused=before.refused,
         run_ms=before.run_ms,
+        run=before.run,
+        runs=before.runs,
     )
 
 

@@ -41,6 +41,9 @@ class Progress:
     what was left of the run's own time.
     `left` are steps of an earlier run that were not undone, `refused` those whose worker said that nothing is there.
     `until` is the time that a person gave the job that is out, in the form of ISO 8601.
+    `run` counts the runs: a retry of what has failed begins another. `runs` are, by step, those of which it is still to
+    be undone; on the good path the present one is not among them, and while it is undone it is the only one of a step
+    that is not named here.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -57,6 +60,8 @@ class Progress:
     refused: tuple[str, ...] = ()
     run_ms: int | None = None
     until: str | None = None
+    run: int = 1
+    runs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any] | None:
         """What is stored: the fields that are set; None if none is."""
@@ -70,6 +75,8 @@ class Progress:
         if not known:
             return NO_PROGRESS
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+        if "runs" in fields:
+            fields["runs"] = {step: tuple(runs) for step, runs in fields["runs"].items()}
         return cls(**fields)
 
 
@@ -84,7 +91,8 @@ class Instance:
     its copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither.
     `attempt` is that of the order that is out, counted over all runs; `tries` counts in this run. `deadline_at` is the
     end of the run's own time. `begun_id` is the last command that is known to have begun; `sent_at` is when the command
-    that is out was sent, where its wake-up does not say it any more.
+    that is out was sent, where its wake-up does not say it any more. `installation` is the id that
+    its effect keys begin with; empty for one that is older than that id.
     """
 
     id: int
@@ -111,6 +119,7 @@ class Instance:
     begun_id: str | None = None
     sent_at: datetime | None = None
     progress: Progress = NO_PROGRESS
+    installation: str = field(default="", compare=False)
 
     @property
     def live(self) -> bool:

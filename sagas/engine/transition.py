@@ -44,8 +44,11 @@ class Start:
     actor: str | None = None
 
 
-def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
-    """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`."""
+def start(saga: Saga, asked: Start, command_id: str, now: datetime, installation: str = "") -> Moved:
+    """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`.
+
+    `installation` is the id that its effect keys begin with.
+    """
     first = saga.steps[0]
     deadline = now + saga.timeout if saga.timeout is not None else None
     here = Out(first, False)
@@ -71,6 +74,7 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime) -> Moved:
         traceparent=asked.traceparent,
         tracestate=asked.tracestate,
         deadline_at=deadline,
+        installation=installation,
     )
     who, related = asked.actor or asked.created_by, asked.correlation_id
     created = Change(1, None, first.state, CREATED, who, related, None, command_id, now)

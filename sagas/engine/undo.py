@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from .definition import COMPENSATING, FAILED, Compensation, Saga, Step
+from .effects import all_runs, owed_runs, without
 from .orders import Moved, Out, Tick, issued, out, progressed, rested
 from .state import CLONED, HELD, ORCHESTRATOR, PAUSED, RETRY, UNDO_FAILED, UNSENT, Change, Instance, Progress
 from .transition import Ignored, change, move, sending
@@ -30,6 +31,12 @@ def possible_effects(saga: Saga, instance: Instance, *, current: bool) -> list[S
 def _before(saga: Saga, step: Step, here: int, current: bool) -> bool:
     there = saga.position(step.state)
     return here < len(saga.path) and (there < here or (current and there == here))
+
+
+def _done_now(saga: Saga, instance: Instance, current: bool) -> set[str]:
+    """The steps that the present run may have done."""
+    here = saga.position(instance.state)
+    return {step.name for step in saga.steps if step.state in saga.path and _before(saga, step, here, current)}
 
 
 def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
@@ -79,6 +86,8 @@ def begin(
         unanswered=instance.progress.unanswered,
         sent=instance.progress.sent,
         awaited=here.name if awaited and here is not None else None,
+        run=instance.progress.run,
+        runs=owed_runs(instance, (*todo, here.name if here else ""), _done_now(saga, instance, current)),
     )
     moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)
     if progress.awaited is None:
@@ -142,10 +151,18 @@ def end(
         undone=tuple(name for name in instance.progress.undone if name not in left_behind),
         refused=tuple(name for name in instance.progress.refused if name not in left_behind),
         left=left_behind,
+        run=instance.progress.run,
+        runs=_runs_left(saga, instance, left_behind),
     )
     ended = move(saga, instance, FAILED, row, forced=forced)
     failed = rested(replace(ended, progress=progress, deadline_at=None))
     return Moved(failed, (row,), None)
+
+
+def _runs_left(saga: Saga, instance: Instance, names: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
+    if instance.state not in saga.path:
+        return owed_runs(instance, names, {instance.progress.awaited or ""})
+    return owed_runs(instance, names, _done_now(saga, instance, current=True))
 
 
 def answered(
@@ -157,6 +174,8 @@ def answered(
     assert step is not None
     attempts = {**progress.attempts, step.name: instance.attempt}
     todo = with_undo(saga, [*progress.todo, *([step.name] if current else [])])
+    if current:
+        instance = progressed(instance, runs={**progress.runs, **owed_runs(instance, [step.name], {step.name})})
     instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
     instance = instance if current else _refused(instance, step)
     if not todo:
@@ -167,13 +186,20 @@ def answered(
 def undone(
     saga: Saga, instance: Instance, tick: Tick, *, caused_by: str | None = None, skipped: tuple[str, str] | None = None
 ) -> Moved:
-    """The first of the steps to undo is undone, or was `skipped` for a reason by an actor."""
+    """The first of the steps to undo is undone, or was `skipped` for a reason by an actor.
+
+    It stays the first where it is to be undone of an earlier run too; who skips it means all runs.
+    """
     progress = instance.progress
     done, *rest = progress.todo
     reason, actor = skipped or (f"undone {done}", ORCHESTRATOR)
+    runs = without(instance, done)
+    if skipped:
+        runs = {name: owed for name, owed in runs.items() if name != done}
+    rest = [done, *rest] if done in runs else rest
     others = tuple(name for name in progress.undone if name != done)
-    gone = others if skipped else (*others, done)
-    after = progressed(instance, todo=tuple(rest), undone=gone, attempts=all_attempts(saga, instance))
+    gone = others if skipped or done in runs else (*others, done)
+    after = progressed(instance, todo=tuple(rest), undone=gone, attempts=all_attempts(saga, instance), runs=runs)
     if instance.state == FAILED:
         row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
         return sending(saga, _unwatched(issued(saga, move(saga, after, FAILED, row), tick)), [row])
@@ -210,7 +236,8 @@ def again(
     row = change(instance, instance.state, reason, tick.now, caused_by=caused_by)
     out_now = 0 if progress.awaited is not None else 1
     todo = (*progress.todo[:out_now], *with_undo(saga, [step.name, *progress.todo[out_now:]]))
-    return Moved(move(saga, progressed(instance, todo=todo), instance.state, row), (row,), None)
+    late = progressed(instance, todo=todo, runs=all_runs(instance, step.name))
+    return Moved(move(saga, late, instance.state, row), (row,), None)
 
 
 def _again_after_the_end(
@@ -223,10 +250,12 @@ def _again_after_the_end(
     if step.name in todo[1:]:
         return Ignored("will-be-undone")
     row = change(instance, FAILED, reason, tick.now, caused_by=caused_by)
+    runs = all_runs(instance, step.name)
     if todo and todo[0] != step.name:
-        return Moved(move(saga, progressed(instance, todo=(*todo, step.name)), FAILED, row), (row,), None)
+        behind = progressed(instance, todo=(*todo, step.name), runs=runs)
+        return Moved(move(saga, behind, FAILED, row), (row,), None)
     attempts = all_attempts(saga, instance)
-    late = progressed(instance, todo=(step.name, *todo[1:]), attempts=attempts)
+    late = progressed(instance, todo=(step.name, *todo[1:]), attempts=attempts, runs=runs)
     return sending(saga, _unwatched(issued(saga, move(saga, late, FAILED, row), tick)), [row])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime
 from typing import Any
 
 import pika
@@ -147,9 +149,11 @@ async def test_commands_carry_what_the_contract_says(system: System) -> None:
             app = answer.json()
             await client.completed(app["id"])
     first, second = worker.commands
-    fields = "id type saga appId appName correlationId expectedState step attempt timeoutMs idempotencyKey data"
-    assert set(first) == set(second) == set(fields.split())
+    fields = "id type saga appId appName correlationId expectedState step attempt timeoutMs idempotencyKey"
+    assert set(first) == set(second) == {*fields.split(), "effectKey", "data"}
     assert first["idempotencyKey"] == f"app:{app['id']}:createGitRepo:do"
+    made = round(datetime.fromisoformat(app["createdAt"]).timestamp() * 1e6)
+    assert re.fullmatch(rf"[0-9a-f-]{{36}}:app:{app['id']}:{made}:createGitRepo", first["effectKey"])
     assert (first["expectedState"], second["expectedState"]) == ("APP_INITIATED", "REGISTERING")
     assert first["correlationId"] == second["correlationId"] == "order-7"
     assert second["data"] == {"by": "pika"}

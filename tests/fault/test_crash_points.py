@@ -10,7 +10,6 @@ from typing import Final
 import pytest
 
 from app.crash import POINTS
-from app.persistence.tables import metadata
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault import forks
@@ -23,7 +22,7 @@ from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
-from tests.servers.sql import run_sql
+from tests.servers.sql import emptied, run_sql
 from tests.support import eventually
 
 DATABASES: Final = ("postgresql", "mariadb", "sqlite")
@@ -70,7 +69,7 @@ def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]
     """The address of the case's database, which is emptied when the processes have gone."""
     url: str = request.getfixturevalue(database)
     yield url
-    run_sql(url, *(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)))
+    run_sql(url, *emptied())
 
 
 @pytest.mark.req("S3-40", "S3-52", "S3-53", "S3-54", "S3-55")

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from app import clock
+from sagas.engine.effects import former_key
 from sagas.engine.messages import Command
 
 from .errors import BadCall, no_such
 
 LOGGER: Final = logging.getLogger("orchestrix.worker")
-DO: Final = ":do"
-UNDO: Final = ":undo"
 
 
 class StepLog(logging.LoggerAdapter[logging.Logger]):
@@ -30,10 +29,12 @@ class StepLog(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """The saga, the step and the attempt that a handler works for.
 
-    `idempotency_key` is the same over every attempt and every copy: mark effects with it. `attempt` rises for ever,
-    over all runs of the saga. `ends` is the moment on `clock.monotonic()` at which the step's time is over.
-    `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before it. Such
-    an attempt can still be on its way; whoever undoes sees to it that it does nothing when it comes.
+    `effect_key` is what the step's effects are keyed by: the same over every attempt of a run, and for the undo of what
+    that has done; no other saga has it, in no other database either. `idempotency_key` is the same over every attempt,
+    and is another one for the undo. `attempt` rises for ever, over all runs of the saga. `ends` is the moment on
+    `clock.monotonic()` at which the step's time is over. `undoes_attempt` is set for an undo alone: the highest attempt
+    of the step that may have been sent before it. Such an attempt can still be on its way; whoever undoes sees to it
+    that it does nothing when it comes.
     """
 
     app_id: int
@@ -46,6 +47,7 @@ class Context:
     data: Mapping[str, Any] = field(default_factory=dict)
     ends: float = float("inf")
     undoes_attempt: int | None = None
+    effect_key: str = ""
 
     @classmethod
     def of(cls, command: Command, ends: float) -> Context:
@@ -61,17 +63,13 @@ class Context:
             data=command.data,
             ends=ends,
             undoes_attempt=command.undoes_attempt,
+            effect_key=command.effect_key or former_key(command.saga, command.app_id, command.step),
         )
 
     @property
     def undoes(self) -> bool:
         """Whether the step is to be undone."""
         return self.undoes_attempt is not None
-
-    @property
-    def effect_key(self) -> str:
-        """The key that the step's effects are marked with: for an undo that of the step, not its own."""
-        return self.idempotency_key.removesuffix(UNDO) + DO if self.undoes else self.idempotency_key
 
     @property
     def remaining(self) -> float:

@@ -47,7 +47,7 @@ _ELSEWHERE: Final = {
     "progress": "only a job says how far it is",
     "payload": "what a step is given is command.data",
     "data": "what a job is given is context.payload",
-    "effect_key": "a job marks its effects by context.job_id",
+    "effect_key": "a job that is no step of a saga marks its effects by context.job_id",
     "idempotency_key": "a job marks its effects by context.job_id",
 }
 """What a step has and a job has not, or the other way round."""

@@ -13,7 +13,6 @@ from app.persistence.engine import Database
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
-from app.persistence.tables import metadata
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import COMPLETED
 from sagas.engine.orders import Moved
@@ -77,9 +76,8 @@ def note(instance_id: int, reason: str, *, saga: str = "app", count: int = 1, at
 
 def emptied(url: str) -> str:
     """`url` of a server, none of whose tables has a row now, whatever the test before has left."""
-    names = [table.name for table in reversed(metadata.sorted_tables)]
     if url.startswith("postgresql"):
-        sql.run_sql(url, f"TRUNCATE {', '.join(names)} RESTART IDENTITY")
+        sql.run_sql(url, f"TRUNCATE {', '.join(sql.emptiable())} RESTART IDENTITY")
     else:
-        sql.run_sql(url, *(f"DELETE FROM {name}" for name in names))
+        sql.run_sql(url, *sql.emptied())
     return url

@@ -31,6 +31,7 @@ from sagas import Job as Work
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import act
+from sagas.engine.effects import effect_key
 from sagas.engine.orders import Tick
 from sagas.engine.state import Instance
 from tests.integration.jobs.rows import leading
@@ -211,6 +212,7 @@ async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
         "step": "build",
         "attempt": 1,
         "idempotencyKey": f"release:{saga.id}:build:do",
+        "effectKey": effect_key(saga, "build", undoes=False),
         "event": "evt.built",
         "data": {},
     }

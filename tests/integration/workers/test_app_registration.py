@@ -16,20 +16,19 @@ from app.persistence import groups, instances, schema
 from app.persistence.engine import Database, Transaction
 from app.persistence.groups import Group
 from app.persistence.pairs import APPS
-from app.persistence.tables import metadata
 from sagas import Command
+from sagas.engine.effects import effect_key
 from sagas.engine.state import Instance, Progress
 from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
-from tests.servers.sql import run_sql
+from tests.servers.sql import emptied, run_sql
 from tests.support import eventually
 from workers import Context, Permanent, app_registration
 
 from .world import World, order, stored
 
 SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mariadb")]
-TABLES = [table.name for table in reversed(metadata.sorted_tables)]
 BACK: dict[str, Any] = {"state": "COMPENSATING", "progress": Progress(todo=("registerApp",), error="no luck")}
 
 
@@ -64,7 +63,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
 def url(request: pytest.FixtureRequest) -> str:
     """A database with empty tables."""
     url: str = request.getfixturevalue(request.param)
-    run_sql(url, *(f"DELETE FROM {name}" for name in TABLES))
+    run_sql(url, *emptied())
     return url
 
 
@@ -123,7 +122,7 @@ async def test_the_group_has_the_apps_name_and_the_mark_of_the_step(database: Da
     assert await run(database, command) == {"executorGroup": name}
     made = await group(database, name)
     assert made is not None
-    key = f"app:{row.id}:registerApp:do"
+    key = effect_key(row, "registerApp", undoes=False)
     assert (made.app_name, made.marker, made.address_type, made.address_list) == (name, key, groups.AUTO, "")
 
 
@@ -146,6 +145,28 @@ async def test_a_group_that_another_step_made_is_left_alone(database: Database) 
     made = await group(database)
     assert made is not None
     assert made.marker == "app:9:registerApp:do"
+
+
+async def test_a_group_from_before_there_were_effect_keys_is_found_by_do_and_undo(database: Database) -> None:
+    row, _ = await registering(database)
+    old = replace(row, installation="")
+    async with database.begin() as tx:
+        await groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
+    assert await run(database, order(old)) == {"executorGroup": "shop"}
+    _, undo = await moved(database, row, **BACK)
+    assert await run(database, replace(undo, effect_key=f"app:{row.id}:registerApp:do")) is None
+    assert await group(database) is None
+
+
+async def test_another_run_takes_over_the_group_that_an_earlier_one_has_left(database: Database) -> None:
+    row, command = await registering(database)
+    await run(database, command)
+    second, again = await moved(database, row, progress=Progress(run=2))
+    assert again.effect_key == f"{command.effect_key}:run2"
+    assert await run(database, again) == {"executorGroup": "shop"}
+    _, undo = await moved(database, second, **BACK)
+    await run(database, undo)
+    assert await group(database) is None
 
 
 @pytest.mark.req("S3-43")
@@ -263,7 +284,7 @@ async def test_without_registration_nothing_is_made_or_undone(
     nowhere = Database(sqlite_url)
     handlers = app_registration.handlers(RegistrationSettings.model_validate({"provider": provider}), nowhere)
     for name in app_registration.COMMANDS:
-        context = Context(7, "shop", "app", "registerApp", "c-7", 1, "key")
+        context = Context(7, "shop", "app", "registerApp", "c-7", 1, "key", effect_key="key")
         command = Command("m", name, "app", 7, "shop", "c", "REGISTERING", "registerApp", 1, 60_000, "key", {})
         assert await handlers[name](context, command) is None  # type: ignore[misc]
 
@@ -272,7 +293,7 @@ async def test_an_undo_command_is_answered_while_the_app_is_undone(world: World)
     worker = await world.worker(app_registration.handlers(RegistrationSettings(), world.database))
     row, command = await world.undone("shop", "registerApp")
     async with world.database.begin() as tx:
-        await groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
+        await groups.insert_if_absent(tx, "shop", command.effect_key, clock.now())
     await world.send(command)
     (event,) = await world.events(1)
     assert (event["type"], event["appId"], event["causationId"]) == ("evt.appUnregistered", row.id, command.id)

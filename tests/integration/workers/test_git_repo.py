@@ -17,6 +17,8 @@ from sagas import Command
 from workers import Context, Permanent, Transient, Unavailable, git_repo
 from workers.sdk.handlers import Handler
 
+KEY = "i:app:7:1000:createGitRepo"
+
 ORDER = Command("m", git_repo.CREATE, "app", 7, "shop", "c", "APP_INITIATED", "createGitRepo", 1, 60_000, "key", {})
 
 
@@ -31,7 +33,7 @@ def create(root: Path) -> Handler:
 
 
 def context(app_name: str = "shop", correlation_id: str = "c-7") -> Context:
-    return Context(7, app_name, "app", "createGitRepo", correlation_id, 1, "app:7:createGitRepo:do")
+    return Context(7, app_name, "app", "createGitRepo", correlation_id, 1, "-", effect_key=KEY)
 
 
 async def run(handler: Handler, for_: Context) -> dict[str, Any]:
@@ -74,7 +76,7 @@ async def test_it_says_which_step_made_it(create: Handler, root: Path) -> None:
     await run(create, context())
     marker = json.loads((root / "7.git" / "orchestrix.json").read_bytes())
     assert marker == {
-        "idempotencyKey": "app:7:createGitRepo:do",
+        "effectKey": KEY,
         "appId": 7,
         "appName": "shop",
         "correlationId": "c-7",
@@ -115,12 +117,12 @@ def foreign(root: Path) -> None:
 
 def anothers(root: Path) -> None:
     foreign(root)
-    (root / "7.git" / "orchestrix.json").write_text('{"idempotencyKey": "app:9:createGitRepo:do"}')
+    (root / "7.git" / "orchestrix.json").write_text('{"effectKey": "i:app:9:1000:createGitRepo"}')
 
 
 def broken(root: Path) -> None:
     foreign(root)
-    (root / "7.git" / "orchestrix.json").write_text('["idempotencyKey"')
+    (root / "7.git" / "orchestrix.json").write_text('["effectKey"')
 
 
 def a_file(root: Path) -> None:

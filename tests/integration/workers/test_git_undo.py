@@ -72,13 +72,13 @@ def repos(tmp_path: Path) -> Repos:
 
 
 def do(attempt: int = 1, app_id: int = 7, app_name: str = "shop", correlation_id: str = "c-7") -> Context:
-    key = f"app:{app_id}:createGitRepo:do"
-    return Context(app_id, app_name, "app", "createGitRepo", correlation_id, attempt, key)
+    key = f"i:app:{app_id}:1000:createGitRepo"
+    return Context(app_id, app_name, "app", "createGitRepo", correlation_id, attempt, "-", effect_key=key)
 
 
 def undo(undoes: int = 1, app_id: int = 7, app_name: str = "shop", correlation_id: str = "c-7") -> Context:
     fresh = do(1, app_id, app_name, correlation_id)
-    return replace(fresh, idempotency_key=f"app:{app_id}:createGitRepo:undo", undoes_attempt=undoes)
+    return replace(fresh, undoes_attempt=undoes)
 
 
 @pytest.mark.req("S3-43")
@@ -95,7 +95,7 @@ async def test_what_was_never_made_is_undone_at_once_and_remembered(repos: Repos
     assert await repos.run(undo(2)) == {}
     assert (repos.names, repos.archive) == ([], [])
     assert repos.tombstone() == {
-        "idempotencyKey": "app:7:createGitRepo:do",
+        "effectKey": "i:app:7:1000:createGitRepo",
         "appId": 7,
         "appName": "shop",
         "correlationId": "c-7",
@@ -190,7 +190,7 @@ def foreign(root: Path) -> None:
 
 def anothers(root: Path) -> None:
     foreign(root)
-    (root / "7.git" / "orchestrix.json").write_text('{"idempotencyKey": "app:9:createGitRepo:do"}')
+    (root / "7.git" / "orchestrix.json").write_text('{"effectKey": "i:app:9:1000:createGitRepo"}')
 
 
 def a_file(root: Path) -> None:
@@ -279,7 +279,8 @@ from pathlib import Path
 from app import crash
 from workers import Context, git_repo
 crash.arm(os.environ)
-context = Context(7, "shop", "app", "createGitRepo", "c-7", 1, "app:7:createGitRepo:undo", undoes_attempt=1)
+key = "i:app:7:1000:createGitRepo"
+context = Context(7, "shop", "app", "createGitRepo", "c-7", 1, "-", undoes_attempt=1, effect_key=key)
 asyncio.run(git_repo.delete(Path(sys.argv[1]), context, None))
 """
 
@@ -389,9 +390,69 @@ async def test_an_undo_command_is_answered_while_the_app_is_undone(world: World,
     repos = Repos(tmp_path / "repos")
     await world.worker(repos.table)
     row, command = await world.undone("shop", "createGitRepo")
-    await repos.run(do(1, row.id, "shop", row.correlation_id))
+    await repos.run(replace(do(1, row.id, "shop", row.correlation_id), effect_key=command.effect_key))
     await world.send(command)
     (event,) = await world.events(1)
     assert (event["type"], event["appId"], event["causationId"]) == ("evt.gitRepoDeleted", row.id, command.id)
     assert event["data"] == {"archivedAs": (repos.root / ".archive" / f"{row.id}-1.git").as_uri()}
     assert repos.names == []
+
+
+# Marks of earlier runs, and from before there were effect keys.
+
+
+def former(context: Context) -> Context:
+    """That of a saga that is older than effect keys."""
+    return replace(context, effect_key=f"app:{context.app_id}:createGitRepo:do")
+
+
+def in_run(context: Context, run: int) -> Context:
+    return replace(context, effect_key=f"{context.effect_key}:run{run}")
+
+
+def rename_keys(path: Path) -> None:
+    """As the release before has written it."""
+    fields = json.loads(path.read_bytes())
+    fields["idempotencyKey"] = fields.pop("effectKey")
+    path.write_text(json.dumps(fields))
+
+
+async def test_a_repository_with_a_mark_from_before_is_found_by_do_and_undo(repos: Repos) -> None:
+    await repos.run(former(do()))
+    rename_keys(repos.root / "7.git" / "orchestrix.json")
+    assert await repos.run(former(do(2))) == {"repoUrl": (repos.root / "7.git").as_uri()}
+    rename_keys(repos.root / "7.git" / "orchestrix.json")
+    assert await repos.run(former(undo(2))) == {"archivedAs": (repos.root / ".archive" / "7-2.git").as_uri()}
+    assert await repos.run(former(undo(2))) == {"archivedAs": (repos.root / ".archive" / "7-2.git").as_uri()}
+
+
+async def test_a_tombstone_from_before_still_refuses(repos: Repos) -> None:
+    await repos.run(former(undo(2)))
+    rename_keys(repos.root / ".tombstones" / "7.json")
+    with pytest.raises(Permanent, match="was undone before it was done"):
+        await repos.run(former(do(2)))
+    await repos.run(former(undo(1)))
+    assert repos.tombstone()["undoesAttempt"] == 2
+
+
+async def test_a_mark_from_before_is_nothing_to_a_newer_saga_of_the_same_id(repos: Repos) -> None:
+    await repos.run(former(do()))
+    rename_keys(repos.root / "7.git" / "orchestrix.json")
+    with pytest.raises(Permanent, match="this step did not make it"):
+        await repos.run(do())
+
+
+async def test_another_run_takes_over_what_an_earlier_one_has_left(repos: Repos) -> None:
+    await repos.run(do(1))
+    assert await repos.run(in_run(do(2), 2)) == {"repoUrl": (repos.root / "7.git").as_uri()}
+    assert await repos.run(in_run(undo(2), 2)) == {"archivedAs": (repos.root / ".archive" / "7-2.git").as_uri()}
+    await repos.run(undo(2))
+    with pytest.raises(Permanent, match="was undone before it was done"):
+        await repos.run(in_run(do(2), 2))
+    assert (repos.names, repos.archive) == ([], ["7-2.git"])
+
+
+async def test_the_same_step_in_another_installation_is_somebody_else(repos: Repos) -> None:
+    await repos.run(do())
+    with pytest.raises(Permanent, match="this step did not make it"):
+        await repos.run(replace(do(), effect_key="j:app:7:1000:createGitRepo"))

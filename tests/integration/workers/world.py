@@ -11,7 +11,7 @@ from app.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
 from app.broker.rabbitmq import AmqpBroker
 from app.broker.topology import COMMANDS
 from app.config import Settings
-from app.persistence import instances
+from app.persistence import installation, instances
 from app.persistence.engine import Database
 from app.persistence.pairs import APPS
 from sagas.app_provisioning import APP_PROVISIONING
@@ -32,8 +32,9 @@ async def stored(database: Database, name: str = "shop", **changes: Any) -> tupl
     row = replace(moved.instance, **changes)
     async with database.begin() as tx:
         (number,) = await instances.insert(tx, APPS, [replace(moved, instance=row)])
+        here = await installation.known(tx)
     assert number is not None
-    row = replace(row, id=number)
+    row = replace(row, id=number, installation=here.id)
     return row, order(row)
 
 

@@ -97,6 +97,7 @@ def test_what_the_job_is_given() -> None:
         "step": "build",
         "attempt": 1,
         "idempotencyKey": "release:7:build:do",
+        "effectKey": "release:7:build:do",
         "event": "evt.built",
         "data": {},
     }

@@ -333,7 +333,7 @@ def test_only_failures_have_an_error() -> None:
 # Commands.
 
 FIELDS = ["id", "type", "saga", "appId", "appName", "correlationId", "expectedState", "step", "attempt", "timeoutMs"]
-FIELDS += ["idempotencyKey", "data"]
+FIELDS += ["idempotencyKey", "effectKey", "data"]
 
 
 @pytest.mark.req("S3-44")
@@ -353,6 +353,7 @@ def test_body_of_a_command() -> None:
         "attempt": 1,
         "timeoutMs": 60_000,
         "idempotencyKey": "app:7:createGitRepo:do",
+        "effectKey": "app:7:createGitRepo:do",
         "data": {"team": "blau ü"},
     }
     assert "ü".encode() in command.body()

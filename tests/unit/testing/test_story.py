@@ -55,7 +55,7 @@ def test_a_good_run() -> None:
         elapsed=between("1.2s", "1.3s"),
         blocker=None,
     )
-    assert PROVIDER.charges == {"order:1:pay:do": 12}
+    assert list(PROVIDER.charges.values()) == [12]
 
 
 def test_what_is_done_is_undone_from_the_last_to_the_first() -> None:
@@ -143,7 +143,7 @@ def test_an_answer_instead_of_the_handler() -> None:
 def test_whoever_dies_the_saga_ends_well(where: dict[str, Any], charged: int) -> None:
     story = order().crash(**where).run()
     story.expect(state="COMPLETED", path=GOOD, data={"paid": 12})
-    assert PROVIDER.calls == {"order:1:pay:do": charged}
+    assert list(PROVIDER.calls.values()) == [charged], "one key, whoever dies"
     assert story.table().count("CRASH") == story.table().count("is started again") == 1
 
 

@@ -51,6 +51,7 @@ def command(app_id: int, key: str, id: str, state: str, **other: Any) -> Seen:
         "correlationId": f"x-{app_id}",
         "step": step,
         "idempotencyKey": f"app:{app_id}:{step}:{way}",
+        "effectKey": f"app:{app_id}:{step}:do",
         **({"undoesAttempt": 1} if way == "undo" else {}),
     }
     return replace(Seen(COMMANDS, key, id, f"x-{app_id}", body), **other)
@@ -127,6 +128,7 @@ def test_another_path_than_the_good_one_is_no_completion() -> None:
         ([*wire(), command(1, "cmd.deleteGitRepo", f"{GIT}-1", "APP_INITIATED")], "I10: .* expects APP_INITIATED"),
         ([*wire(), told(wire()[0], step="registerApp")], "I10: .* of another step"),
         ([*wire(), told(wire()[0], idempotencyKey="app:1:createGitRepo:undo")], "I10: .* another key"),
+        ([*wire(), told(wire()[0], effectKey="app:2:createGitRepo:do")], "I10: .* another effect key"),
         ([*wire(), told(wire()[0], undoesAttempt=1)], "I10: .* says whether it undoes"),
         ([*wire(), event(1, "evt.appRegistered", "e", "c-other")], "I10: .* never owed"),
         ([*wire(), event(9, "evt.appRegistered", "e", "c")], "I10: .* belongs to no app"),
@@ -260,7 +262,7 @@ def repository(folder: Path, name: int | str, key: str | None = None) -> None:
     made = folder / f"{name}.git"
     (made / "refs" / "heads").mkdir(parents=True)
     (made / "refs" / "heads" / "main").write_text("0" * 40)
-    (made / "orchestrix.json").write_text(json.dumps({"idempotencyKey": key or f"app:{app_id}:createGitRepo:do"}))
+    (made / "orchestrix.json").write_text(json.dumps({"effectKey": key or f"app:{app_id}:createGitRepo:do"}))
 
 
 def test_what_the_steps_have_made(tmp_path: Path) -> None:

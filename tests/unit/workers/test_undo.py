@@ -62,6 +62,15 @@ async def test_the_context_tells_an_undo_from_the_step(rig: Rig) -> None:
     assert (undone.idempotency_key, undone.effect_key) == ("app:2:createGitRepo:undo", "app:2:createGitRepo:do")
 
 
+async def test_the_effect_key_is_the_commands_own(rig: Rig) -> None:
+    handler = Seen()
+    await rig.start(handler)
+    back(rig, 2)
+    rig.put(undo(2, attempt=3, undoes_attempt=4, effect_key="i:app:2:1000:createGitRepo:run2"))
+    await rig.settled()
+    assert [context.effect_key for context in handler.contexts] == ["i:app:2:1000:createGitRepo:run2"]
+
+
 FAILURES = [
     (Permanent("Foreign", "not mine"), {"type": "Foreign", "message": "not mine", "retryable": False}),
     (Retry(5, "the forge is closed"), {"type": "Retry", "message": "the forge is closed", "retryAfterMs": 5000}),

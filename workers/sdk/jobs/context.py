@@ -14,7 +14,7 @@ from sagas.engine.wanted import SECONDS, TEN_YEARS, Kind, brief, called
 from workers.sdk.errors import BadCall, demand, no_such, text_of
 from workers.sdk.outputs import carried
 
-from .dispatch import Dispatch
+from .dispatch import Dispatch, effect_key_in
 from .halt import Halt, JobCancelled
 from .pending import pending
 
@@ -52,8 +52,11 @@ class Ask(Protocol):
 class JobContext:
     """One attempt of a job. In a job's thread `log`, `progress` and `wait_cancelled` are called without `await`.
 
-    `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with.
+    `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. The job
+    that is a saga's step has `effect_key` too, which its undo has as well: it keys its effects by that.
     """
+
+    effect_key: str
 
     def __init__(self, order: Dispatch, queue: str, voice: Voice, halt: Halt, ask: Ask) -> None:
         self.job_id = order.job_id
@@ -66,6 +69,8 @@ class JobContext:
         self.timeout = order.timeout
         self._ends = math.inf if order.timeout is None else clock.monotonic() + order.timeout
         self._voice, self._halt, self._ask = voice, halt, ask
+        if (key := effect_key_in(order.payload)) is not None:
+            self.effect_key = key
         self._given = frozenset(self.__dict__)
 
     @property

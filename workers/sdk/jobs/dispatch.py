@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sagas.engine.effects import former_key
 from sagas.engine.messages import MAX_ID, Unreadable, load
 
 
@@ -73,6 +74,21 @@ def read_cancel(body: bytes) -> Cancel:
         history_id=_text(fields, "historyId"),
         reason=_text(fields, "reason") or "",
     )
+
+
+def effect_key_in(payload: object) -> str | None:
+    """The effect key of the saga's step that the job is; None for a job that is none.
+
+    A job that was put down before there were such keys has a payload without.
+    """
+    if not isinstance(payload, dict):
+        return None
+    saga, id, step, key = (payload.get(name) for name in ("saga", "appId", "step", "effectKey"))
+    if not isinstance(saga, str) or not isinstance(id, int) or not isinstance(step, str):
+        return None
+    if isinstance(key, str) and key:
+        return key
+    return former_key(saga, id, step) if isinstance(payload.get("idempotencyKey"), str) else None
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
