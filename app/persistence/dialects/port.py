@@ -132,6 +132,9 @@ class Dialect(Protocol):
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         """What a range over the column's index leaves to be said about a prefix."""
 
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        """A JSON column as the text that it is stored as."""
+
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         """How many rows the query finds, as the server guesses before it looks; None where it does not guess."""
 

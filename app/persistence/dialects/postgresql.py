@@ -16,9 +16,11 @@ from sqlalchemy import (
     Engine,
     Select,
     Table,
+    Text,
     TextClause,
     any_,
     bindparam,
+    cast,
     event,
     func,
     select,
@@ -74,10 +76,17 @@ class PostgreSql:
     one_writer = False
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
+        # All that the server, the database or the role could set otherwise and that changes what a statement means.
+        # Not whether they take writes: who forbids them means it.
         settings = {
             "application_name": name,
             "timezone": "UTC",
             "default_transaction_isolation": "read committed",
+            "default_transaction_deferrable": "off",
+            "datestyle": "ISO, YMD",
+            "standard_conforming_strings": "on",
+            "transform_null_equals": "off",
+            "statement_timeout": str(int(limit * 1000)),
             "idle_in_transaction_session_timeout": "5000",
             "lock_timeout": "2000",
             # No statement here gains by it, and asyncpg would switch it off and on again around each of its questions.
@@ -127,6 +136,9 @@ class PostgreSql:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
+
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        return cast(column, Text())
 
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).scalar_one()

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import URL, Column, Connection, Engine, Select, Table, TextClause, event, literal, text
+from sqlalchemy import URL, Column, Connection, Engine, Select, Table, Text, TextClause, cast, event, literal, text
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
@@ -92,6 +92,9 @@ class Sqlite:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
+
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        return cast(column, Text())
 
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         return None
