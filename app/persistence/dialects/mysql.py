@@ -34,7 +34,7 @@ from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, S
 from app.persistence.columns import CHARSET, COLLATION, UtcTime
 
 from .explain import Explain
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
+from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, documents, kind
 
 # Text out of a document has the charset of the database unless the statement names another one: `?` for what it lacks.
@@ -79,7 +79,15 @@ _BLOCKERS = text(
     "SELECT DISTINCT p.id FROM sys.innodb_lock_waits w JOIN information_schema.processlist p ON p.id = w.blocking_pid"
     " WHERE w.waiting_pid = :session AND p.command = 'Sleep' AND p.time >= 1"
 )
-_FULL = ((1021,), (1114,))  # the disk, and what InnoDB makes of it: the table
+_REFUSALS = {
+    1021: FULL,
+    1114: FULL,  # what InnoDB makes of it: the table
+    1290: READ_ONLY,  # by an option of the server
+    1792: READ_ONLY,  # the transaction, as the session began
+    1836: READ_ONLY,  # InnoDB
+}
+_HOPELESS = (1290, 1792, 1836, 1053, 1927)
+"""Read-only; and a session that is being ended by the server."""
 
 
 class MySql:
@@ -119,11 +127,13 @@ class MySql:
             raise Unavailable("another migration has been running for ten minutes")
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
-        code = error.orig.args[0] if error.orig is not None and error.orig.args else None
-        return _MEANINGS.get(code, Unavailable) if isinstance(code, int) else Unavailable
+        return _MEANINGS.get(_code(error), Unavailable)
 
     def refusal(self, error: DBAPIError) -> str | None:
-        return FULL if error.orig is not None and error.orig.args[:1] in _FULL else None
+        return _REFUSALS.get(_code(error))
+
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        return _code(error) in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         return type_coerce(literal_column("UTC_TIMESTAMP(6)"), UtcTime())
@@ -221,6 +231,11 @@ class MySql:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.inserted.count, "last_at": new.inserted.last_at}
         await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))
+
+
+def _code(error: DBAPIError) -> int:
+    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    return code if isinstance(code, int) else 0
 
 
 def _connected(connection: Any, record: object) -> None:

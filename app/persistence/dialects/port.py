@@ -17,6 +17,9 @@ Row = Sequence[Any]
 Result = CursorResult[*tuple[Any, ...]]
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 FULL: Final = "the disk of the database is full; nothing was changed: free some space there"
+READ_ONLY: Final = (
+    "the database takes no writes: it, this user or this session is set to read-only; nothing was changed"
+)
 
 
 class Questions(Protocol):
@@ -122,6 +125,9 @@ class Dialect(Protocol):
 
     def refusal(self, error: DBAPIError) -> str | None:
         """What to tell and do where a driver's error says for sure that nothing was changed, even by a COMMIT."""
+
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        """Whether a driver's error says that its session can never do its work, though a new one may."""
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         """The database's own clock in SQL; `now` where it has none that is fine enough."""

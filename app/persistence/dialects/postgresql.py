@@ -37,7 +37,7 @@ from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, S
 from app.persistence.columns import UtcTime
 
 from .explain import Explain
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
+from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, columns_of_values, kind
 
 _ARRAYS = {
@@ -57,6 +57,9 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
     "42703": SchemaMismatch,
     "42501": Unavailable,  # permissions are granted without a new release
 }
+_REFUSALS = {"53100": FULL, "25006": READ_ONLY}
+_HOPELESS = ("25006", "26000")
+"""Read-only, as the session began or as its server is now; and a statement that was prepared in another session."""
 _PREFIXES = ("a", "b", "c", "d")
 _LAST_USE = "orchestrix used"
 _END_BLOCKERS = text(
@@ -124,7 +127,10 @@ class PostgreSql:
         return _MEANINGS.get(state) or _CLASSES.get(state[:2], Unavailable) if state else Unavailable
 
     def refusal(self, error: DBAPIError) -> str | None:
-        return FULL if getattr(error.orig, "sqlstate", None) == "53100" else None
+        return _REFUSALS.get(getattr(error.orig, "sqlstate", None) or "")
+
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # now() would be the transaction's start; a sub-select makes the clock one value, so that an index can be used.

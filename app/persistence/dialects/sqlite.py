@@ -29,6 +29,16 @@ _PRAGMAS = (
 )
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _PRIMARY = 0xFF
+_HOPELESS = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PERM,
+)
+"""What a file was when it was opened it stays for whoever has it open."""
 _MEANINGS: dict[int, type[OrchestrixError]] = {
     sqlite3.SQLITE_CONSTRAINT: Invalid,
     sqlite3.SQLITE_MISMATCH: Invalid,
@@ -82,6 +92,9 @@ class Sqlite:
         if code == sqlite3.SQLITE_FULL:
             return FULL
         return self._file.refusal(code, str(error.orig)) if self._file is not None else None
+
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        return (getattr(error.orig, "sqlite_errorcode", None) or 0) & _PRIMARY in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # SQLite's own clock has milliseconds, and it is this machine's clock anyway.
