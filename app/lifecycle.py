@@ -329,10 +329,15 @@ class Check:
 class Health:
     """What the health pages read: a component is healthy while its probe returns None, or if it is not vital."""
 
+    FIRST: Final = "Coordinator"
+    """The component that is told before the others (S1)."""
+
     def __init__(self) -> None:
         self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
         self.started = False
         self.draining = False
+        self.needs: frozenset[str] | None = None
+        """The components without which no work can be taken; None: all."""
 
     def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
         """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.
@@ -344,7 +349,12 @@ class Health:
     def checks(self) -> list[Check]:
         """Every component, as it is now."""
         found = [(name, probe(), vital) for name, (probe, vital) in self._probes.items()]
+        found.sort(key=lambda one: one[0] != self.FIRST)
         return [Check(name, reason is None or not vital, reason) for name, reason, vital in found]
+
+    def needed(self) -> list[Check]:
+        """Those of `checks` that decide whether new work can be taken."""
+        return [check for check in self.checks() if self.needs is None or check.component in self.needs]
 
     @property
     def phase(self) -> str | None:
@@ -354,4 +364,4 @@ class Health:
     @property
     def ready(self) -> bool:
         """Whether new work can be taken."""
-        return self.started and not self.draining and all(check.healthy for check in self.checks())
+        return self.started and not self.draining and all(check.healthy for check in self.needed())

@@ -32,6 +32,17 @@ def actor(request: Request, tokens: Mapping[str, str]) -> str:
     return holders[0]
 
 
+def knows(request: Request, tokens: Mapping[str, str]) -> bool:
+    """Whether whoever asks may know what is only told to those who have a token."""
+    if tokens and not request.headers.getlist("authorization"):
+        return False
+    try:
+        actor(request, tokens)
+    except Problem:
+        return False
+    return True
+
+
 def _secret(given: list[str]) -> str:
     """What stands behind `Bearer`; empty, which no token is, where the header is none of that kind."""
     scheme, _, secret = given[0].strip().partition(" ")

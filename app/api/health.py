@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import Response
 
+from app.api.access import knows
 from app.api.routes import Call, Handler, Route
 from app.api.schemas import HealthBody
 from app.api.shared import Answers, json_of
@@ -23,7 +25,7 @@ async def overall(call: Call) -> Response:
     """The shape of the specification's shard coordinator: 200, or 503 when a component is not healthy."""
     checks = call.context.health.checks()
     healthy = all(check.healthy for check in checks)
-    return _answer(healthy, "healthy" if healthy else "unhealthy", checks)
+    return _answer(healthy, "healthy" if healthy else "unhealthy", _told(call, checks))
 
 
 async def live(call: Call) -> Response:
@@ -32,19 +34,27 @@ async def live(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """Whether new work can be taken, and what stands against it."""
+    """Whether new work can be taken, and what stands against it.
+
+    A node that serves HTTP needs the database and no broker for that: it keeps what it cannot send yet.
+    """
     health = call.context.health
     own = [] if health.started else [Check(START, False, "not finished yet")]
     own += [Check(STOP, False, "the process is stopping")] if health.draining else []
-    checks = own + health.checks()
+    checks = own + health.needed()
     good = all(check.healthy for check in checks)
-    return _answer(good, "ready" if good else "not ready", checks)
+    return _answer(good, "ready" if good else "not ready", _told(call, checks))
 
 
 async def startup(call: Call) -> Response:
     """Whether the start is over."""
     started = call.context.health.started
     return _answer(started, "started" if started else "starting", [])
+
+
+def _told(call: Call, checks: list[Check]) -> list[Check]:
+    """The checks as whoever asks may see them: the reasons name hosts and users, which are not everybody's."""
+    return checks if knows(call.request, call.context.tokens) else [replace(check, reason=None) for check in checks]
 
 
 def _answer(good: bool, status: str, checks: list[Check]) -> Response:
@@ -57,14 +67,21 @@ def _check(check: Check) -> dict[str, Any]:
     return shown if check.reason is None else {**shown, "reason": check.reason}
 
 
-def _route(path: str, name: str, handler: Handler, summary: str) -> Route:
+def _route(path: str, name: str, handler: Handler, summary: str, about: str = "") -> Route:
     answers: Answers = {200: json_of(HealthBody, "Yes."), 503: json_of(HealthBody, "No.")}
-    return Route("GET", path, name, handler, summary, tag="health", parameters=None, answers=answers, public=True)
+    return Route(
+        "GET", path, name, handler, summary, about, tag="health", parameters=None, answers=answers, public=True
+    )
 
 
+_REASONS: Final = "Where tokens are set, the reasons are told to those who send one."
+_READY: Final = (
+    "A node that serves HTTP is ready when its database has the right tables and takes a write, whatever becomes of the"
+    f" broker; any other one needs all its components. {_REASONS}"
+)
 ROUTES: Final = (
-    _route("/health", "getHealth", overall, "Is every component healthy?"),
+    _route("/health", "getHealth", overall, "Is every component healthy?", _REASONS),
     _route("/health/live", "getLive", live, "Does the process answer at all?"),
-    _route("/health/ready", "getReady", ready, "Can it take new work?"),
+    _route("/health/ready", "getReady", ready, "Can it take new work?", _READY),
     _route("/health/startup", "getStartup", startup, "Has it finished its start?"),
 )

@@ -14,6 +14,7 @@ from app.broker.probe import Probing
 from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
 from app.cluster.drains import Drainer
+from app.cluster.vacancy import Vacancy
 from app.config import Settings
 from app.lifecycle import CLOSE, Health, Service, Services
 from app.orchestration.begins import BeginListener, QueueProgress
@@ -102,6 +103,7 @@ class Node:
     redispatch: Redispatch = field(init=False)
     letters: DeadLetters = field(init=False)
     drainer: Drainer = field(init=False)
+    vacancy: Vacancy = field(init=False)
     alarm: Alarm = field(default_factory=Alarm)
     job_steps: JobSteps | None = None
     """What ties the jobs of steps to their sagas; the starter has it too."""
@@ -133,10 +135,13 @@ class Node:
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
         self.drainer = Drainer(self.database, self.broker)
+        self.vacancy = Vacancy(self.database, self.settings.cluster.lease)
         if "coordinator" in self.roles and self.connect is not None:
             around = Cluster(self.settings, sorted(self.roles), membership, self.connect, self.jobs)
             self.coordinator = make_coordinator(self.name, around)
-            self.health.watch("Coordinator", self.coordinator.trouble)
+        self.health.watch("Coordinator", self._coordination)
+        if "api" in self.roles:
+            self.health.needs = frozenset({"Database"})
         self.duties = Services(self._duties())
         self.post = Services([] if self.coordinator is None else [self.coordinator])
 
@@ -191,6 +196,11 @@ class Node:
         await self.duties.stop()
         await self.links.stop()
 
+    def _coordination(self) -> str | None:
+        """What is wrong with this node's place in the cluster, or that there is no leader."""
+        own = None if self.coordinator is None else self.coordinator.trouble()
+        return own or self.vacancy.trouble()
+
     def _phase(self) -> str | None:
         """What this node's own beginning or end has to do with what a saga waits for: others' workers do not end."""
         phase = self.health.phase
@@ -200,7 +210,7 @@ class Node:
         return self.broker
 
     def _duties(self) -> list[Service]:
-        duties: list[Service] = [self.relay, self.watch, self.jobs.poke]
+        duties: list[Service] = [self.relay, self.watch, self.jobs.poke, self.vacancy]
         if "orchestrator" in self.roles:
             duties += self._orchestration()
         else:
@@ -256,7 +266,7 @@ def build_node(
     database = open_database(settings)
     topology = saga_topology(catalog)
     broker = open_broker(broker_url, f"orchestrix node {name}", topology + STOPS)
-    health, database_watch = Health(), DatabaseWatch(database)
+    health, database_watch = Health(), DatabaseWatch(database, name)
     watched(health, database_watch, broker)
     tuned = settings.orchestrator
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)

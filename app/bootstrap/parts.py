@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from app import clock
+from app.bootstrap.write_probe import WriteProbe
 from app.broker.port import Broker, LinkState, Topology
 from app.broker.rabbitmq import AmqpBroker
 from app.config import Settings
@@ -83,11 +84,15 @@ async def check_schema(database: Database) -> None:
 
 
 class DatabaseWatch:
-    """Asks the database every two seconds how it is, and keeps the estimate of its clock fresh."""
+    """Asks the database every two seconds how it is, and keeps the estimate of its clock fresh.
 
-    def __init__(self, database: Database, every: float = 2.0) -> None:
+    With the `name` of this process it also asks whether it takes writes, as soon as the tables are there.
+    """
+
+    def __init__(self, database: Database, name: str | None = None, every: float = 2.0) -> None:
         self._database = database
         self._every = every
+        self._writes = WriteProbe(database, name) if name is not None else None
         self._trouble: str | None = "the database has not answered yet"
         self._task: asyncio.Task[None] | None = None
 
@@ -97,12 +102,16 @@ class DatabaseWatch:
 
     async def stop(self) -> None:
         """Stops asking."""
-        if self._task is not None:
-            await ended(self._task)
+        try:
+            if self._writes is not None:
+                await self._writes.stop()
+        finally:
+            if self._task is not None:
+                await ended(self._task)
 
     def trouble(self) -> str | None:
         """The health probe."""
-        return self._trouble
+        return self._trouble or (self._writes.trouble if self._writes is not None else None)
 
     async def wait_for_schema(self) -> None:
         """Waits until the database answers; raises `SchemaMismatch` if its schema is another one."""
@@ -110,12 +119,14 @@ class DatabaseWatch:
         while True:
             try:
                 await check_schema(self._database)
-                return
+                break
             except RetryLater as away:
                 if not told:
                     log.warning("waiting for the database: %s", away)
                 told = True
                 await asyncio.sleep(clock.uniform(0.2, 1.0))
+        if self._writes is not None:
+            await self._writes.start()
 
     async def _run(self) -> None:
         while True:

@@ -13,11 +13,16 @@ from app.persistence import schema
 
 
 def upgrade(arguments: argparse.Namespace) -> int:
-    """`db upgrade`: brings the schema to this version; nothing happens if it is there already."""
+    """`db upgrade`: brings the schema to this version; nothing happens if it is there already.
+
+    Answers 1 and says what to do if text would be kept or compared in another way than this version needs.
+    """
     settings = _settings(arguments)
-    asyncio.run(schema.upgrade(_url(settings)))
+    wrong = asyncio.run(schema.upgrade(_url(settings)))
     print(f"the schema is at {schema.HEAD}")
-    return exits.OK
+    for sentence in wrong:
+        print(f"  {output.visible(sentence)}")
+    return exits.FAILED if wrong else exits.OK
 
 
 def current(arguments: argparse.Namespace) -> int:

@@ -58,7 +58,8 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
 
 **Invariants**
 
-- L1  Terms only rise, by one holder each. (One row, locked; a holder is one boot.)
+- L1  Terms only rise, by one holder each. (One row, locked; a holder is one boot. The next term is above the row's and
+      above all of `handovers`, so that a row that was lost, or restored from a backup, begins none again.)
 - L2  No write of an old term is committed after a newer one began. (Every leader's write ends with a look at the row
       under a shared lock; beginning a term takes the whole lock.)
 - L3  Somebody leads again after every fault, without anybody's help, as long as one node reaches the database. (The
@@ -89,6 +90,9 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
     broker back                         a node with a token or with a link deposes       2 s + jitter
     broker takes no messages (alarm)    the old token is held until a new one is         none, or each half hour,
                                         confirmed                                        when RabbitMQ takes it back
+    the row lost or restored            terms go on above all in `handovers`             a campaign
+    the clock set back                  a lease with more than two lengths left is not   two leases
+                                        believed, nor a beat that is yet to come
     database away                       nobody leads; campaigns fail for 5 s each and    until it is back
                                         hand the token on
     answer to COMMIT lost               the row is read again                            campaign limit

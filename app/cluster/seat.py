@@ -60,7 +60,7 @@ class DatabaseSeat:
 
     async def look(self) -> Lease | None:
         async with self._database.read() as connection:
-            return await leases.read(connection)
+            return await leases.read(connection, self._lease)
 
     async def campaign(self, bid: Bid, noticed_at: float) -> Fence | None:
         try:

@@ -54,7 +54,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The lease row, as it was at `now`; both by the database's clock."""
+    """The lease row, as it was at `now`; both by the database's clock.
+
+    `longest` is what can be left of it at most: the clock was set back since somebody took it for longer.
+    """
 
     term: int
     holder: str
@@ -63,16 +66,18 @@ class Lease:
     gained_at: datetime
     resigned_at: datetime | None
     now: datetime
+    longest: timedelta = timedelta.max
 
     @property
     def lapsed(self) -> bool:
         """Whether the holder leads no more, unless it renews in time."""
-        return self.now >= self.lease_until
+        return not timedelta(0) < self.lease_until - self.now <= self.longest
 
     @property
     def left(self) -> float:
-        """Seconds until it lapses; negative after."""
-        return (self.lease_until - self.now) / timedelta(seconds=1)
+        """Seconds until it lapses; zero or negative after."""
+        left = self.lease_until - self.now
+        return (left if left <= self.longest else timedelta(0)) / timedelta(seconds=1)
 
     @property
     def fence(self) -> Fence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer, String
 from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
@@ -12,6 +12,11 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import LargeBinary, TypeDecorator
 
 from sagas.engine.messages import compact
+
+CHARSET: Final = "utf8mb4"
+COLLATION: Final = "utf8mb4_bin"
+"""How MySQL and MariaDB keep and compare all text of ours, whatever a server or a database has as its default."""
+POSTGRESQL_COLLATION: Final = "C"
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -39,7 +44,7 @@ class UtcTime(TypeDecorator[datetime]):
 
 def Name(length: int) -> Any:
     """Text that is compared code point by code point on every database."""
-    return String(length).with_variant(String(length, collation="C"), "postgresql")
+    return String(length).with_variant(String(length, collation=POSTGRESQL_COLLATION), "postgresql")
 
 
 class Json(TypeDecorator[Any]):
@@ -50,7 +55,7 @@ class Json(TypeDecorator[Any]):
 
     def load_dialect_impl(self, dialect: Dialect) -> Any:
         if dialect.name == "mysql":
-            return dialect.type_descriptor(LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"))
+            return dialect.type_descriptor(LONGTEXT(charset=CHARSET, collation=COLLATION))
         return dialect.type_descriptor((JSONB if dialect.name == "postgresql" else JSON)(none_as_null=True))
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:

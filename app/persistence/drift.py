@@ -9,6 +9,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.schema import SchemaItem
 
+from . import collations
+
 _KINDS: Final = {"fk": "foreign key", "table_comment": "comment of table"}
 
 
@@ -21,7 +23,8 @@ def differences(connection: Connection) -> list[str]:
 
     options = {"compare_type": True, "include_object": partial(_expected, connection.dialect.name)}
     context = MigrationContext.configure(connection, opts=options)
-    return [sentence for found in compare_metadata(context, metadata) for sentence in _told(found)]
+    found = [sentence for one in compare_metadata(context, metadata) for sentence in _told(one)]
+    return [*found, *collations.differences(connection)]
 
 
 def _expected(database: str, item: SchemaItem, *_: object) -> bool:

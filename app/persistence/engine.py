@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import URL, Executable, make_url, select, text
+from sqlalchemy import URL, Executable, TextClause, UpdateBase, event, make_url, select, text
 from sqlalchemy import Connection as SyncConnection
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app import clock
@@ -32,6 +34,8 @@ _CONNECT_LIMIT: Final = 11.0
 _POOL_LIMIT: Final = 5.0
 _RECYCLE: Final = 1800
 _BACKOFF: Final = 0.02
+_RENEWED_EVERY_S: Final = 1.0
+"""Seconds between two renewals of a pool whose sessions cannot do their work."""
 
 # The pool reports each connection that it had to drop, with a stack trace. An outage is reported once, by the caller.
 logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
@@ -65,6 +69,7 @@ class Transaction(Connection):
     """A write transaction. After an error it cannot go on, and its end raises that error again."""
 
     _broken: Exception | None = None
+    _writes = False
 
     def __init__(self, database: Database, connection: AsyncConnection) -> None:
         super().__init__(database, connection)
@@ -78,7 +83,9 @@ class Transaction(Connection):
         """Runs one statement; raises the errors of `app.errors` with the driver's own as their cause."""
         if self._broken is not None:
             raise self._broken
-        return await super().execute(statement, parameters)
+        done = await super().execute(statement, parameters)
+        self._writes = self._writes or isinstance(statement, UpdateBase | TextClause)
+        return done
 
     async def attempt(self, statement: Executable, parameters: Parameters = None) -> Result | None:
         """Like `execute`, but None where a key is taken. Only for databases that undo no more than the statement."""
@@ -99,6 +106,8 @@ class Transaction(Connection):
             await _to_the_end(self._commit())
         except Exception as error:
             raise translated(error, self.dialect, committing=True) from error
+        if self._writes:
+            self.database.written_at = clock.monotonic()
         for call in self._then:
             call()
 
@@ -139,6 +148,8 @@ class Database:
         self._engine = engine or _engine(self.url, self.dialect, pool_size, options)
         self._offset: tuple[datetime, float] | None = None
         self.installation: Installation | None = None
+        self.written_at: float | None = None
+        """When this process last changed something, on the monotonic clock."""
         self._writers: AbstractAsyncContextManager[Any] = (
             asyncio.Semaphore(1) if self.dialect.one_writer else nullcontext()
         )
@@ -290,7 +301,29 @@ def _engine(url: URL, dialect: Dialect, pool_size: int, options: dict[str, Any])
     except (SQLAlchemyError, TypeError, ValueError) as error:
         raise ConfigError(f"the database URL cannot be used: {error}") from error
     dialect.listen(engine.sync_engine)
+    event.listen(engine.sync_engine, "handle_error", _Renewal(dialect))
     return engine
+
+
+class _Renewal:
+    """Ends a session that says that it can never do its work, and soon all that were made when it was.
+
+    A session that began while the database took no writes refuses them as long as it lives.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._renewed_at = -math.inf
+
+    def __call__(self, context: ExceptionContext) -> None:
+        error = context.sqlalchemy_exception
+        if not isinstance(error, DBAPIError) or not self._dialect.is_hopeless(error):
+            return
+        context.is_disconnect = True
+        # Not for each of many errors at once, or nobody would keep a connection for a whole request.
+        context.invalidate_pool_on_disconnect = clock.monotonic() - self._renewed_at >= _RENEWED_EVERY_S
+        if context.invalidate_pool_on_disconnect:
+            self._renewed_at = clock.monotonic()
 
 
 async def _closed(connection: AsyncConnection) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Text, and_, cast, false, func, literal_column, not_, or_, select
+from sqlalchemy import and_, false, func, literal_column, not_, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import COMPENSATING, TERMINAL
@@ -97,7 +97,7 @@ def in_states(connection: Connection, table: Any, hindered: Hindered) -> Iterato
     for state in hindered.states:
         yield [table.state == state, *waiting]
     if hindered.steps:
-        progress = cast(table.progress, Text)
+        progress = connection.dialect.text_of(table.progress)
         named: list[Condition] = [progress.contains(f'"{step}"', autoescape=True) for step in hindered.steps]
         named += [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else []
         yield [table.state == COMPENSATING, *waiting, or_(*named, _late(table, hindered))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Select, delete, insert, select, update
+from sqlalchemy import Select, delete, func, insert, select, update
 
 from app.domain.leases import NOBODY, Bid, Fence, Lease, Mode, Reason, ground
 from app.errors import Deposed
@@ -17,6 +17,10 @@ from .engine import Connection, Transaction
 from .tables import handovers, leases
 
 LEADER: Final = "orchestrix:coordinator:leader"
+LONGEST_S: Final = 600.0
+"""Seconds that a lease may last for those who do not know its length."""
+BELIEVED: Final = 2
+"""So many times the length of a lease may be left of one: more was written before the clock was set back."""
 KEPT: Final = 100
 """So many hand-overs are remembered."""
 _COLUMNS: Final = ("term", "holder", "mode", "lease_until", "gained_at", "resigned_at")
@@ -54,9 +58,9 @@ async def check(tx: Transaction, fence: Fence) -> None:
         raise Deposed(_refusal(fence, f"term {found.term} is {found.holder}'s" if found else "there is no term"))
 
 
-async def read(connection: Connection) -> Lease | None:
-    """The row as it is now; None before the first term."""
-    return _lease((await connection.execute(_query(connection))).first())
+async def read(connection: Connection, lease_s: float = LONGEST_S) -> Lease | None:
+    """The row as it is now; None before the first term. `lease_s` is how long a lease lasts, where that is known."""
+    return _lease((await connection.execute(_query(connection))).first(), lease_s)
 
 
 async def campaign(tx: Transaction, bid: Bid, lease_s: float, noticed_s: float = 0.0) -> Fence | None:
@@ -65,11 +69,11 @@ async def campaign(tx: Transaction, bid: Bid, lease_s: float, noticed_s: float =
     `noticed_s` is for how many seconds the bidder has known that the former leader is gone. Raises `Contention` while
     somebody else holds the row.
     """
-    lease = await _locked(tx)
+    lease = await _locked(tx, lease_s)
     reason = ground(bid, lease)
     if reason is None:
         return None
-    fence = Fence(lease.term + 1, bid.node_id)
+    fence = Fence(max(lease.term, await _newest(tx)) + 1, bid.node_id)
     values = {
         "term": fence.term,
         "holder": fence.holder,
@@ -123,7 +127,12 @@ async def last_handovers(connection: Connection, limit: int) -> list[Handover]:
     ]
 
 
-async def _locked(tx: Transaction) -> Lease:
+async def _newest(tx: Transaction) -> int:
+    """The newest term of which there is a trace, whatever was lost or restored: each has one holder for ever."""
+    return (await tx.execute(select(func.max(handovers.c.term)))).scalar_one() or 0
+
+
+async def _locked(tx: Transaction, lease_s: float) -> Lease:
     """The row, which nobody else changes or checks until the end of the transaction."""
     query = _query(tx).with_for_update()
     found = (await tx.execute(query)).first()
@@ -131,7 +140,7 @@ async def _locked(tx: Transaction) -> Lease:
         now = tx.now()
         await tx.dialect.insert_absent(tx, _INSERT, [(LEADER, 0, NOBODY, Mode.BROKER.value, now, now, None)])
         found = (await tx.execute(query)).first()
-    lease = _lease(found)
+    lease = _lease(found, lease_s)
     assert lease is not None, "nobody deletes the row"
     return lease
 
@@ -141,7 +150,7 @@ def _query(connection: Connection) -> Select[Any]:
     return select(*columns, connection.dialect.clock(connection.now()).label("now")).where(_MINE)
 
 
-def _lease(row: Any) -> Lease | None:
+def _lease(row: Any, lease_s: float) -> Lease | None:
     if row is None:
         return None
     return Lease(
@@ -152,6 +161,7 @@ def _lease(row: Any) -> Lease | None:
         gained_at=row.gained_at,
         resigned_at=row.resigned_at,
         now=row.now,
+        longest=timedelta(seconds=BELIEVED * lease_s),
     )
 
 
@@ -173,6 +183,7 @@ async def _record(tx: Transaction, fence: Fence, lease: Lease, bid: Bid, reason:
         began = lease.lease_until
     if bid.there is not None:
         began = max(began, lease.now - timedelta(seconds=bid.there + noticed_s))
+    began = min(began, lease.now)  # which a clock that was set back is not
     row = {
         "term": fence.term,
         "from_holder": None if lease.holder == NOBODY else lease.holder,

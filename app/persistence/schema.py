@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -13,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from app.errors import SchemaMismatch
 
+from . import collations
 from .drift import differences
 from .engine import Database
 
@@ -44,14 +44,18 @@ async def current(database: Database) -> str | None:
         return revision
 
 
-async def upgrade(url: str) -> None:
-    """Brings the schema to `HEAD`; one at a time, whoever calls. Raises `Unavailable`, `SchemaMismatch` if it is ahead.
+async def upgrade(url: str) -> list[str]:
+    """Brings the schema to `HEAD`; one at a time, whoever calls. A sentence for each column that keeps or compares text
+    in another way than this version needs, which no migration changes.
 
+    Raises `Unavailable`, `SchemaMismatch` if it is ahead, and `ConfigError` if the database cannot hold all letters.
     Runs in a thread of its own: migrations block.
     """
-    move = partial(_move, target=HEAD)
-    before = await _in_thread(url, lambda database: database.migrate(move), make=True)
+    before, wrong = await _in_thread(url, lambda database: database.migrate(_upgraded), make=True)
     _log.info("schema %s", HEAD if before == HEAD else f"upgraded from {before or 'nothing'} to {HEAD}")
+    for sentence in wrong:
+        _log.warning("%s", sentence)
+    return wrong
 
 
 async def downgrade(url: str, revision: str) -> None:
@@ -77,6 +81,12 @@ async def _with_database(url: str, work: Callable[[Database], Awaitable[T]], mak
         return await work(database)
     finally:
         await database.close()
+
+
+def _upgraded(connection: Connection) -> tuple[str | None, list[str]]:
+    if _revision(connection) is None:
+        collations.check_new(connection)
+    return _move(connection, HEAD), collations.differences(connection)
 
 
 def _move(connection: Connection, target: str) -> str | None:

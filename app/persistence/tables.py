@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
-from .columns import BigId, Body, Json, Name, UtcTime
+from .columns import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
 from .saga_columns import NEVER_STUCK, history_columns, instance_columns, stuck
 
 metadata = MetaData(
@@ -33,7 +33,7 @@ metadata = MetaData(
 
 def _table(name: str, *items: SchemaItem) -> Table:
     # On MySQL the server's defaults would decide which letters can be stored and whether 'x' is 'X'.
-    return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
+    return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset=CHARSET, mysql_collate=COLLATION)
 
 
 apps = _table(

@@ -110,12 +110,13 @@ class System:
         return self.processes.spawn("worker", *arguments, env=self.env(**env))
 
     async def ready(self, url: str, *, deadline: float = 30.0) -> None:
-        """Waits until the node at `url` is ready."""
+        """Waits until the node at `url` is ready, and all its components are well."""
         async with httpx.AsyncClient(trust_env=False) as http:
 
             async def is_ready() -> bool:
                 try:
-                    return (await http.get(f"{url}/health/ready")).status_code == 200
+                    answers = [await http.get(f"{url}{path}") for path in ("/health/ready", "/health")]
+                    return all(answer.status_code == 200 for answer in answers)
                 except httpx.HTTPError:
                     return False
 

@@ -115,6 +115,8 @@ class HealthWatch:
 
     def __init__(self, url: str) -> None:
         self.ready = False
+        """Whether it takes work, and all its components are well."""
+        self.takes_work = False
         self.reasons = ""
         """What the node says against itself at the moment, with the components."""
         self._url = url
@@ -158,11 +160,14 @@ class HealthWatch:
         try:
             live = await self._http.get(f"{self._url}/health/live")
             ready = await self._http.get(f"{self._url}/health/ready")
+            overall = await self._http.get(f"{self._url}/health")
         except httpx.HTTPError as error:
             self._dead.append(f"{type(error).__name__} {error}")
             return
         if live.status_code != 200:
             self._dead.append(f"{live.status_code} {live.text}")
-        checks = ready.json()["checks"]
-        self.ready = ready.status_code == 200
-        self.reasons = "; ".join(f"{one['component']}: {one.get('reason')}" for one in checks if not one["isHealthy"])
+        checks = [*ready.json()["checks"], *overall.json()["checks"]]
+        self.takes_work = ready.status_code == 200
+        self.ready = self.takes_work and overall.status_code == 200
+        wrong = [f"{one['component']}: {one.get('reason')}" for one in checks if not one["isHealthy"]]
+        self.reasons = "; ".join(dict.fromkeys(wrong))

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Engine,
     Select,
     Table,
+    Text,
     TextClause,
     and_,
     event,
@@ -30,25 +31,31 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
 from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
-from app.persistence.columns import UtcTime
+from app.persistence.columns import CHARSET, COLLATION, UtcTime
 
 from .explain import Explain
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
+from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, documents, kind
 
+# Text out of a document has the charset of the database unless the statement names another one: `?` for what it lacks.
+_LONGTEXT = f"LONGTEXT CHARACTER SET {CHARSET} COLLATE {COLLATION}"
 _TYPES = {
     Kind.INT: "BIGINT",
-    Kind.TEXT: "LONGTEXT",
+    Kind.TEXT: _LONGTEXT,
     Kind.TIME: "DATETIME(6)",
-    Kind.JSON: "LONGTEXT",
+    Kind.JSON: _LONGTEXT,
 }
+_SQL_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'"
+# Everything that the server's configuration or the database could change about what a statement means.
 _SESSION = (
-    "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+    f"SET NAMES {CHARSET} COLLATE {COLLATION}",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET SESSION innodb_lock_wait_timeout = 2, time_zone = '+00:00',"
-    " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'",
+    "SET SESSION innodb_lock_wait_timeout = 2, time_zone = '+00:00', completion_type = 'NO_CHAIN',"
+    " sql_safe_updates = 0, sql_select_limit = 18446744073709551615,"
+    " foreign_key_checks = 1, unique_checks = 1",
 )
-_MARIADB = ("SET SESSION idle_transaction_timeout = 5",)
+_MARIADB = ("SET SESSION idle_transaction_timeout = 5, max_statement_time = 0, check_constraint_checks = 1",)
+_MYSQL = ("SET SESSION max_execution_time = 0",)
 _MEANINGS: dict[int, type[OrchestrixError]] = {
     1020: Contention,  # the row has changed since the snapshot
     1205: Contention,  # lock wait
@@ -72,7 +79,15 @@ _BLOCKERS = text(
     "SELECT DISTINCT p.id FROM sys.innodb_lock_waits w JOIN information_schema.processlist p ON p.id = w.blocking_pid"
     " WHERE w.waiting_pid = :session AND p.command = 'Sleep' AND p.time >= 1"
 )
-_FULL = ((1021,), (1114,))  # the disk, and what InnoDB makes of it: the table
+_REFUSALS = {
+    1021: FULL,
+    1114: FULL,  # what InnoDB makes of it: the table
+    1290: READ_ONLY,  # by an option of the server
+    1792: READ_ONLY,  # the transaction, as the session began
+    1836: READ_ONLY,  # InnoDB
+}
+_HOPELESS = (1290, 1792, 1836, 1053, 1927)
+"""Read-only; and a session that is being ended by the server."""
 
 
 class MySql:
@@ -90,6 +105,7 @@ class MySql:
             "read_timeout": limit,
             "program_name": name,
             "binary_prefix": True,
+            "init_command": _SQL_MODE,  # before SQLAlchemy looks how names are quoted
         }
         return {"pool_pre_ping": True, "connect_args": arguments}
 
@@ -111,11 +127,13 @@ class MySql:
             raise Unavailable("another migration has been running for ten minutes")
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
-        code = error.orig.args[0] if error.orig is not None and error.orig.args else None
-        return _MEANINGS.get(code, Unavailable) if isinstance(code, int) else Unavailable
+        return _MEANINGS.get(_code(error), Unavailable)
 
     def refusal(self, error: DBAPIError) -> str | None:
-        return FULL if error.orig is not None and error.orig.args[:1] in _FULL else None
+        return _REFUSALS.get(_code(error))
+
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        return _code(error) in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         return type_coerce(literal_column("UTC_TIMESTAMP(6)"), UtcTime())
@@ -126,6 +144,10 @@ class MySql:
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         # Comparisons pad with spaces, so that 'x' >= 'x '. Not LIKE: its own range over the index ends at U+FFFF.
         return (func.locate(prefix, column) == 1,)
+
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        # It is text. A cast would give it the charset and the collation of the session.
+        return type_coerce(column, Text())
 
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).mappings().first()
@@ -211,10 +233,15 @@ class MySql:
         await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))
 
 
+def _code(error: DBAPIError) -> int:
+    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    return code if isinstance(code, int) else 0
+
+
 def _connected(connection: Any, record: object) -> None:
     maria = "MariaDB" in connection.driver_connection.get_server_info()
     cursor = connection.cursor()
-    for statement in (*_SESSION, *(_MARIADB if maria else ())):
+    for statement in (*_SESSION, *(_MARIADB if maria else _MYSQL)):
         cursor.execute(statement)
     cursor.close()
 
@@ -249,4 +276,4 @@ def _joined(bulk: BulkUpdate, match: Sequence[str] = ()) -> str:
 
 
 def _text(name: str, column: Column[Any]) -> str:
-    return f"v.{name} COLLATE utf8mb4_bin" if kind(column) is Kind.TEXT else f"v.{name}"
+    return f"v.{name} COLLATE {COLLATION}" if kind(column) is Kind.TEXT else f"v.{name}"

@@ -17,6 +17,9 @@ Row = Sequence[Any]
 Result = CursorResult[*tuple[Any, ...]]
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 FULL: Final = "the disk of the database is full; nothing was changed: free some space there"
+READ_ONLY: Final = (
+    "the database takes no writes: it, this user or this session is set to read-only; nothing was changed"
+)
 
 
 class Questions(Protocol):
@@ -123,6 +126,9 @@ class Dialect(Protocol):
     def refusal(self, error: DBAPIError) -> str | None:
         """What to tell and do where a driver's error says for sure that nothing was changed, even by a COMMIT."""
 
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        """Whether a driver's error says that its session can never do its work, though a new one may."""
+
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         """The database's own clock in SQL; `now` where it has none that is fine enough."""
 
@@ -131,6 +137,9 @@ class Dialect(Protocol):
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         """What a range over the column's index leaves to be said about a prefix."""
+
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        """A JSON column as the text that it is stored as."""
 
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         """How many rows the query finds, as the server guesses before it looks; None where it does not guess."""

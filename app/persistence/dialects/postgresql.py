@@ -16,9 +16,11 @@ from sqlalchemy import (
     Engine,
     Select,
     Table,
+    Text,
     TextClause,
     any_,
     bindparam,
+    cast,
     event,
     func,
     select,
@@ -35,7 +37,7 @@ from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, S
 from app.persistence.columns import UtcTime
 
 from .explain import Explain
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
+from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, columns_of_values, kind
 
 _ARRAYS = {
@@ -55,6 +57,9 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
     "42703": SchemaMismatch,
     "42501": Unavailable,  # permissions are granted without a new release
 }
+_REFUSALS = {"53100": FULL, "25006": READ_ONLY}
+_HOPELESS = ("25006", "26000")
+"""Read-only, as the session began or as its server is now; and a statement that was prepared in another session."""
 _PREFIXES = ("a", "b", "c", "d")
 _LAST_USE = "orchestrix used"
 _END_BLOCKERS = text(
@@ -74,10 +79,17 @@ class PostgreSql:
     one_writer = False
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
+        # All that the server, the database or the role could set otherwise and that changes what a statement means.
+        # Not whether they take writes: who forbids them means it.
         settings = {
             "application_name": name,
             "timezone": "UTC",
             "default_transaction_isolation": "read committed",
+            "default_transaction_deferrable": "off",
+            "datestyle": "ISO, YMD",
+            "standard_conforming_strings": "on",
+            "transform_null_equals": "off",
+            "statement_timeout": str(int(limit * 1000)),
             "idle_in_transaction_session_timeout": "5000",
             "lock_timeout": "2000",
             # No statement here gains by it, and asyncpg would switch it off and on again around each of its questions.
@@ -115,7 +127,10 @@ class PostgreSql:
         return _MEANINGS.get(state) or _CLASSES.get(state[:2], Unavailable) if state else Unavailable
 
     def refusal(self, error: DBAPIError) -> str | None:
-        return FULL if getattr(error.orig, "sqlstate", None) == "53100" else None
+        return _REFUSALS.get(getattr(error.orig, "sqlstate", None) or "")
+
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # now() would be the transaction's start; a sub-select makes the clock one value, so that an index can be used.
@@ -127,6 +142,9 @@ class PostgreSql:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
+
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        return cast(column, Text())
 
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).scalar_one()

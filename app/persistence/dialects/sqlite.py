@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import URL, Column, Connection, Engine, Select, Table, TextClause, event, literal, text
+from sqlalchemy import URL, Column, Connection, Engine, Select, Table, Text, TextClause, cast, event, literal, text
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
@@ -29,6 +29,16 @@ _PRAGMAS = (
 )
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _PRIMARY = 0xFF
+_HOPELESS = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PERM,
+)
+"""What a file was when it was opened it stays for whoever has it open."""
 _MEANINGS: dict[int, type[OrchestrixError]] = {
     sqlite3.SQLITE_CONSTRAINT: Invalid,
     sqlite3.SQLITE_MISMATCH: Invalid,
@@ -83,6 +93,9 @@ class Sqlite:
             return FULL
         return self._file.refusal(code, str(error.orig)) if self._file is not None else None
 
+    def is_hopeless(self, error: DBAPIError) -> bool:
+        return (getattr(error.orig, "sqlite_errorcode", None) or 0) & _PRIMARY in _HOPELESS
+
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # SQLite's own clock has milliseconds, and it is this machine's clock anyway.
         return literal(now, UtcTime())
@@ -92,6 +105,9 @@ class Sqlite:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
+
+    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        return cast(column, Text())
 
     async def about(self, connection: Questions, query: Select[Any]) -> int | None:
         return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import delete, text, update
 
 from app.domain.leases import Bid, Fence, Lease, Mode, Reason
 from app.errors import Contention, Deposed, RetryLater
@@ -69,6 +69,44 @@ async def test_the_first_term_is_one_and_leased_for_thirty_seconds(database: Dat
     async with database.read() as connection:
         name = (await connection.execute(text("SELECT name FROM leases"))).scalar_one()
     assert name == "orchestrix:coordinator:leader"
+
+
+async def test_a_row_that_was_lost_or_restored_begins_no_term_again(database: Database) -> None:
+    for _ in range(3):
+        await gained(database, bid(A, by_token=True))
+    old = await gained(database, bid(B, by_token=True))
+    await database.run(lambda tx: tx.execute(delete(table)))
+    with pytest.raises(Deposed):
+        await checked(database, old)
+    assert await campaign(database, bid(A)) == Fence(5, A)
+    await database.run(lambda tx: tx.execute(update(table).values(term=2, holder=A)))
+    await lapse(database)
+    assert await campaign(database, bid(B)) == Fence(6, B)
+    assert [one.term for one in await handovers(database)] == [6, 5, 4, 3, 2, 1]
+    for fence in (old, Fence(5, A)):
+        with pytest.raises(Deposed):
+            await checked(database, fence)
+
+
+@pytest.mark.parametrize("ahead", [61.0, 3600.0, 1e7])
+async def test_a_lease_from_before_the_clock_was_set_back_is_not_believed(database: Database, ahead: float) -> None:
+    await gained(database, bid(A))
+    await lapse(database, -ahead)
+    moved = {"gained_at": (await row(database)).now + timedelta(seconds=ahead)}
+    await database.run(lambda tx: tx.execute(update(table).values(moved)))
+    async with database.read() as connection:
+        found = await leases.read(connection, LEASE)
+    assert found is not None
+    assert (found.lapsed, found.left) == (True, 0)
+    assert await campaign(database, bid(B)) == Fence(2, B)
+    (second, _) = await handovers(database)
+    assert second.began_at <= second.gained_at
+
+
+async def test_a_clock_that_jumps_a_little_deposes_nobody(database: Database) -> None:
+    await gained(database, bid(A))
+    await lapse(database, -LEASE * 1.5)
+    assert await campaign(database, bid(B)) is None
 
 
 @pytest.mark.req("S0-2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import httpx
 import pytest
 
 from app.api.docs import STATIC
@@ -47,6 +48,43 @@ async def test_a_component_that_is_not_well_makes_503_with_its_reason(world: Wor
                 ],
             },
         )
+
+
+async def test_a_node_that_keeps_what_it_cannot_send_is_ready_without_a_broker(world: World) -> None:
+    world.health.needs = frozenset({"Database"})
+    well, away = {"component": "Database", "isHealthy": True}, {"component": "Broker", "isHealthy": False}
+    world.health.watch("Broker", lambda: "not connected")
+    world.health.watch("Database", lambda: None)
+    assert await health(world, "/ready") == (200, {"status": "ready", "checks": [well]})
+    assert await health(world) == (503, {"status": "unhealthy", "checks": [{**away, "reason": "not connected"}, well]})
+    world.health.watch("Database", lambda: "read-only")
+    assert (await health(world, "/ready"))[0] == 503
+
+
+async def test_the_coordinator_is_told_first(world: World) -> None:
+    for name in ("Database", "Coordinator", "Broker"):
+        world.health.watch(name, lambda: None)
+    for path in ("", "/ready"):
+        found = [check["component"] for check in (await health(world, path))[1]["checks"]]
+        assert found == ["Coordinator", "Database", "Broker"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [({}, False), ({"Authorization": "Bearer wrong"}, False), ({"Authorization": "Bearer s3cret"}, True)],
+)
+@pytest.mark.parametrize("path", ["/health", "/health/ready"])
+async def test_where_tokens_are_set_reasons_are_for_those_who_have_one(
+    world: World, path: str, headers: dict[str, str], told: bool
+) -> None:
+    world.health.watch("Database", lambda: "no answer from db-1.internal")
+    world.health.draining = True
+    transport = httpx.ASGITransport(world.built(ada="s3cret"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+        answer = await client.get(path, headers=headers)
+    assert answer.status_code == 503
+    assert ("reason" in answer.text) is told
+    assert {check["component"] for check in answer.json()["checks"]} >= {"Database"}
 
 
 async def test_what_is_not_vital_is_shown_and_keeps_no_work_away(world: World) -> None:
