@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -101,7 +101,11 @@ async def run_serve(
 ) -> None:
     """Runs a node until SIGINT or SIGTERM. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`."""
     node = build_node(settings, roles, broker_url)
-    await _run(node, None, [settings.http.port], ready, broker_url)
+
+    async def tell(running: Running) -> None:
+        ready(running)
+
+    await _run(node, None, [settings.http.port], tell, broker_url)
 
 
 async def run_dev(
@@ -122,8 +126,9 @@ async def run_dev(
     """
     async with development(settings, folder=folder, broker_ports=broker_ports, former=former) as dev:
 
-        def tell(running: Running) -> None:
-            ready(replace(running, notes=tuple(dev.left.told())))
+        async def tell(running: Running) -> None:
+            # In a thread, for it writes files.
+            await asyncio.to_thread(ready, replace(running, notes=tuple(dev.left.told())))
 
         def last() -> None:
             try:
@@ -138,7 +143,7 @@ async def _run(
     node: Node,
     worker: Hands | None,
     ports: Iterable[int],
-    ready: Callable[[Running], None],
+    ready: Callable[[Running], Awaitable[None]],
     broker_url: Callable[[], str],
     last: Callable[[], None] = lambda: None,
 ) -> None:
@@ -157,13 +162,13 @@ async def _run(
             await _stop(node, worker, server, serving)
 
 
-async def _begin(node: Node, worker: Hands | None, ready: Callable[[], None]) -> None:
+async def _begin(node: Node, worker: Hands | None, ready: Callable[[], Awaitable[None]]) -> None:
     await node.begin()
     if worker is not None:
         await worker.start()
     await node.settled()
     settle_memory()
-    ready()
+    await ready()
 
 
 async def _stop(node: Node, worker: Hands | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:

@@ -21,7 +21,7 @@ from app.cli.settings import chosen, load
 from app.config import LogSettings, Settings
 from app.errors import ConfigError
 from app.lifecycle import run_to_the_end
-from app.telemetry import logs
+from app.telemetry import logs, sinks
 
 if TYPE_CHECKING:
     from app.main import Running
@@ -46,6 +46,7 @@ def _dev(arguments: argparse.Namespace) -> None:
     began = clock.monotonic()
     folder = Path.cwd()
     settings = load(arguments)
+    sinks.install()
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     _warn_of_open_door(settings, frozenset(ROLES))
     with devfile.claimed(folder) as last:
@@ -73,6 +74,7 @@ def serve(arguments: argparse.Namespace) -> int:
     _refuse_open_door(settings, roles)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
+    sinks.install()
     logs.setup(settings.log, node=settings.node_id, role="node")
     _warn_of_open_door(settings, roles)
     from app.main import run_serve
@@ -90,6 +92,7 @@ def worker(arguments: argparse.Namespace) -> int:
     settings = load(arguments)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
+    sinks.install()
     logs.setup(settings.log, node=settings.node_id, role="worker")
     from app.bootstrap import run_worker
 
