@@ -28,10 +28,45 @@ class _Group(BaseModel):
 
 
 class HttpSettings(_Group):
-    """Where the API listens."""
+    """Where the API listens, and how much of it one may take; times in seconds.
+
+    `allowed_hosts` are names, beside those of loopback, by which it may be called while it asks nobody for a token.
+    `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
+    closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
+    open files allows; `max_streams` are the long-polls and event streams of one client.
+    """
 
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    head_timeout: float = Field(10.0, ge=1, le=3600)
+    body_timeout: float = Field(30.0, ge=1, le=3600)
+    keep_alive: float = Field(75.0, ge=1, le=3600)
+    max_connections: int | None = Field(None, ge=8, le=1_000_000)
+    max_streams: int = Field(1000, ge=1, le=1_000_000)
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return listed(value)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if not _HOST.fullmatch(one):
+                raise ValueError(
+                    "write names of hosts with commas in between, such as orchestrix.example,10.0.0.7:8080"
+                )
+        return value
+
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}))(?::[0-9]{1,5})?")
+
+
+def listed(value: object) -> object:
+    """The parts of a text with commas; anything else as it is."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class ApiSettings(_Group):
@@ -221,7 +256,7 @@ class Settings(_Group):
     @field_validator("sagas", "workers", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        return listed(value)
 
     @field_validator("node_id")
     @classmethod

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 from fastapi import FastAPI
 
+from app import descriptors
 from app.api.application import build
+from app.api.connections import Limits, Server, config, out_of_descriptors
 from app.api.context import ApiContext
 from app.bootstrap.dev import development
 from app.bootstrap.former import Former
@@ -34,9 +35,8 @@ STOP_HTTP = 5
 """Seconds that open requests have to end."""
 STOP_NODE: Final = 60.0
 """Seconds that commits under way have to end, and links to be closed: a database that hangs is given up sooner."""
-KEEP_ALIVE = 75
-"""Seconds that a connection may idle: longer than clients and load balancers keep theirs (60 at most by default).
-A server that closes first loses the request that its client is just sending."""
+PROXIES: Final = "FORWARDED_ALLOW_IPS"
+"""uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,6 @@ class Running:
     roles: tuple[str, ...]
     node: str = ""
     notes: tuple[str, ...] = ()
-
-
-class Server(uvicorn.Server):
-    """The HTTP server; signals are the process's business, not its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def create_app(node: Node) -> FastAPI:
@@ -147,6 +139,7 @@ async def _run(
     broker_url: Callable[[], str],
     last: Callable[[], None] = lambda: None,
 ) -> None:
+    asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
     with Signals(last) as signals:
         server = _server(node) if "api" in node.roles else None
         sockets = [listening(node.settings.http.host, ports)] if server is not None else []
@@ -188,17 +181,10 @@ async def _stop(node: Node, worker: Hands | None, server: Server | None, serving
 
 
 def _server(node: Node) -> Server:
-    return Server(
-        uvicorn.Config(
-            create_app(node),
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_HTTP,
-            timeout_keep_alive=KEEP_ALIVE,
-        )
-    )
+    http = node.settings.http
+    most = descriptors.for_http(descriptors.limit(), node.settings.database.pool_size, http.max_connections)
+    limits = Limits(head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most)
+    return Server(config(create_app(node), limits, stop=STOP_HTTP, proxied=PROXIES in os.environ))
 
 
 def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import clock
-from app.api.headers import CORRELATION, SCOPE_KEY, is_correlation_id
+from app.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, is_correlation_id
 from app.api.problems import Problem, bad_header, cut_short, has_head, internal_error
 from app.telemetry.context import correlated
 
@@ -103,8 +103,8 @@ class _Exchange:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers.setdefault(CORRELATION, self.correlation_id)
-            headers.setdefault("Cache-Control", "no-cache")
-            headers.setdefault("X-Content-Type-Options", "nosniff")
+            for name, value in ALWAYS.items():
+                headers.setdefault(name, value)
         elif self._no_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

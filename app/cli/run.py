@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from app import clock
+from app import clock, descriptors
 from app.cli import devfile, exits, output, places
 from app.cli.banner import banner
 from app.cli.settings import chosen, load
@@ -46,7 +46,7 @@ def _dev(arguments: argparse.Namespace) -> None:
     began = clock.monotonic()
     folder = Path.cwd()
     settings = load(arguments)
-    sinks.install()
+    _begin()
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     _warn_of_open_door(settings, frozenset(ROLES))
     with devfile.claimed(folder) as last:
@@ -74,7 +74,7 @@ def serve(arguments: argparse.Namespace) -> int:
     _refuse_open_door(settings, roles)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
-    sinks.install()
+    _begin()
     logs.setup(settings.log, node=settings.node_id, role="node")
     _warn_of_open_door(settings, roles)
     from app.main import run_serve
@@ -92,7 +92,7 @@ def worker(arguments: argparse.Namespace) -> int:
     settings = load(arguments)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
-    sinks.install()
+    _begin()
     logs.setup(settings.log, node=settings.node_id, role="worker")
     from app.bootstrap import run_worker
 
@@ -111,6 +111,12 @@ def openapi(arguments: argparse.Namespace) -> int:
 
     output.print_json(document(settings))
     return exits.OK
+
+
+def _begin() -> None:
+    """What a process that stays does first."""
+    sinks.install()
+    descriptors.raise_limit()
 
 
 def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
