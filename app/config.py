@@ -95,6 +95,9 @@ class ApiSettings(_Group):
 
 _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _SECRET: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+SHORTEST_SECRET: Final = 6
+GOOD_SECRET: Final = 16
+"""Characters that a secret has to have, and those below which it is said that it can be guessed."""
 _OTHERS: Final = ("anonymous", "orchestrator")
 """Who else acts in histories; a token of that name would pass for them."""
 
@@ -111,6 +114,8 @@ def _tokens(text: str) -> dict[str, str]:
             )
         if name in _OTHERS:
             raise ValueError(f"token {place} is named {name}, as histories call somebody else: give it another name")
+        if len(secret) < SHORTEST_SECRET:
+            raise ValueError(f"the secret of token {place} is too short: give it {GOOD_SECRET} characters or more")
         if name in found or secret in found.values():
             raise ValueError(f"token {place} has a name or a secret that stands before already: each belongs to one")
         found[name] = secret

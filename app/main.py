@@ -18,6 +18,8 @@ from app import descriptors
 from app.api.application import build
 from app.api.connections import Limits, Server, config, out_of_descriptors
 from app.api.context import ApiContext
+from app.api.guard import Guard
+from app.api.streams import Streams
 from app.bootstrap.dev import development
 from app.bootstrap.former import Former
 from app.bootstrap.hands import Hands
@@ -73,9 +75,17 @@ def create_app(node: Node) -> FastAPI:
             health=node.health,
             version=version("orchestrix"),
             silent=node.settings.jobs.silent,
+            guard=_guard(node.settings),
+            streams=Streams(node.settings.http.max_streams),
             tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
         )
     )
+
+
+def _guard(settings: Settings) -> Guard:
+    """Whoever has no tokens relies on being reached from this machine alone."""
+    open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
+    return Guard(check_host=not open_to_all, allowed=settings.http.allowed_hosts)
 
 
 def openapi(settings: Settings) -> dict[str, Any]:

@@ -197,7 +197,12 @@ def _methods(request: Request) -> set[str]:
 
 def has_head(path: str) -> bool:
     """Whether HEAD, GET without its body (RFC 9110, 9.3.2), is there: a stream has no end that one could wait for."""
-    return not path.endswith(("/events", "/logs"))
+    return not is_stream(path)
+
+
+def is_stream(path: str) -> bool:
+    """Whether there can be an answer without an end."""
+    return path.endswith(("/events", "/logs"))
 
 
 async def _validation(request: Request, error: Exception) -> Response:

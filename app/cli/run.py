@@ -18,7 +18,7 @@ from app import clock, descriptors
 from app.cli import devfile, exits, output, places
 from app.cli.banner import banner
 from app.cli.settings import chosen, load
-from app.config import LogSettings, Settings
+from app.config import GOOD_SECRET, LogSettings, Settings
 from app.errors import ConfigError
 from app.lifecycle import run_to_the_end
 from app.telemetry import logs, sinks
@@ -49,6 +49,7 @@ def _dev(arguments: argparse.Namespace) -> None:
     _begin()
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     _warn_of_open_door(settings, frozenset(ROLES))
+    _warn_of_short_secrets(settings)
     with devfile.claimed(folder) as last:
         from app.main import Former, run_dev
 
@@ -77,6 +78,7 @@ def serve(arguments: argparse.Namespace) -> int:
     _begin()
     logs.setup(settings.log, node=settings.node_id, role="node")
     _warn_of_open_door(settings, roles)
+    _warn_of_short_secrets(settings)
     from app.main import run_serve
 
     def ready(running: Running) -> None:
@@ -194,6 +196,16 @@ def _warn_of_open_door(settings: Settings, roles: frozenset[str]) -> None:
     if _door_is_open(settings, roles):
         where = (settings.http.host, settings.http.port)
         log.warning("the API asks nobody who he is: everyone who can reach %s:%d can use it", *where)
+
+
+def _warn_of_short_secrets(settings: Settings) -> None:
+    short = [name for name, secret in settings.api.tokens.items() if len(secret.get_secret_value()) < GOOD_SECRET]
+    if short:
+        log.warning(
+            "secrets with fewer than %d characters can be guessed: give better ones to %s",
+            GOOD_SECRET,
+            ", ".join(short),
+        )
 
 
 def _door_is_open(settings: Settings, roles: frozenset[str]) -> bool:
