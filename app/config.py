@@ -28,10 +28,45 @@ class _Group(BaseModel):
 
 
 class HttpSettings(_Group):
-    """Where the API listens."""
+    """Where the API listens, and how much of it one may take; times in seconds.
+
+    `allowed_hosts` are names, beside those of loopback, by which it may be called while it asks nobody for a token.
+    `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
+    closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
+    open files allows; `max_streams` are the long-polls and event streams of one client.
+    """
 
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    head_timeout: float = Field(10.0, ge=1, le=3600)
+    body_timeout: float = Field(30.0, ge=1, le=3600)
+    keep_alive: float = Field(75.0, ge=1, le=3600)
+    max_connections: int | None = Field(None, ge=8, le=1_000_000)
+    max_streams: int = Field(1000, ge=1, le=1_000_000)
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return listed(value)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if not _HOST.fullmatch(one):
+                raise ValueError(
+                    "write names of hosts with commas in between, such as orchestrix.example,10.0.0.7:8080"
+                )
+        return value
+
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}))(?::[0-9]{1,5})?")
+
+
+def listed(value: object) -> object:
+    """The parts of a text with commas; anything else as it is."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class ApiSettings(_Group):
@@ -60,6 +95,9 @@ class ApiSettings(_Group):
 
 _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _SECRET: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+SHORTEST_SECRET: Final = 6
+GOOD_SECRET: Final = 16
+"""Characters that a secret has to have, and those below which it is said that it can be guessed."""
 _OTHERS: Final = ("anonymous", "orchestrator")
 """Who else acts in histories; a token of that name would pass for them."""
 
@@ -76,6 +114,8 @@ def _tokens(text: str) -> dict[str, str]:
             )
         if name in _OTHERS:
             raise ValueError(f"token {place} is named {name}, as histories call somebody else: give it another name")
+        if len(secret) < SHORTEST_SECRET:
+            raise ValueError(f"the secret of token {place} is too short: give it {GOOD_SECRET} characters or more")
         if name in found or secret in found.values():
             raise ValueError(f"token {place} has a name or a secret that stands before already: each belongs to one")
         found[name] = secret
@@ -228,7 +268,7 @@ class Settings(_Group):
     @field_validator("sagas", "workers", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        return listed(value)
 
     @field_validator("node_id")
     @classmethod

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 from fastapi import FastAPI
 
+from app import descriptors
 from app.api.application import build
+from app.api.connections import Limits, Server, config, out_of_descriptors
 from app.api.context import ApiContext
+from app.api.guard import Guard
+from app.api.streams import Streams
 from app.bootstrap.dev import development
 from app.bootstrap.former import Former
 from app.bootstrap.hands import Hands
@@ -34,9 +37,8 @@ STOP_HTTP = 5
 """Seconds that open requests have to end."""
 STOP_NODE: Final = 60.0
 """Seconds that commits under way have to end, and links to be closed: a database that hangs is given up sooner."""
-KEEP_ALIVE = 75
-"""Seconds that a connection may idle: longer than clients and load balancers keep theirs (60 at most by default).
-A server that closes first loses the request that its client is just sending."""
+PROXIES: Final = "FORWARDED_ALLOW_IPS"
+"""uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,6 @@ class Running:
     roles: tuple[str, ...]
     node: str = ""
     notes: tuple[str, ...] = ()
-
-
-class Server(uvicorn.Server):
-    """The HTTP server; signals are the process's business, not its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def create_app(node: Node) -> FastAPI:
@@ -81,9 +75,17 @@ def create_app(node: Node) -> FastAPI:
             health=node.health,
             version=version("orchestrix"),
             silent=node.settings.jobs.silent,
+            guard=_guard(node.settings),
+            streams=Streams(node.settings.http.max_streams),
             tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
         )
     )
+
+
+def _guard(settings: Settings) -> Guard:
+    """Whoever has no tokens relies on being reached from this machine alone."""
+    open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
+    return Guard(check_host=not open_to_all, allowed=settings.http.allowed_hosts)
 
 
 def openapi(settings: Settings) -> dict[str, Any]:
@@ -101,7 +103,11 @@ async def run_serve(
 ) -> None:
     """Runs a node until SIGINT or SIGTERM. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`."""
     node = build_node(settings, roles, broker_url)
-    await _run(node, None, [settings.http.port], ready, broker_url)
+
+    async def tell(running: Running) -> None:
+        ready(running)
+
+    await _run(node, None, [settings.http.port], tell, broker_url)
 
 
 async def run_dev(
@@ -122,8 +128,9 @@ async def run_dev(
     """
     async with development(settings, folder=folder, broker_ports=broker_ports, former=former) as dev:
 
-        def tell(running: Running) -> None:
-            ready(replace(running, notes=tuple(dev.left.told())))
+        async def tell(running: Running) -> None:
+            # In a thread, for it writes files.
+            await asyncio.to_thread(ready, replace(running, notes=tuple(dev.left.told())))
 
         def last() -> None:
             try:
@@ -138,10 +145,11 @@ async def _run(
     node: Node,
     worker: Hands | None,
     ports: Iterable[int],
-    ready: Callable[[Running], None],
+    ready: Callable[[Running], Awaitable[None]],
     broker_url: Callable[[], str],
     last: Callable[[], None] = lambda: None,
 ) -> None:
+    asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
     with Signals(last) as signals:
         server = _server(node) if "api" in node.roles else None
         sockets = [listening(node.settings.http.host, ports)] if server is not None else []
@@ -157,13 +165,13 @@ async def _run(
             await _stop(node, worker, server, serving)
 
 
-async def _begin(node: Node, worker: Hands | None, ready: Callable[[], None]) -> None:
+async def _begin(node: Node, worker: Hands | None, ready: Callable[[], Awaitable[None]]) -> None:
     await node.begin()
     if worker is not None:
         await worker.start()
     await node.settled()
     settle_memory()
-    ready()
+    await ready()
 
 
 async def _stop(node: Node, worker: Hands | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
@@ -183,17 +191,10 @@ async def _stop(node: Node, worker: Hands | None, server: Server | None, serving
 
 
 def _server(node: Node) -> Server:
-    return Server(
-        uvicorn.Config(
-            create_app(node),
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_HTTP,
-            timeout_keep_alive=KEEP_ALIVE,
-        )
-    )
+    http = node.settings.http
+    most = descriptors.for_http(descriptors.limit(), node.settings.database.pool_size, http.max_connections)
+    limits = Limits(head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most)
+    return Server(config(create_app(node), limits, stop=STOP_HTTP, proxied=PROXIES in os.environ))
 
 
 def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:

@@ -22,6 +22,7 @@ from app.api import (
     sagas,
     schedules,
 )
+from app.api.access import Door
 from app.api.context import ApiContext
 from app.api.middleware import Edge
 
@@ -39,9 +40,11 @@ def build(context: ApiContext) -> FastAPI:
         redirect_slashes=False,
         telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
     )
+    door = Door(context.tokens)
     routes.add(
         app,
         context,
+        door,
         (
             *apps.ROUTES,
             *sagas.ROUTES,
@@ -54,10 +57,10 @@ def build(context: ApiContext) -> FastAPI:
             *health.ROUTES,
         ),
     )
-    docs.add(app)
+    docs.add(app, door)
     openapi.install(app)
     problems.add_handlers(app, context.health)
-    app.add_middleware(Edge)
+    app.add_middleware(Edge, guard=context.guard)
     return app
 
 

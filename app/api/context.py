@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from app.api.guard import Guard
+from app.api.streams import Streams
 from app.domain.jobs import Job
 from app.domain.nodes import Node
 from app.jobs.submit import Order, OrderKey, Submitted
@@ -148,5 +150,7 @@ class ApiContext:
     version: str
     silent: float
     """Seconds without a beat after which a worker's attempts are lost."""
+    guard: Guard = field(default_factory=Guard)
+    streams: Streams = field(default_factory=lambda: Streams(1000))
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by the names of those who have them; without any, everybody may do everything."""

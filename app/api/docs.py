@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.access import Door
 from app.api.problems import CODES
 from sagas.engine.messages import dump
 
@@ -21,21 +22,25 @@ POLICY: Final = (
 HEADERS: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
 
-def add(app: FastAPI) -> None:
-    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files."""
+def add(app: FastAPI, door: Door) -> None:
+    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, to whom `door` lets
+    in.
+    """
     page = (STATIC / "docs.html").read_text("utf-8").replace("<!-- problems -->", _problem_rows()).encode()
-    _serve(app, "/docs", page, "text/html")
-    _serve(app, "/docs/docs.js", (STATIC / "docs.js").read_bytes(), "text/javascript")
-    _serve(app, "/docs/docs.css", (STATIC / "docs.css").read_bytes(), "text/css")
+    _serve(app, door, "/docs", page, "text/html")
+    _serve(app, door, "/docs/docs.js", (STATIC / "docs.js").read_bytes(), "text/javascript")
+    _serve(app, door, "/docs/docs.css", (STATIC / "docs.css").read_bytes(), "text/css")
 
     async def document(request: Request) -> Response:
+        door.admit(request)
         return Response(dump(app.openapi()), media_type="application/json")
 
     app.add_api_route("/openapi.json", document, include_in_schema=False)
 
 
-def _serve(app: FastAPI, path: str, content: bytes, media_type: str) -> None:
+def _serve(app: FastAPI, door: Door, path: str, content: bytes, media_type: str) -> None:
     async def static(request: Request) -> Response:
+        door.admit(request)
         return Response(content, headers=HEADERS, media_type=media_type)
 
     app.add_api_route(path, static, include_in_schema=False)

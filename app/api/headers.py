@@ -11,6 +11,8 @@ from app.api.problems import bad_header
 from sagas.engine.messages import MAX_ID
 
 CORRELATION: Final = "X-Correlation-ID"
+ALWAYS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+"""What every answer has that says nothing else."""
 SCOPE_KEY: Final = "orchestrix.correlation_id"
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")

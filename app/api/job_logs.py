@@ -89,7 +89,9 @@ async def _follow(call: Call, job: Job, after: After | None) -> Response:
         raise bad_header("Last-Event-ID", "must be the id of an event of this stream; begin again without it.")
     if text and job.ended and job.channels == 0 and not await _lines(call.context, job.id, after):
         return Response(status_code=204)
-    return EventSourceResponse(_events(call.context, job.id, after), headers=HEADERS)
+    call.context.streams.admit(call.client)
+    events = call.context.streams.counted(call.client, _events(call.context, job.id, after))
+    return EventSourceResponse(events, headers=HEADERS)
 
 
 async def _events(context: ApiContext, job_id: str, after: After | None) -> AsyncIterator[bytes]:

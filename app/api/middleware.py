@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import clock
-from app.api.headers import CORRELATION, SCOPE_KEY, is_correlation_id
+from app.api.guard import Guard
+from app.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, is_correlation_id
 from app.api.problems import Problem, bad_header, cut_short, has_head, internal_error
 from app.telemetry.context import correlated
 
@@ -22,13 +23,14 @@ MAX_BODY: Final = 256 * 1024
 
 
 class Edge:
-    """The outermost layer: correlation ids, the size limit, errors that nobody caught, and the access log.
+    """The outermost layer: whose pages may ask, correlation ids, the size limit, errors that nobody caught, and the
+    access log.
 
     Plain ASGI without tasks of its own: a client that goes away never cancels a handler.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app, self._guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -36,7 +38,7 @@ class Edge:
             return
         exchange = _Exchange(scope, receive, send)
         try:
-            exchange.admit()
+            exchange.admit(self._guard)
             with correlated(exchange.correlation_id):
                 await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
@@ -80,8 +82,9 @@ class _Exchange:
         """What a log line about this request carries."""
         return {"correlation_id": self.correlation_id}
 
-    def admit(self) -> None:
+    def admit(self, guard: Guard) -> None:
         """Raises `Problem` for a request that no handler needs to see."""
+        guard.admit(self.scope["method"], self.scope["path"], self._headers)
         if self._refused:
             raise bad_header(CORRELATION, "must be 1 to 128 visible ASCII characters, once.")
         length = self._headers.get("content-length", "")
@@ -103,8 +106,8 @@ class _Exchange:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers.setdefault(CORRELATION, self.correlation_id)
-            headers.setdefault("Cache-Control", "no-cache")
-            headers.setdefault("X-Content-Type-Options", "nosniff")
+            for name, value in ALWAYS.items():
+                headers.setdefault(name, value)
         elif self._no_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

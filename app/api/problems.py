@@ -38,8 +38,10 @@ CODES: Final[Mapping[str, Kind]] = {
     "bad_header": Kind(400, "A request header is wrong"),
     "bad_request": Kind(400, "The request is wrong"),
     "unauthorized": Kind(401, "The API does not know who asks"),
+    "foreign_origin": Kind(403, "The request comes from another site"),
     "not_found": Kind(404, "There is no such thing"),
     "method_not_allowed": Kind(405, "The method is not allowed here"),
+    "request_timeout": Kind(408, "The request took too long to arrive"),
     "already_exists": Kind(409, "The name is taken"),
     "use_apps": Kind(409, "Apps are created elsewhere"),
     "idempotency_in_flight": Kind(409, "A request with this key has not ended yet"),
@@ -47,10 +49,15 @@ CODES: Final[Mapping[str, Kind]] = {
     "version_mismatch": Kind(412, "It has changed meanwhile"),
     "body_too_large": Kind(413, "The body is too large"),
     "unsupported_media_type": Kind(415, "The body must be JSON"),
+    "misdirected": Kind(421, "The request was meant for another host"),
     "invalid_body": Kind(422, "The body does not fit the schema"),
     "idempotency_key_reused": Kind(422, "The key was used for another request"),
+    "too_many_requests": Kind(429, "Too many at once, or one after the other"),
+    "head_too_large": Kind(431, "The head of the request is too large"),
     "internal_error": Kind(500, "The server made a mistake"),
+    "not_implemented": Kind(501, "The request needs what this server does not have"),
     "unavailable": Kind(503, "Try again later"),
+    "too_many_connections": Kind(503, "There are too many connections"),
     "outcome_unknown": Kind(503, "It may or may not have happened"),
 }
 
@@ -190,7 +197,12 @@ def _methods(request: Request) -> set[str]:
 
 def has_head(path: str) -> bool:
     """Whether HEAD, GET without its body (RFC 9110, 9.3.2), is there: a stream has no end that one could wait for."""
-    return not path.endswith(("/events", "/logs"))
+    return not is_stream(path)
+
+
+def is_stream(path: str) -> bool:
+    """Whether there can be an answer without an end."""
+    return path.endswith(("/events", "/logs"))
 
 
 async def _validation(request: Request, error: Exception) -> Response:

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.access import actor
+from app.api.access import ANONYMOUS, Door, client
 from app.api.context import ApiContext
+from app.api.guard import SAFE
 from app.api.parameters import Parameter, Query
 from app.api.schemas import ProblemBody
 
@@ -25,6 +26,11 @@ class Call:
     request: Request
     query: Query
     actor: str
+
+    @property
+    def client(self) -> str:
+        """Whom what he has open is counted for: the name of the token, else the address."""
+        return self.actor if self.actor != ANONYMOUS else client(self.request)
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -57,15 +63,19 @@ class Route:
     public: bool = False
 
 
-ALWAYS: Final = ("bad_header", "internal_error")
+ALWAYS: Final = ("bad_header", "misdirected", "internal_error")
+NOT_SAFE: Final = ("foreign_origin",)
+"""Where something is changed, and for streams."""
+PRIVATE: Final = ("unauthorized", "too_many_requests")
+"""Where a token is needed."""
 
 
-def add(app: FastAPI, context: ApiContext, routes: Sequence[Route]) -> None:
-    """Serves `routes`. Query parameters that a route does not name are refused with 400."""
+def add(app: FastAPI, context: ApiContext, door: Door, routes: Sequence[Route]) -> None:
+    """Serves `routes` to whom `door` lets in. Query parameters that a route does not name are refused with 400."""
     for route in routes:
         app.add_api_route(
             route.path,
-            _endpoint(context, route),
+            _endpoint(context, door, route),
             methods=[route.method],
             operation_id=route.name,
             name=route.name,
@@ -80,12 +90,11 @@ def add(app: FastAPI, context: ApiContext, routes: Sequence[Route]) -> None:
         )
 
 
-def _endpoint(context: ApiContext, route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(context: ApiContext, door: Door, route: Route) -> Callable[[Request], Awaitable[Response]]:
     handler, known = route.handler, route.parameters
-    tokens = {} if route.public else context.tokens
 
     async def endpoint(request: Request) -> Response:
-        who = actor(request, tokens)
+        who = ANONYMOUS if route.public else door.admit(request)
         raw = b"" if known is None else request.scope["query_string"]
         return await handler(Call(context, request, Query(raw, known or ()), who))
 
@@ -98,9 +107,14 @@ def _answers(route: Route) -> dict[int | str, dict[str, Any]]:
 
 def _problems(route: Route) -> dict[int | str, dict[str, Any]]:
     by_status: dict[int, list[str]] = {}
-    for code in (*route.problems, *([] if route.public else ["unauthorized"]), *ALWAYS):
+    for code in dict.fromkeys((*route.problems, *_by_nature(route), *ALWAYS)):
         by_status.setdefault(problems.CODES[code].status, []).append(code)
     return {status: _problem(status, codes) for status, codes in sorted(by_status.items())}
+
+
+def _by_nature(route: Route) -> tuple[str, ...]:
+    changing = route.method not in SAFE or problems.is_stream(route.path)
+    return (*(() if route.public else PRIVATE), *(NOT_SAFE if changing else ()))
 
 
 def _problem(status: int, codes: Sequence[str]) -> dict[str, Any]:
@@ -111,7 +125,7 @@ def _problem(status: int, codes: Sequence[str]) -> dict[str, Any]:
         "description": titles,
         "content": {problems.MEDIA_TYPE: {"schema": schema, "examples": examples}},
     }
-    if status == 503 or "idempotency_in_flight" in codes:
+    if status in (429, 503) or "idempotency_in_flight" in codes:
         answer["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
     if status == 401:
         answer["headers"] = {"WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string"}}}

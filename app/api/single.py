@@ -50,7 +50,8 @@ async def awaited(call: Call, kind: Kind) -> Instance:
     since = call.query.number("sinceVersion")
     instance = await load(call, kind)
     if wait and not (since is None and not instance.live):
-        return await _moved(call, kind, instance, instance.version if since is None else since, wait)
+        with call.context.streams.place(call.client):
+            return await _moved(call, kind, instance, instance.version if since is None else since, wait)
     return instance
 
 

@@ -47,7 +47,9 @@ async def follow(call: Call, kind: Kind) -> Response:
     after = min(asked if resumed is None else resumed, instance.version)
     if not instance.live and after == instance.version:
         return Response(status_code=204)
-    return EventSourceResponse(_events(call.context, kind, instance.id, after), headers=HEADERS)
+    call.context.streams.admit(call.client)
+    events = call.context.streams.counted(call.client, _events(call.context, kind, instance.id, after))
+    return EventSourceResponse(events, headers=HEADERS)
 
 
 async def _events(context: ApiContext, kind: Kind, instance_id: int, after: int) -> AsyncIterator[bytes]:

@@ -18,6 +18,7 @@ from app.errors import ConfigError, RetryLater, SchemaMismatch, Unavailable
 from app.lifecycle import Health, ended
 from app.persistence import installation, schema
 from app.persistence.engine import Database
+from app.telemetry import sinks
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from workers.sdk.modules import load_sagas
@@ -26,6 +27,8 @@ log = logging.getLogger("orchestrix")
 
 HEARTBEAT: Final = 10
 """Seconds between two signs of life of an idle connection."""
+LAST_WORDS_S: Final = 0.5
+"""Seconds that a process that is cut off has to write what it has said."""
 
 
 def open_database(settings: Settings) -> Database:
@@ -171,6 +174,7 @@ class Signals:
                 signal.signal(one, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
             with contextlib.suppress(Exception):  # whatever it is, the process is to end
                 self._last()
+                sinks.flush(LAST_WORDS_S)
             signal.raise_signal(number)
         self._told = True
         self._loop.call_soon_threadsafe(self.stop.set)

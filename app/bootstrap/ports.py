@@ -6,11 +6,14 @@ import errno
 import socket
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from app.errors import ConfigError
 
 FURTHER = 99
+KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""Seconds of silence before the first question and between two, questions without an answer, and milliseconds for what
+was sent and not acknowledged."""
 
 
 def nearby(*wanted: int) -> Iterator[int]:
@@ -39,8 +42,17 @@ def listening(host: str, ports: Iterable[int]) -> socket.socket:
         # Each connection inherits it. asyncio sets it only where the socket names its protocol, which this one does
         # not; without it an answer's body waits for the acknowledgement of its head, which many delay by 40 ms.
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _ask_whether_alive(found)
         return found
     raise ConfigError(f"cannot listen on {refused}: choose another --port or --host")
+
+
+def _ask_whether_alive(listener: socket.socket) -> None:
+    """Each connection inherits this too: a client that is gone without a word, as at a loss of power, ends it."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE.items():
+        if (number := getattr(socket, option, None)) is not None:  # not every system has each of them
+            listener.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def _address(host: str, port: int) -> tuple[int, Any]:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from app import clock
+from app import clock, descriptors
 from app.cli import devfile, exits, output, places
 from app.cli.banner import banner
 from app.cli.settings import chosen, load
-from app.config import LogSettings, Settings
+from app.config import GOOD_SECRET, LogSettings, Settings
 from app.errors import ConfigError
 from app.lifecycle import run_to_the_end
-from app.telemetry import logs
+from app.telemetry import logs, sinks
 
 if TYPE_CHECKING:
     from app.main import Running
@@ -46,8 +46,10 @@ def _dev(arguments: argparse.Namespace) -> None:
     began = clock.monotonic()
     folder = Path.cwd()
     settings = load(arguments)
+    _begin()
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     _warn_of_open_door(settings, frozenset(ROLES))
+    _warn_of_short_secrets(settings)
     with devfile.claimed(folder) as last:
         from app.main import Former, run_dev
 
@@ -73,8 +75,10 @@ def serve(arguments: argparse.Namespace) -> int:
     _refuse_open_door(settings, roles)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
+    _begin()
     logs.setup(settings.log, node=settings.node_id, role="node")
     _warn_of_open_door(settings, roles)
+    _warn_of_short_secrets(settings)
     from app.main import run_serve
 
     def ready(running: Running) -> None:
@@ -90,6 +94,7 @@ def worker(arguments: argparse.Namespace) -> int:
     settings = load(arguments)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
+    _begin()
     logs.setup(settings.log, node=settings.node_id, role="worker")
     from app.bootstrap import run_worker
 
@@ -108,6 +113,12 @@ def openapi(arguments: argparse.Namespace) -> int:
 
     output.print_json(document(settings))
     return exits.OK
+
+
+def _begin() -> None:
+    """What a process that stays does first."""
+    sinks.install()
+    descriptors.raise_limit()
 
 
 def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
@@ -185,6 +196,16 @@ def _warn_of_open_door(settings: Settings, roles: frozenset[str]) -> None:
     if _door_is_open(settings, roles):
         where = (settings.http.host, settings.http.port)
         log.warning("the API asks nobody who he is: everyone who can reach %s:%d can use it", *where)
+
+
+def _warn_of_short_secrets(settings: Settings) -> None:
+    short = [name for name, secret in settings.api.tokens.items() if len(secret.get_secret_value()) < GOOD_SECRET]
+    if short:
+        log.warning(
+            "secrets with fewer than %d characters can be guessed: give better ones to %s",
+            GOOD_SECRET,
+            ", ".join(short),
+        )
 
 
 def _door_is_open(settings: Settings, roles: frozenset[str]) -> bool:

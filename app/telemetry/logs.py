@@ -1,6 +1,7 @@
 """How does a line of log look, and who may write one?
 
-One JSON object a line on stdout; on a terminal a line for the eye. A record's `extra` becomes fields of the object, and
+One JSON object a line on stdout; on a terminal a line for the eye. In processes that stay, `app.telemetry.sinks` lets
+nobody wait until a line is written. A record's `extra` becomes fields of the object, and
 each line carries the correlation id that its `extra` or its task (`app.telemetry.context`) has.
 """
 
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from app.config import LogSettings
+from app.telemetry import sinks
 from app.telemetry.context import correlation_id
 
 # What libraries say at info is about themselves, message by message and statement by statement.
@@ -43,7 +45,10 @@ def setup(settings: LogSettings, *, node: str, role: str, stream: TextIO | None 
     pretty = settings.format == "pretty" or (settings.format == "auto" and out.isatty())
     handler = Handler(out)
     debugging = settings.level == "debug"
-    handler.setFormatter(PrettyFormatter(_colourful(out), debugging) if pretty else JsonFormatter(node, role))
+    formatter = PrettyFormatter(_colourful(out), debugging) if pretty else JsonFormatter(node, role)
+    handler.setFormatter(formatter)
+    if isinstance(out, sinks.Stream):
+        out.sink.notice = lambda lost: formatter.format(_loss(lost))
     root = logging.getLogger()
     for old in [found for found in root.handlers if isinstance(found, Handler)]:
         root.removeHandler(old)
@@ -141,6 +146,10 @@ def extras_of(record: logging.LogRecord) -> dict[str, Any]:
     """What the record was given as `extra`."""
     fields: Mapping[str, Any] = vars(record)
     return {name: value for name, value in fields.items() if name not in _STANDARD and not name.startswith("_")}
+
+
+def _loss(lost: int) -> logging.LogRecord:
+    return logging.LogRecord("orchestrix.log", logging.WARNING, __file__, 0, sinks.sentence(lost), None, None)
 
 
 def _quieten(level: int) -> None:

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from app import clock
 from app.api.application import build
 from app.api.context import ApiContext
+from app.api.guard import Guard
+from app.api.streams import Streams
 from app.cluster.drains import Drainer
 from app.config import JobsSettings
 from app.errors import Conflict, NotFound
@@ -233,8 +235,8 @@ class World:
         self.app = self.built()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
-    def built(self, **tokens: str) -> FastAPI:
-        """The application; it asks for these tokens."""
+    def built(self, guard: Guard | None = None, streams: int = 1000, **tokens: str) -> FastAPI:
+        """The application; it asks for these tokens, and lets nobody have more than so many streams."""
         return build(
             ApiContext(
                 database=self.database,
@@ -256,6 +258,8 @@ class World:
                 version="1.2.3",
                 silent=SILENT,
                 tokens=tokens,
+                guard=guard or Guard(),
+                streams=Streams(streams),
             )
         )
 
