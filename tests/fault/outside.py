@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from app.domain.jobs import FINAL
 from sagas.engine.definition import Saga
 from tests import invariants
 from tests.acceptance.system import Client, System
@@ -157,6 +158,36 @@ class Supervisor:
             else:
                 self.others += 1
             self.worker = self._start()
+
+
+async def submit(client: Client, handler: str, **more: Any) -> str:
+    """`POST /jobs` to the queue of `parcels`; the job's id."""
+    body = {"queue": parcels.CARRIERS, "handler": handler, "createdBy": "ada", **more}
+    answer = await client.http.post("/jobs", json=body)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def job_of(client: Client, job_id: str) -> dict[str, Any]:
+    """`GET /jobs/{id}`."""
+    answer = await client.http.get(f"/jobs/{job_id}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def job_in(client: Client, job_id: str, *wanted: str, deadline: float) -> dict[str, Any]:
+    """Waits until the job is in one of these states. Fails as soon as it has ended in another."""
+    job = await eventually(
+        lambda: _job_in(client, job_id, {*wanted, *FINAL}), deadline=deadline, every=0.1, message=f"job {wanted}"
+    )
+    assert job["state"] in wanted, job
+    return job
+
+
+async def _job_in(client: Client, job_id: str, wanted: set[str]) -> dict[str, Any]:
+    job = await job_of(client, job_id)
+    assert job["state"] in wanted, f"{job['state']}, waits for {job['waitsFor']}"
+    return job
 
 
 async def node_of(system: System, **env: str) -> tuple[Process, str]:

@@ -1,8 +1,9 @@
-"""Sagas of the outside trials: an order of five steps with three undos, and a parcel of one step; what each does is in
-its key.
+"""Sagas and jobs of the outside trials: an order of five steps with three undos, a parcel of one step, an errand whose
+step is a job; what each does is in its key.
 
 Copied beside the processes of a test, which load it as a user's module. Every step that is undone leaves a file in the
-folder of the process, named by the instance, which holds its effect key; each beginning of `pack` and `ship` a line.
+folder of the process, named by the instance, which holds its effect key; each beginning of `pack`, `ship` and a job a
+line.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from sagas import COMPLETED, Command, Compensation, NothingToUndo, RetryPolicy, Saga, Step
-from workers import Context, Transient, handles
+from sagas import COMPLETED, Command, Compensation, Job, NothingToUndo, RetryPolicy, Saga, Step
+from workers import Context, JobContext, Permanent, Transient, handles, job
 
 WORK: Final = float(os.environ.get("PARCELS_WORK", "0"))
 """Seconds that `ship` takes, and the `pack` of a parcel whose key begins with SLOW."""
@@ -28,6 +29,8 @@ TOLD_WITHIN: Final = float(os.environ.get("PARCELS_TOLD_WITHIN", "10"))
 SLOW, POISON, LATE = "slow", "poison", "late"
 """How the keys begin of parcels that take their time, of those that kill their worker, and of orders whose last step
 never ends by itself: the designed end by deadline."""
+CARRIERS: Final = "carriers"
+"""The queue of the jobs."""
 MADE, BEGUN = Path("made"), Path("begun")
 
 _RETRY: Final = RetryPolicy(attempts=3, base=timedelta(milliseconds=50))
@@ -105,6 +108,19 @@ PARCEL: Final = Saga(
         ),
     ),
 )
+ERRAND: Final = Saga(
+    name="errand",
+    steps=(
+        Step(
+            name="carry",
+            state="CARRYING",
+            event="evt.carried",
+            then=COMPLETED,
+            undo=NothingToUndo("it was carried for nothing"),
+            job=Job("carry", queue=CARRIERS),
+        ),
+    ),
+)
 
 
 def _make(context: Context, step: str) -> None:
@@ -117,9 +133,9 @@ def _unmake(context: Context, step: str) -> None:
     (MADE / step / str(context.app_id)).unlink(missing_ok=True)
 
 
-def _begin(context: Context) -> None:
+def _begin(name: str) -> None:
     with BEGUN.open("a") as file:
-        file.write(f"{context.app_name} {os.getpid()}\n")
+        file.write(f"{name} {os.getpid()}\n")
 
 
 @handles("cmd.reserve")
@@ -158,7 +174,7 @@ async def check(context: Context, command: Command) -> None:
 @handles("cmd.ship")
 async def ship(context: Context, command: Command) -> None:
     """Takes its time."""
-    _begin(context)
+    _begin(context.app_name)
     await asyncio.sleep(WORK)
     _make(context, "ship")
 
@@ -179,8 +195,45 @@ async def tell(context: Context, command: Command) -> None:
 @handles("cmd.pack")
 async def pack(context: Context, command: Command) -> None:
     """Takes as long as its key says, or ends the whole process."""
-    _begin(context)
+    _begin(context.app_name)
     if context.app_name.startswith(POISON):
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.sleep(WORK if context.app_name.startswith(SLOW) else QUICK)
     _make(context, "pack")
+
+
+@job("carry", queue=CARRIERS)
+async def carry(context: JobContext) -> dict[str, Any]:
+    """Says a line and ends."""
+    _begin(context.job_id)
+    await context.log(f"carried {context.payload}")
+    return {"carried": True}
+
+
+@job("wait", queue=CARRIERS)
+async def wait(context: JobContext) -> None:
+    """Goes on until it is told to stop."""
+    _begin(context.job_id)
+    await context.log("waits")
+    await context.wait_cancelled()
+    context.raise_if_cancelled()
+
+
+@job("talk", queue=CARRIERS)
+async def talk(context: JobContext) -> dict[str, int]:
+    """Says a number every 10 ms for as many `seconds` as its payload says, and how many lines that were."""
+    _begin(context.job_id)
+    loop, said = asyncio.get_running_loop(), 0
+    ends = loop.time() + float(context.payload["seconds"])
+    while loop.time() < ends:
+        await context.log(str(said))
+        said += 1
+        await context.wait_cancelled(0.01)
+        context.raise_if_cancelled()
+    return {"lines": said}
+
+
+@job("grumble", queue=CARRIERS)
+async def grumble(context: JobContext) -> None:
+    """Fails with many words."""
+    raise Permanent("Grumble", "why " * (int(context.payload["characters"]) // 4))
