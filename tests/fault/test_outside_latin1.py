@@ -52,6 +52,7 @@ async def _an_app(client: Client) -> None:
     answer = await client.http.post("/apps", json=body, headers={"Idempotency-Key": "k-1"})
     assert answer.status_code == 200, answer.text
     done = await client.completed(answer.json()["id"])
+    assert done["data"].pop("executorGroup") == "Привет-01"
     assert {name: done[name] for name in body} == body
     assert (await client.history(done["id"]))[0]["actor"] == "Ада 😀"
     again = await client.http.post("/apps", json=body, headers={"Idempotency-Key": "k-1"})

@@ -49,8 +49,8 @@ def plain_world(worlds: Callable[[str], World], mariadb: MariaServer, _mariadb_n
     with shared.lent(_mariadb_names) as name:
         run_sql(
             mariadb.url(),
-            f"CREATE OR REPLACE USER '{PLAIN}'@'%' IDENTIFIED BY 'secret'",
-            f"GRANT ALL PRIVILEGES ON `{name}`.* TO '{PLAIN}'@'%'",
+            f"CREATE OR REPLACE USER '{PLAIN}'@'127.0.0.1' IDENTIFIED BY 'secret'",
+            f"GRANT ALL PRIVILEGES ON `{name}`.* TO '{PLAIN}'@'127.0.0.1'",
         )
         yield worlds(mariadb.url(name).replace("orchestrix:", f"{PLAIN}:", 1))
 
