@@ -132,6 +132,11 @@ class Proxy:
         """Breaks the connections of the moment with RST."""
         self._call(self._each(_Line.reset))
 
+    def reset_client(self) -> None:
+        """The clients of the moment get RST; the server's side stays open and hears nothing more, until it
+        is reset too or the server itself ends it. New connections work."""
+        self._call(self._each(_Line.abandon))
+
     def cut(self) -> None:
         """Ends the connections of the moment in good order (FIN)."""
         self._call(self._each(_Line.finish))
@@ -254,7 +259,7 @@ class _Line:
         self.held.set()
         self._proxy = proxy
         self._client, self._server = client, server
-        self._end_after_answer = self._orphaned = False
+        self._end_after_answer = self._orphaned = self._abandoned = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -272,12 +277,21 @@ class _Line:
         if self._orphaned:
             while await _read(self._client[0]):
                 pass  # it goes on talking to nobody until it leaves
+        if self._abandoned:
+            while await _read(self._server[0]):
+                pass  # so does the server
         self.finish()
 
     def orphan(self) -> None:
         """The server's side is closed, the client's stays."""
         self._orphaned = True
         self._server[1].close()
+        self._end()
+
+    def abandon(self) -> None:
+        """RST to the client; the server's side stays."""
+        self._abandoned = True
+        _reset(self._client[1])
         self._end()
 
     def reset(self) -> None:

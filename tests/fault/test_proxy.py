@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.fault.proxy import AtCommit, Proxy, Way, proxied
-from tests.support import eventually
+from tests.support import eventually, holds
 
 COMMITS = {
     "PostgreSQL": b"Q" + struct.pack("!I", 12) + b"COMMIT;\0",
@@ -167,6 +167,16 @@ async def test_half_open_means_that_only_the_server_sees_an_end(echo: Echo, prox
     assert await client.silent()
     other = await connect(proxy)
     other.writer.close()
+
+
+async def test_a_reset_of_the_client_alone_is_not_seen_by_the_server(echo: Echo, proxy: Proxy, client: Client) -> None:
+    proxy.reset_client()
+    assert await client.ends() == "rst"
+    other = await connect(proxy)
+    await holds(lambda: echo.open == 2, during=0.3, message="the server has both")
+    other.writer.close()
+    proxy.reset()
+    await eventually(lambda: echo.open == 0, deadline=5)
 
 
 async def test_reset_and_cut_differ(proxy: Proxy, client: Client) -> None:
