@@ -116,6 +116,15 @@ class Topology:
         return Topology(self.exchanges + other.exchanges, self.queues + other.queues, self.bindings + other.bindings)
 
 
+WantedTopology = Topology | Callable[[], Topology]
+"""A topology, or what tells it each time that it is declared: that of sagas grows with the versions that are read."""
+
+
+def topology_now(wanted: WantedTopology | None) -> Topology | None:
+    """What is to be declared now."""
+    return wanted() if callable(wanted) else wanted
+
+
 class LinkState(Enum):
     """The life of the connection to the broker."""
 
@@ -159,6 +168,9 @@ class Consumer(Protocol):
 
         A subscription that the broker ends counts as such an end, and a new channel is opened then. Must not block.
         """
+
+    def also_read(self, queues: Sequence[str]) -> None:
+        """From now on it reads these queues too; those that it reads already change nothing. Returns at once."""
 
     async def pause(self) -> None:
         """Take nothing new, keep what was delivered: cancels the subscription, leaves the channel open."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from app import clock
 from app.domain.data_schema import model_of, schema_of
@@ -33,6 +33,32 @@ class Replaced:
     saga: str
     version: int
     differences: tuple[str, ...]
+
+
+class Reader(Protocol):
+    """Who looks for versions that the catalog does not know yet."""
+
+    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Learns these versions in a transaction that has met instances of them."""
+
+    async def read_all(self) -> None:
+        """Learns every version that is stored."""
+
+    @property
+    def unrunnable(self) -> Collection[Key]:
+        """Versions of instances that this process has met and cannot run."""
+
+
+class NoReader:
+    """For a process whose code is all there is."""
+
+    unrunnable: Collection[Key] = ()
+
+    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Nothing else is stored."""
+
+    async def read_all(self) -> None:
+        """Nothing else is stored."""
 
 
 class VersionInUse(ConfigError):
@@ -63,6 +89,7 @@ class Definitions:
         self._catalog = catalog
         self._learned = learned
         self._unreadable: dict[Key, str] = {}
+        self._unrunnable: set[Key] = set()
         self._loop = Loop("definitions", self._round)
 
     async def start(self) -> None:
@@ -104,6 +131,12 @@ class Definitions:
         unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
         if unknown:
             self._learn(await definitions.some(connection, unknown))
+            self._unrunnable.update(key for key in unknown if self._catalog.version(*key) is None)
+
+    @property
+    def unrunnable(self) -> Collection[Key]:
+        """Versions of instances that this process has met and cannot run."""
+        return self._unrunnable
 
     def unreadable(self) -> dict[Key, str]:
         """Stored versions that this process cannot run, and why."""
@@ -112,6 +145,7 @@ class Definitions:
     def _learn(self, rows: Sequence[StoredDefinition]) -> None:
         grown = [row for row in rows if not self._catalog.has_code(*row.key) and self._take(row)]
         if grown:
+            self._unrunnable = {key for key in self._unrunnable if self._catalog.version(*key) is None}
             self._learned()
 
     def _take(self, row: StoredDefinition) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .definition import STEP_FAILED, Compensation, Order, Saga, Step, order_of
 from .errors import DefinitionError
+from .state import Instance
 
 
 class Owner(NamedTuple):
@@ -108,6 +109,10 @@ class Catalog:
     def version(self, name: str, version: int) -> Saga | None:
         """That version of the saga; None if this process does not know it."""
         return self._versions.get((name, version))
+
+    def of(self, instance: Instance) -> Saga | None:
+        """The version by which the instance runs; None if this process does not know it."""
+        return self._versions.get((instance.saga, instance.definition_version))
 
     def command(self, name: str, version: int | None = None) -> Owner | None:
         """Who owns the command `cmd.…`, in that version or in the newest that has it."""
