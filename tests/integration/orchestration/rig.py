@@ -14,7 +14,9 @@ from app.broker.port import LinkState
 from app.broker.topology import saga_topology
 from app.config import JobsSettings
 from app.orchestration.control import Control
+from app.orchestration.definitions import Definitions
 from app.orchestration.events import EventListener
+from app.orchestration.held import HeldEvents
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.job_steps import JobDesk, JobSteps
 from app.orchestration.relay import OutboxRelay
@@ -112,9 +114,20 @@ class Rig:
         self.watch = Watch(database)
         self.jobs = jobs = JobSteps(catalog, desk)
         self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="rig-1", lease=lease, batch=batch)
+        self.catalog = catalog
+        self.definitions = reader = Definitions(database, catalog, self._learned)
         self.wakeups = Wakeups(
-            database, self.broker, self.relay, self.watch, catalog, batch=batch, timeouts=50.0, jobs=jobs
+            database,
+            self.broker,
+            self.relay,
+            self.watch,
+            catalog,
+            batch=batch,
+            timeouts=50.0,
+            jobs=jobs,
+            reader=reader,
         )
+        self.held = HeldEvents(database, self.relay, self.watch, catalog, reader, jobs=jobs, alarm=self.wakeups.expect)
         self.starter = Starter(
             database,
             catalog,
@@ -136,12 +149,18 @@ class Rig:
             alarm=self.wakeups.expect,
             deaf=self.wakeups.deaf,
             jobs=jobs,
+            reader=reader,
+            held=self.held.poke,
         )
         self.phase: str | None = None
-        self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)
-        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.phase)
+        self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs, reader)
+        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.phase, reader)
         self.stuck = Stuck(database, self.broker, SILENT)
         self.incarnation = Incarnation(database, self.broker, self.relay, catalog, jobs=jobs)
+
+    def _learned(self) -> None:
+        self.listener.learned()
+        self.held.poke()
 
     async def start(self) -> None:
         """Starts the relay, the starter and the listener; the others on demand."""
@@ -151,7 +170,7 @@ class Rig:
 
     async def stop(self) -> None:
         """Stops everything."""
-        for stop in (self.wakeups, self.incarnation, self.listener, self.starter, self.watch, self.relay):
+        for stop in (self.held, self.wakeups, self.incarnation, self.listener, self.starter, self.watch, self.relay):
             await stop.stop()
 
     async def begin(self, key: str, *, saga: str = "app") -> Instance:
