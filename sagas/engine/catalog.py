@@ -114,6 +114,10 @@ class Catalog:
         """The version by which the instance runs; None if this process does not know it."""
         return self._versions.get((instance.saga, instance.definition_version))
 
+    def states(self, name: str) -> frozenset[str]:
+        """Every state of the good paths of all known versions of that saga."""
+        return frozenset(state for saga in self._versions.values() if saga.name == name for state in saga.path)
+
     def command(self, name: str, version: int | None = None) -> Owner | None:
         """Who owns the command `cmd.…`, in that version or in the newest that has it."""
         return self._in_version(self._commands.get(name), version)
