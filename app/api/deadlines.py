@@ -81,7 +81,7 @@ def _view(catalog: Catalog, one: Instance) -> dict[str, Any]:
 
 
 def _step(catalog: Catalog, one: Instance) -> str | None:
-    saga = catalog.saga(one.saga)
+    saga = catalog.of(one)
     here = out(saga, one) if saga else None
     return here.step.name if here else one.progress.awaited
 

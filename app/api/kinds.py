@@ -25,16 +25,13 @@ class Kind:
     pair: Pair
     path: str
     view: Callable[[Instance], dict[str, Any]]
+    states: frozenset[str]
+    """Every state that an instance can be in, of whichever version."""
 
     @property
     def noun(self) -> str:
         """What one of them is called there."""
         return "app" if self.path == APPS else "instance"
-
-    @property
-    def states(self) -> frozenset[str]:
-        """Every state that an instance can be in."""
-        return RESERVED | frozenset(self.saga.path)
 
     def link(self, instance_id: int) -> str:
         """Where the instance is."""
@@ -72,4 +69,4 @@ def _kind(call: Call, name: str, path: str, view: Callable[[Instance], dict[str,
         raise not_found(
             f"saga {name[:60]!r}: there are {', '.join(sorted(saga.name for saga in call.context.catalog))}"
         )
-    return Kind(saga, pair_of(name), path, view)
+    return Kind(saga, pair_of(name), path, view, RESERVED | call.context.catalog.states(name))

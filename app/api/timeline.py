@@ -36,11 +36,12 @@ async def list_messages(call: Call, kind: Kind) -> Response:
         unsent = await outbox.of_instance(connection, kind.saga.name, instance.id)
         ignored = await notes.listing(connection, kind.saga.name, instance.id)
         dead = await dead_letters.of_instance(connection, kind.saga.name, instance.id)
+    saga = call.context.catalog.of(instance) or kind.saga
     present = {row.id for row in unsent}
-    sent = [told for told in commands(kind.saga, instance, changes) if told.change.command_id not in present]
+    sent = [told for told in commands(saga, instance, changes) if told.change.command_id not in present]
     found = [(row.created_at, _unsent(row)) for row in unsent]
     found += [(told.change.at, _sent(told, instance)) for told in sent]
-    found += [(told.change.at, _accepted(told)) for told in events(kind.saga, changes)]
+    found += [(told.change.at, _accepted(told)) for told in events(saga, changes)]
     found += [(note.first_at, _ignored(note)) for note in ignored]
     found += [(letter.died_at, _dead(letter)) for letter in dead]
     found.sort(key=lambda pair: (pair[0], pair[1]["version"] or 0, pair[1]["kind"] == "command"))

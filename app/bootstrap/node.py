@@ -20,7 +20,9 @@ from app.lifecycle import CLOSE, Health, Service, Services
 from app.orchestration.begins import BeginListener, QueueProgress
 from app.orchestration.control import Control
 from app.orchestration.dead_letters import DeadLetters
+from app.orchestration.definitions import Definitions
 from app.orchestration.events import EventListener
+from app.orchestration.held import HeldEvents
 from app.orchestration.housekeeping import Housekeeping
 from app.orchestration.incarnation import PATIENCE, Incarnation
 from app.orchestration.job_letters import JobLetters
@@ -63,6 +65,8 @@ class Alarm:
     """Tells whoever watches wake-ups what has just been committed."""
 
     listeners: list[Callable[[Iterable[Instance]], None]] = field(default_factory=list)
+    learned: list[Callable[[], None]] = field(default_factory=list)
+    """Who is told when the catalog has grown."""
 
     def ring(self, moved: Iterable[Instance]) -> None:
         """`moved` may have to be woken soon."""
@@ -96,6 +100,7 @@ class Node:
     duties: Services = field(init=False)
     post: Services = field(init=False)
     incarnation: Incarnation = field(init=False)
+    definitions: Definitions = field(init=False)
     control: Control = field(init=False)
     explainer: Explainer = field(init=False)
     stuck: Stuck = field(init=False)
@@ -127,9 +132,11 @@ class Node:
         self.incarnation = Incarnation(
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
         )
-        self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps)
+        self.definitions = Definitions(self.database, self.catalog, self._learned)
+        reader = self.definitions
+        self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps, reader)
         silent = self.settings.jobs.silent
-        self.explainer = Explainer(self.database, self.broker, self.catalog, silent, self._phase)
+        self.explainer = Explainer(self.database, self.broker, self.catalog, silent, self._phase, reader)
         self.surroundings = Surroundings(self.broker)
         self.stuck = Stuck(self.database, self.broker, self.settings.jobs.silent)
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
@@ -162,6 +169,7 @@ class Node:
     async def begin(self) -> None:
         """Waits for the database, then takes up the duties. Raises `SchemaMismatch`."""
         await self.database_watch.wait_for_schema()
+        await self.definitions.record()
         await self.duties.start()
         await self.post.start()
         self.health.started = True
@@ -201,6 +209,10 @@ class Node:
         own = None if self.coordinator is None else self.coordinator.trouble()
         return own or self.vacancy.trouble()
 
+    def _learned(self) -> None:
+        for tell in self.alarm.learned:
+            tell()
+
     def _phase(self) -> str | None:
         """What this node's own beginning or end has to do with what a saga waits for: others' workers do not end."""
         phase = self.health.phase
@@ -210,7 +222,7 @@ class Node:
         return self.broker
 
     def _duties(self) -> list[Service]:
-        duties: list[Service] = [self.relay, self.watch, self.jobs.poke, self.vacancy]
+        duties: list[Service] = [self.definitions, self.relay, self.watch, self.jobs.poke, self.vacancy]
         if "orchestrator" in self.roles:
             duties += self._orchestration()
         else:
@@ -233,8 +245,18 @@ class Node:
             timeouts=tuned.timeouts_per_second,
             jobs=self.job_steps,
             progress=progress,
+            reader=self.definitions,
         )
         self.alarm.listeners.append(wakeups.expect)
+        held = HeldEvents(
+            self.database,
+            self.relay,
+            self.watch,
+            self.catalog,
+            self.definitions,
+            jobs=self.job_steps or JobSteps(self.catalog),
+            alarm=self.alarm.ring,
+        )
         listener = EventListener(
             self.database,
             self.broker,
@@ -247,6 +269,8 @@ class Node:
             deaf=wakeups.deaf,
             jobs=self.job_steps,
             progress=progress,
+            reader=self.definitions,
+            held=held.poke,
         )
         begins = BeginListener(self.database, self.broker, self.catalog, progress, batch=tuned.batch)
         quota = Quota(tuned.dead_letters_per_minute)
@@ -254,7 +278,8 @@ class Node:
         mover, orders = move(), self.jobs.undelivered
         letters = JobLetters(self.broker, orders, lambda queues: move(queues=queues, orders=orders))
         self.health.watch("Dead letters", lambda: mover.trouble() or letters.trouble(), vital=False)
-        return [self.incarnation, progress, listener, begins, wakeups, mover, letters]
+        self.alarm.learned += [listener.learned, mover.learned, held.poke]
+        return [self.incarnation, progress, listener, begins, held, wakeups, mover, letters]
 
 
 def build_node(
@@ -264,11 +289,11 @@ def build_node(
     name = unique_name(settings)
     catalog = load_catalog(settings)
     database = open_database(settings)
-    topology = saga_topology(catalog)
-    broker = open_broker(broker_url, f"orchestrix node {name}", topology + STOPS)
+    broker = open_broker(broker_url, f"orchestrix node {name}", lambda: saga_topology(catalog) + STOPS)
     health, database_watch = Health(), DatabaseWatch(database, name)
     watched(health, database_watch, broker)
     tuned = settings.orchestrator
+    topology = partial(saga_topology, catalog)
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
     watch = Watch(database)
     alarm, steps = Alarm(), JobSteps(catalog)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from app import clock
 from app.bootstrap.write_probe import WriteProbe
-from app.broker.port import Broker, LinkState, Topology
+from app.broker.port import Broker, LinkState, WantedTopology
 from app.broker.rabbitmq import AmqpBroker
 from app.config import Settings
 from app.errors import ConfigError, RetryLater, SchemaMismatch, Unavailable
@@ -41,12 +41,12 @@ def open_database(settings: Settings) -> Database:
 class Connect(Protocol):
     """Makes a connection to the broker under a name, with a topology that is declared at each connect."""
 
-    def __call__(self, name: str, topology: Topology | None = None, *, heartbeat: int = HEARTBEAT) -> Broker:
+    def __call__(self, name: str, topology: WantedTopology | None = None, *, heartbeat: int = HEARTBEAT) -> Broker:
         """`heartbeat` is in seconds: a peer that is silent for two of them is gone."""
 
 
 def open_broker(
-    url: str | Callable[[], str], name: str, topology: Topology | None = None, *, heartbeat: int = HEARTBEAT
+    url: str | Callable[[], str], name: str, topology: WantedTopology | None = None, *, heartbeat: int = HEARTBEAT
 ) -> Broker:
     """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`."""
     return AmqpBroker(url, name=name, topology=topology, heartbeat=heartbeat)

@@ -134,6 +134,10 @@ class AmqpConsumer(Listener):
     def when_lost(self, hook: Callable[[], None]) -> None:
         self._lost_hooks.append(hook)
 
+    def also_read(self, queues: Sequence[str]) -> None:
+        self._queues = tuple(dict.fromkeys((*self._queues, *queues)))
+        self._changed.set()
+
     async def pause(self) -> None:
         self._paused = True
         await self._apply_now()

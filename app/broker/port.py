@@ -118,6 +118,15 @@ class Topology:
         return Topology(self.exchanges + other.exchanges, self.queues + other.queues, self.bindings + other.bindings)
 
 
+WantedTopology = Topology | Callable[[], Topology]
+"""A topology, or what tells it each time that it is declared: that of sagas grows with the versions that are read."""
+
+
+def topology_now(wanted: WantedTopology | None) -> Topology | None:
+    """What is to be declared now."""
+    return wanted() if callable(wanted) else wanted
+
+
 class LinkState(Enum):
     """The life of the connection to the broker."""
 
@@ -170,6 +179,9 @@ class Consumer(Protocol):
         """At most so many deliveries of the queue are to be in hand from now on, 0 for none; never more than the
         prefetch. Returns at once; what was delivered stays. A smaller number costs round trips: for a change that lasts.
         """
+
+    def also_read(self, queues: Sequence[str]) -> None:
+        """From now on it reads these queues too; those that it reads already change nothing. Returns at once."""
 
     async def pause(self) -> None:
         """Take nothing new, keep what was delivered: cancels the subscription, leaves the channel open."""

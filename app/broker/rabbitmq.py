@@ -14,7 +14,17 @@ from app.lifecycle import Loop, Wake
 from . import queues as admin
 from .consumer import AmqpConsumer
 from .link import Link
-from .port import Consumer, LinkState, Outcome, Outgoing, Published, Topology, Wanted
+from .port import (
+    Consumer,
+    LinkState,
+    Outcome,
+    Outgoing,
+    Published,
+    Topology,
+    Wanted,
+    WantedTopology,
+    topology_now,
+)
 from .publisher import Publisher
 from .supervisor import Session, Supervisor
 
@@ -30,13 +40,13 @@ class AmqpBroker:
 
     `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
     before every connect. `name` shows in the broker's list of connections. `heartbeat` is in seconds.
-    `topology` is declared at each connect before the link counts as UP, again every ten seconds, and at once when a
-    subscription misses its queue. Declares and look-ups run on the consuming connection, which an alarm of the broker
-    does not block.
+    `topology`, or what it returns, is declared at each connect before the link counts as UP, again every ten seconds,
+    and at once when a subscription misses its queue. Declares and look-ups run on the consuming connection, which an
+    alarm of the broker does not block.
     """
 
     def __init__(
-        self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10, topology: Topology | None = None
+        self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10, topology: WantedTopology | None = None
     ) -> None:
         ask = url if callable(url) else lambda: url
         self._publisher = Publisher()
@@ -49,8 +59,8 @@ class AmqpBroker:
 
     async def _set_up(self, session: Session) -> None:
         await self._publisher.attach(session.publish)
-        if self._topology is not None:
-            await self._declare(session.consume, self._topology)
+        if (topology := topology_now(self._topology)) is not None:
+            await self._declare(session.consume, topology)
 
     async def _declare(self, link: Link, topology: Topology) -> None:
         """What exists with other arguments is left alone and reported; the work on the rest goes on."""
@@ -65,8 +75,8 @@ class AmqpBroker:
     async def _tend(self) -> None:
         await asyncio.sleep(TEND_AT_MOST_EVERY)
         await self._missed.wait(clock.uniform(0.5, 1.0) * TEND_EVERY)
-        if self._topology is not None:
-            await self._declare((await self._supervisor.session()).consume, self._topology)
+        if (topology := topology_now(self._topology)) is not None:
+            await self._declare((await self._supervisor.session()).consume, topology)
 
     @property
     def mismatch(self) -> str | None:

@@ -30,9 +30,9 @@ class Audience:
     time passes for a step anyhow. `now` is the database's time.
     """
 
-    def __init__(self, broker: Broker, commands: Iterable[str], now: Callable[[], datetime]) -> None:
+    def __init__(self, broker: Broker, commands: Callable[[], Iterable[str]], now: Callable[[], datetime]) -> None:
         self._broker = broker
-        self._commands = sorted(commands)
+        self._commands = commands
         self._now = now
         self._without: set[str] = set()
         self._since: dict[str, datetime] = {}
@@ -60,8 +60,9 @@ class Audience:
             if self._looked_at is not None and clock.monotonic() - self._looked_at < FRESH:
                 return
             link = self._link
-            heard = await asyncio.gather(*map(self._count, self._commands))
-            for command, (messages, consumers) in zip(self._commands, heard, strict=True):
+            commands = sorted(self._commands())
+            heard = await asyncio.gather(*map(self._count, commands))
+            for command, (messages, consumers) in zip(commands, heard, strict=True):
                 self._saw(command, consumers > 0)
                 self._counted(command, messages)
             self._saw(ANSWERS, await takes_messages(self._broker))  # last, for the others may take seconds

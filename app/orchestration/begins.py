@@ -180,14 +180,14 @@ class BeginListener:
     def _begun(self, row: Instance | None, said: Started, now: datetime) -> Begun | None:
         if row is None or row.command_id != said.causation_id or row.correlation_id != said.correlation_id:
             return None
-        saga = self._catalog.saga(row.saga) if said.saga in (None, row.saga) else None
+        saga = self._catalog.of(row) if said.saga in (None, row.saga) else None
         after = begin(saga, row, said.began_ms_ago, now) if saga is not None else None
         if after is None or after.wake_at is None:
             return None
         return Begun(row.id, row.version, said.causation_id, after.wake_at, after.wait_ms)
 
     def _sent(self, row: Instance) -> tuple[str, datetime] | None:
-        saga = self._catalog.saga(row.saga)
+        saga = self._catalog.of(row)
         return sent_exactly(saga, row) if saga is not None else None
 
 

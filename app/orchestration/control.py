@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from app import clock, crash
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, Unavailable
 from app.lifecycle import undeterred
 from app.orchestration import journal, keys
 from app.orchestration.actions import Action, VersionMismatch
+from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
@@ -22,6 +23,7 @@ from app.persistence.pairs import Pair, pair_of
 from sagas.engine.asks import Acted, Ask, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import act
+from sagas.engine.definition import Saga
 from sagas.engine.orders import Tick
 from sagas.engine.state import Instance
 
@@ -40,7 +42,9 @@ class Control:
         catalog: Catalog,
         alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
         jobs: JobSteps | None = None,
+        reader: Reader | None = None,
     ) -> None:
+        self._reader = reader or NoReader()
         self._database = database
         self._relay = relay
         self._watch = watch
@@ -84,10 +88,11 @@ class Control:
         return acted
 
     async def _write(self, tx: Transaction, action: Action) -> Acted:
-        saga, pair = self._catalog.saga(action.saga), pair_of(action.saga)
-        found = await instances.lock_one(tx, pair, action.id) if saga is not None else None
-        if saga is None or found is None or found.saga != action.saga:
+        pair = pair_of(action.saga)
+        found = await instances.lock_one(tx, pair, action.id)
+        if found is None or found.saga != action.saga:
             raise NotFound(f"there is no {action.saga} {action.id}")
+        saga = await self._version_of(tx, found, action.ask)
         if action.version is not None and action.version != found.version:
             raise VersionMismatch(found.version)
         tick = Tick(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
@@ -95,6 +100,18 @@ class Control:
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
         return acted
+
+    async def _version_of(self, tx: Transaction, found: Instance, ask: Ask) -> Saga:
+        await self._reader.meet(tx, [(found.saga, found.definition_version)])
+        saga = self._catalog.of(found)
+        if saga is None and ask.verb is Verb.TERMINATE:  # which needs to know nothing of the steps
+            saga = self._catalog.saga(found.saga)
+        if saga is None:
+            raise Unavailable(
+                f"this node does not know version {found.definition_version} of saga {found.saga!r}: "
+                "ask a node of the release that does, or upgrade this one"
+            )
+        return saga
 
     async def _store(self, tx: Transaction, pair: Pair, before: Instance, acted: Acted, ask: Ask) -> None:
         now = acted.instance

@@ -16,11 +16,13 @@ from app.errors import Conflict, RetryLater, SchemaMismatch
 from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
 from app.orchestration.begins import QueueProgress, begun_by
+from app.orchestration.definitions import NoReader, Reader
+from app.orchestration.held import BEHIND_OTHERS, UNKNOWN_VERSION, held_event
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
-from app.persistence import instances, moves, notes, outbox
+from app.persistence import held_events, instances, moves, notes, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.moves import Owed
 from app.persistence.notes import Note
@@ -39,6 +41,7 @@ log = logging.getLogger("orchestrix.events")
 
 OWN_TROUBLE = (RetryLater, SchemaMismatch)
 """This process's database is away, slow or in the middle of an upgrade: no event's fault."""
+UNKNOWN_OWNER = ("unknown-saga", "unknown-event")
 ATTEMPTS = 3
 BUSY_CAP = 1.0
 PATIENCE = 300.0
@@ -74,6 +77,7 @@ class Verdicts:
     busy: list[Received] = field(default_factory=list)
     answered: list[tuple[Saga, Instance]] = field(default_factory=list)
     """Those whose command that was out has been answered, as they were before."""
+    held: list[tuple[Received, str]] = field(default_factory=list)
 
     @property
     def moved(self) -> list[Moved]:
@@ -87,7 +91,8 @@ class EventListener:
 
     Events whose row is held by somebody else wait beside the others and are looked at again. Redelivered events are
     handled alone, so that one that kills its reader never takes others along. `alarm` is told what has moved, for some
-    of it is to be woken soon.
+    of it is to be woken soon. An event of an instance whose version not even `reader` finds is held, and so is every
+    later one of that instance; `held` is told.
     """
 
     def __init__(
@@ -104,8 +109,12 @@ class EventListener:
         deaf: Callable[[], None] = lambda: None,
         jobs: JobSteps | None = None,
         progress: QueueProgress | None = None,
+        reader: Reader | None = None,
+        held: Callable[[], None] = lambda: None,
     ) -> None:
         self._progress = progress or QueueProgress(database)
+        self._reader = reader or NoReader()
+        self._held = held
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -122,6 +131,11 @@ class EventListener:
         self._busy_looks = 0
         self._loops = [Loop("event listener", self._round), Loop("busy sagas", self._try_busy)]
         self.counts: Counter[str] = Counter()
+
+    def learned(self) -> None:
+        """The catalog has grown: there may be more queues to read."""
+        if self._consumer is not None:
+            self._consumer.also_read(self._catalog.events)
 
     async def start(self) -> None:
         """Begins to listen."""
@@ -166,7 +180,7 @@ class EventListener:
         others: list[Delivery] = []
         dead: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
-            match self._read(delivery):
+            match await self._known(consumer, delivery):
                 case Received() as received:
                     waiting.append(received)
                 case Event() as failure:
@@ -193,6 +207,8 @@ class EventListener:
         else:
             return
         saga = self._catalog.saga(cause.saga) if cause else None
+        if saga is None and cause is not None and await self._read_definitions(consumer, delivery):
+            saga = self._catalog.saga(cause.saga)
         if saga is None:
             self.counts[UNKNOWN_APP.reason] += 1
             await self._settle(consumer, [delivery], [(delivery, UNKNOWN_APP.reason)])
@@ -270,6 +286,29 @@ class EventListener:
             crash.point("events.before_ack")
             await consumer.acknowledge(deliveries)
 
+    async def _known(self, consumer: Consumer, delivery: Delivery) -> Received | Event | Ignored | None:
+        """As `_read`; before an event counts as one of an unknown saga, what other nodes have is read.
+
+        None if its channel was lost meanwhile.
+        """
+        found = self._read(delivery)
+        if not isinstance(found, Ignored) or found.reason not in UNKNOWN_OWNER:
+            return found
+        return self._read(delivery) if await self._read_definitions(consumer, delivery) else None
+
+    async def _read_definitions(self, consumer: Consumer, delivery: Delivery) -> bool:
+        """Reads what other nodes have, however long the database is away; False if the channel is lost meanwhile."""
+        failures, begun = 0, clock.monotonic()
+        while consumer.alive(delivery):
+            try:
+                await self._reader.read_all()
+            except OWN_TROUBLE as away:
+                failures += 1
+                await self._endure(consumer, away, failures, clock.monotonic() - begun)
+            else:
+                return True
+        return False
+
     def _read(self, delivery: Delivery) -> Received | Event | Ignored:
         """A bare event is a failure that names no saga."""
         try:
@@ -288,8 +327,9 @@ class EventListener:
         now = self._database.now()
         verdicts = Verdicts()
         for pair, group in sorted(_by_pair(batch).items(), key=lambda item: item[0] is not APPS):
-            locked = await instances.lock(tx, pair, sorted(one.event.app_id for one in group))
+            locked, holding = await instances.lock_with_held(tx, pair, sorted(one.event.app_id for one in group))
             rows = {row.id: row for row in locked}
+            await self._reader.meet(tx, [(row.saga, row.definition_version) for row in locked])
             changed: list[tuple[Instance, Moved]] = []
             absent: list[Received] = []
             for one in sorted(group, key=lambda one: one.event.app_id):
@@ -297,7 +337,11 @@ class EventListener:
                 if row is None or row.saga != one.saga.name:
                     absent.append(one)
                     continue
-                verdict = advance(one.saga, row, one.event, Tick(now, clock.uuid7(), clock.uniform(0, 1)))
+                saga = self._catalog.of(row)
+                if saga is None or row.id in holding:
+                    verdicts.held.append((one, UNKNOWN_VERSION if saga is None else BEHIND_OTHERS))
+                    continue
+                verdict = advance(saga, row, one.event, Tick(now, clock.uuid7(), clock.uniform(0, 1)))
                 if isinstance(verdict, Ignored):
                     verdicts.ignored.append((one, verdict))
                 else:
@@ -308,6 +352,9 @@ class EventListener:
             await self._sort_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
         await self._note(tx, verdicts)
+        await held_events.add(
+            tx, [held_event(one.delivery, one.event, one.saga.name, why) for one, why in verdicts.held]
+        )
         crash.point("events.before_commit")
         return verdicts
 
@@ -367,6 +414,9 @@ class EventListener:
         moved = verdicts.moved
         self.counts["moved"] += len(moved)
         self._progress.note(begun_by(sent_exactly(saga, row) for saga, row in verdicts.answered))
+        if verdicts.held:
+            self.counts["held"] += len(verdicts.held)
+            self._held()
         self._relay.take(verdicts.owed)
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.poke()

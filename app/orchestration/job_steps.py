@@ -49,14 +49,13 @@ class JobSteps:
     def __init__(self, catalog: Catalog, desk: JobDesk | None = None) -> None:
         self.desk = desk
         self._catalog = catalog
-        self._some = {saga.name for saga in catalog if Catalog([saga]).jobs}
 
     async def follow(self, tx: Transaction, moves: Iterable[tuple[Instance | None, Done]]) -> None:
         """Puts down the jobs that instances owe now, and cancels those that they had before; None for a new instance.
 
         Raises `Contention` where a job is held by somebody else for longer than the limit on locks.
         """
-        concerned = [(before, done) for before, done in moves if done.instance.saga in self._some]
+        concerned = [(before, done) for before, done in moves if self._has_jobs(done.instance)]
         gone = {
             id: f"{done.instance.saga} {done.instance.id}: {done.history[0].reason}"[:MAX_REASON]
             for before, done in concerned
@@ -73,7 +72,7 @@ class JobSteps:
         ids: list[str] = []
         owed: list[Job] = []
         for one in waiting:
-            saga = self._catalog.saga(one.saga) if one.saga in self._some else None
+            saga = self._catalog.of(one) if self._has_jobs(one) else None
             id = job_at_work(saga, one) if saga is not None else None
             if saga is None or id is None or one.blocker is not None:
                 continue
@@ -85,9 +84,13 @@ class JobSteps:
             await self._desk().repeat(tx, ids)
         return len(ids)
 
+    def _has_jobs(self, instance: Instance) -> bool:
+        saga = self._catalog.of(instance)
+        return saga is not None and saga.has_jobs
+
     def _let_go(self, before: Instance, after: Instance) -> str | None:
-        saga = self._catalog.saga(after.saga)
-        assert saga is not None, "only known sagas move"
+        saga = self._catalog.of(after)
+        assert saga is not None, "only known versions move"
         return job_let_go(saga, before, after)
 
     def _desk(self) -> JobDesk:

@@ -95,10 +95,18 @@ class DeadLetterMover:
         self._seldom = Seldom()
         self._loop = Loop("dead letters", self._round)
 
+    def learned(self) -> None:
+        """The catalog has grown: there may be more queues to read."""
+        if self._consumer is not None and not self._queues:
+            self._consumer.also_read(self._own_queues())
+
+    def _own_queues(self) -> list[str]:
+        names = (*self._catalog.commands, *self._catalog.events)
+        return [*(dead_letters_of(name) for name in names), UNROUTED]
+
     async def start(self) -> None:
         """Begins to take dead letters."""
-        names = (*self._catalog.commands, *self._catalog.event_queues)
-        queues = self._queues or [*(dead_letters_of(name) for name in names), UNROUTED]
+        queues = self._queues or self._own_queues()
         self._consumer = await self._broker.consume(queues, prefetch=PREFETCH)
         await self._loop.start()
 

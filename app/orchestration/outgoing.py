@@ -44,11 +44,11 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
 
 
 def rows_owed(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list[OutboxRow]:
-    """The rows of the commands that are out, for the instances of sagas that `catalog` knows.
+    """The rows of the commands that are out, for the instances of versions that `catalog` knows.
 
     What waits for another try is not out yet, whatever was lost.
     """
-    pairs = ((one, catalog.saga(one.saga)) for one in live if one.wake_reason != RETRY)
+    pairs = ((one, catalog.of(one)) for one in live if one.wake_reason != RETRY)
     commands = ((one, command_for(saga, one, now)) for one, saga in pairs if saga is not None)
     return [row_for(one, command) for one, command in commands if command is not None and command.job is None]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from app import clock, crash
-from app.broker.port import Broker, LinkState, Outcome, Published, Topology
+from app.broker.port import Broker, LinkState, Outcome, Published, Topology, WantedTopology, topology_now
 from app.broker.topology import from_json, once_each
 from app.errors import ConfigError, RetryLater
 from app.lifecycle import Loop, Wake
@@ -60,7 +60,7 @@ class OutboxRelay:
     """
 
     def __init__(
-        self, database: Database, broker: Broker, topology: Topology, *, node: str, lease: float, batch: int
+        self, database: Database, broker: Broker, topology: WantedTopology, *, node: str, lease: float, batch: int
     ) -> None:
         self.lease = lease
         self._database = database
@@ -223,7 +223,8 @@ class OutboxRelay:
             self._again_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
-        return once_each([self._topology, *(from_json(row.topology) for row in rows if row.topology is not None)])
+        own = topology_now(self._topology) or Topology()
+        return once_each([own, *(from_json(row.topology) for row in rows if row.topology is not None)])
 
     async def _scan(self) -> None:
         """Claims what nobody sends; sleeps until the next claim runs out, or until it is poked."""

@@ -75,8 +75,8 @@ class Starter:
 
         Raises `NotFound` for an unknown saga, `Unavailable` (nothing was written) and `OutcomeUnknown`.
         """
-        if self._catalog.saga(request.saga) is None:
-            raise NotFound(f"there is no saga {request.saga!r}")
+        if self._catalog.startable(request.saga) is None:
+            raise NotFound(f"there is no saga {request.saga!r} in the code of this node")
         if not self._taking:
             raise CLOSED
         if request.idempotency is not None:
@@ -160,7 +160,7 @@ class Starter:
         return written, owed
 
     def _saga(self, request: StartRequest) -> Saga:
-        saga = self._catalog.saga(request.saga)
+        saga = self._catalog.startable(request.saga)
         assert saga is not None
         return saga
 

@@ -15,6 +15,7 @@ from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.audience import Audience
 from app.orchestration.begins import QueueProgress
+from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
@@ -79,8 +80,10 @@ class Wakeups:
         timeouts: float,
         jobs: JobSteps | None = None,
         progress: QueueProgress | None = None,
+        reader: Reader | None = None,
     ) -> None:
         self._progress = progress or QueueProgress(database)
+        self._reader = reader or NoReader()
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -94,11 +97,7 @@ class Wakeups:
         self._heard_since: datetime | None = None
         self._deaf_until = 0.0
         self._next_look = 0.0
-        self._audience = Audience(broker, catalog.commands, database.now)
-        self._sagas = {
-            APPS: [saga.name for saga in catalog if saga.name == APPS.saga],
-            INSTANCES: [saga.name for saga in catalog if saga.name != APPS.saga],
-        }
+        self._audience = Audience(broker, lambda: catalog.commands, database.now)
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
@@ -136,8 +135,15 @@ class Wakeups:
             await self._wake.wait(wait)
             return
         await self._audience.look()  # before the transaction, so that no lock waits for the broker
-        if not sum([await self._wake_all(pair, names) for pair, names in self._sagas.items() if names]):
+        if not sum([await self._wake_all(pair, names) for pair, names in self._sagas().items() if names]):
             await self._wake.wait(clock.uniform(HELD / 2, HELD))
+
+    def _sagas(self) -> dict[Pair, list[str]]:
+        """The sagas that are known now, by the tables of their instances."""
+        return {
+            APPS: [saga.name for saga in self._catalog if saga.name == APPS.saga],
+            INSTANCES: [saga.name for saga in self._catalog if saga.name != APPS.saga],
+        }
 
     async def _wake_all(self, pair: Pair, names: Sequence[str]) -> int:
         """How many were due and in nobody else's hands."""
@@ -157,7 +163,9 @@ class Wakeups:
         return woken.due
 
     async def _write(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> Woken:
-        due = await instances.due(tx, pair, names, limit=self._batch)
+        due = await instances.due(tx, pair, names, self._batch, self._reader.unrunnable)
+        await self._reader.meet(tx, [(one.saga, one.definition_version) for one in due])
+        due = [one for one in due if self._catalog.of(one) is not None]  # the others' nodes wake them
         if not due:
             return Woken()
         unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
@@ -172,13 +180,13 @@ class Wakeups:
 
     def _queue_of(self, one: Instance) -> str | None:
         """The queue of the command that was sent and is out."""
-        saga = self._catalog.saga(one.saga) if one.wake_reason not in (RETRY, JOB) else None
+        saga = self._catalog.of(one) if one.wake_reason not in (RETRY, JOB) else None
         here = out(saga, one) if saga is not None else None
         return here.order.command or None if here is not None else None
 
     def _sort(self, one: Instance, unsent: bool, begun: Mapping[str, datetime], woken: Woken) -> None:
-        saga = self._catalog.saga(one.saga)
-        assert saga is not None, "only known sagas are asked for"
+        saga = self._catalog.of(one)
+        assert saga is not None, "only known versions come here"
         here, now = out(saga, one), self._database.now()
         if here is None and one.progress.awaited is None:  # of another version of its saga: its own nodes know it
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=NAP)))
@@ -226,8 +234,8 @@ class Wakeups:
     async def _until_next(self) -> float:
         nearest = NAP
         async with self._database.read() as connection:
-            for pair, names in self._sagas.items():
-                due = await instances.next_wake(connection, pair, names) if names else None
+            for pair, names in self._sagas().items():
+                due = await instances.next_wake(connection, pair, names, self._reader.unrunnable) if names else None
                 nearest = nearest if due is None else min(nearest, due)
         return nearest if nearest <= 0 else max(nearest, 0.002)
 

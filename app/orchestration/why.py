@@ -12,6 +12,7 @@ from app.broker.topology import UNROUTED
 from app.errors import NotFound
 from app.orchestration.autopsy import cause_of
 from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
+from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import by_blocker, still_coming
 from app.orchestration.surroundings import Counts, Surroundings, needed
@@ -125,17 +126,21 @@ class Explainer:
         catalog: Catalog,
         silent: float,
         phase: Callable[[], str | None] = lambda: None,
+        reader: Reader | None = None,
     ) -> None:
+        self._reader = reader or NoReader()
         self._database, self._catalog, self._silent = database, catalog, silent
         self._around, self._phase = Surroundings(broker), phase
 
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
-        known, pair = self._catalog.saga(saga), pair_of(saga)
         async with self._database.read() as connection:
-            found = await instances.get(connection, pair, saga, id) if known is not None else None
-            if known is None or found is None:
+            found = await instances.get(connection, pair_of(saga), saga, id)
+            if found is None:
                 raise NotFound(f"there is no {saga} {id}")
+            known = await self._version_of(connection, found)
+            if known is None:
+                return _unknown_version(found)
             rows = await outbox.of_instance(connection, saga, id)
             deed, gone = await wait_of(connection, found), await end_of(connection, found)
             letter = await _letter(connection, known, found)
@@ -144,6 +149,22 @@ class Explainer:
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()
         return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone))
+
+    async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
+        await self._reader.meet(connection, [(found.saga, found.definition_version)])
+        return self._catalog.of(found)
+
+
+def _unknown_version(found: Instance) -> Explanation:
+    """Of an instance that this node cannot run; others may."""
+    version = f"version {found.definition_version} of saga {found.saga!r}"
+    return Explanation(
+        "unknown_version",
+        f"This node does not know {version}: it is not stored, or a newer release has written it. Its events are held.",
+        f"Start a node whose code has {version}, or upgrade this one; `terminate` ends it without undo.",
+        found.updated_at,
+        found.wake_at,
+    )
 
 
 async def _letter(connection: Connection, saga: Saga, instance: Instance) -> DeadLetter | None:

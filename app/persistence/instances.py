@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Select, func, literal, or_, select
+from sqlalchemy import Select, and_, exists, literal, not_, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import FAILED, TERMINAL
@@ -17,12 +17,12 @@ from sagas.engine.orders import NEVER, Moved
 from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
 
 from . import installation
-from .columns import UtcTime
 from .dialects import BulkInsert, BulkUpdate
 from .dialects.port import Row
 from .engine import Connection, Transaction
 from .pages import After, Filter, Order, order, queries, sort_value
 from .pairs import APPS, Pair
+from .tables import held_events
 
 __all__ = [
     "After",
@@ -38,6 +38,7 @@ __all__ = [
     "insert",
     "lock",
     "lock_one",
+    "lock_with_held",
     "next_wake",
     "overdue",
     "owed",
@@ -94,6 +95,10 @@ _move: Final = attrgetter(*_MOVING)
 _begin: Final = attrgetter(*_BEGINNING)
 
 
+Version = tuple[str, int]
+"""A saga's name and a version of its definition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rewake:
     """Another wake-up for an instance that is still at `version`; not a change that its history tells."""
@@ -130,6 +135,18 @@ async def lock(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance
     query = _select(pair).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
     query = query.order_by(pair.instances.c.id).with_for_update(skip_locked=True, key_share=True)
     return await _instances(tx, pair, query)
+
+
+async def lock_with_held(tx: Transaction, pair: Pair, ids: Sequence[int]) -> tuple[list[Instance], set[int]]:
+    """As `lock`, and the ids of those that have held events: nothing may overtake these."""
+    if not ids:
+        return [], set()
+    query = _select(pair).add_columns(_holds(pair)).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
+    query = query.order_by(pair.instances.c.id).with_for_update(skip_locked=True, key_share=True, of=pair.instances)
+    known = await installation.known(tx)
+    rows = [list(row) for row in await tx.execute(query)]
+    held = {row[0] for row in rows if row[-1]}
+    return [_instance(row[:-1], known.of(row[0], app=pair is APPS)) for row in rows], held
 
 
 async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
@@ -196,25 +213,38 @@ async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, 
         await tx.dialect.update(tx, _confirmed_late(pair), values)
 
 
-async def due(tx: Transaction, pair: Pair, sagas: Sequence[str], limit: int) -> list[Instance]:
-    """Locks and reads up to `limit` instances whose wake-up has come by the database's clock, the oldest first."""
+async def due(
+    tx: Transaction, pair: Pair, sagas: Sequence[str], limit: int, unrunnable: Collection[Version] = ()
+) -> list[Instance]:
+    """Locks and reads up to `limit` instances whose wake-up has come by the database's clock, the oldest first.
+
+    Left out are those of versions that the caller cannot run, and those with held events, which come first.
+    """
     table, here = pair.instances, _of(pair, sagas)
     if here is None:
         return []
+    here = [*here, *_runnable(pair, unrunnable)]
     query = _select(pair).where(table.c.wake_at <= tx.dialect.clock(tx.now()), *here)
     query = query.order_by(table.c.wake_at, table.c.id).limit(limit)
     return await _instances(tx, pair, query.with_for_update(skip_locked=True, key_share=True))
 
 
-async def next_wake(connection: Connection, pair: Pair, sagas: Sequence[str]) -> float | None:
-    """Seconds until the earliest wake-up by the database's clock, negative if it has passed; None without any."""
+async def next_wake(
+    connection: Connection, pair: Pair, sagas: Sequence[str], unrunnable: Collection[Version] = ()
+) -> float | None:
+    """Seconds until the earliest wake-up by the database's clock, negative if it has passed; None without any.
+
+    Of the same instances as `due`.
+    """
     here = _of(pair, sagas)
     if here is None:
         return None
+    here = [*here, *_runnable(pair, unrunnable)]
     clock = connection.dialect.clock(connection.now())
-    query = select(func.min(pair.instances.c.wake_at, type_=UtcTime()), clock).where(*here)
-    earliest, now = (await connection.execute(query)).one()
-    return (earliest - now).total_seconds() if earliest is not None else None
+    wake_at = pair.instances.c.wake_at
+    query = select(wake_at, clock).where(wake_at.is_not(None), *here).order_by(wake_at).limit(1)
+    found = (await connection.execute(query)).first()
+    return (found[0] - found[1]).total_seconds() if found is not None else None
 
 
 async def overdue(connection: Connection, pair: Pair, saga: str, seconds: float, limit: int) -> list[int]:
@@ -319,6 +349,24 @@ def _of(pair: Pair, sagas: Sequence[str]) -> list[ColumnElement[bool]] | None:
     if pair.saga:
         return [] if pair.saga in sagas else None
     return [pair.instances.c.saga.in_(sorted(sagas))] if sagas else None
+
+
+def _runnable(pair: Pair, unrunnable: Collection[Version]) -> list[ColumnElement[bool]]:
+    table = pair.instances.c
+    those = [
+        and_(*([] if pair.saga else [table.saga == saga]), table.definition_version == version)
+        for saga, version in sorted(unrunnable)
+        if pair.saga in (None, saga)
+    ]
+    return [not_(_holds(pair)), *(not_(one) for one in those)]
+
+
+@cache
+def _holds(pair: Pair) -> ColumnElement[bool]:
+    """Whether an instance has held events."""
+    saga = literal(pair.saga) if pair.saga else pair.instances.c.saga
+    table = held_events.c
+    return exists().where(table.saga == saga, table.instance_id == pair.instances.c.id).correlate(pair.instances)
 
 
 @cache

@@ -19,7 +19,7 @@ from .engine import Database
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0008"
+HEAD: Final = "0009"
 """The newest revision in `migrations`; a constant, so that a start with everything in place need not load Alembic."""
 
 SCRIPTS: Final = Path(__file__).resolve().parents[2] / "migrations"

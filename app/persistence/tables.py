@@ -204,6 +204,34 @@ suspects = _table(
     Index("ix_suspects_noted_at", "noted_at"),
 )
 
+saga_definitions = _table(
+    "saga_definitions",
+    Column("saga", String(40), nullable=False),
+    Column("version", Integer, nullable=False, autoincrement=False),
+    Column("form", Integer, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("body", Json, nullable=False),
+    Column("data_schema", Json),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("saga", "version"),
+)
+
+held_events = _table(
+    "held_events",
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("message_id", Name(255), nullable=False),
+    Column("saga", String(40), nullable=False),
+    Column("instance_id", BigInteger, nullable=False),
+    Column("queue", Name(255), nullable=False),
+    Column("body", Body, nullable=False),
+    Column("headers", Json, nullable=False),
+    Column("reason", String(110), nullable=False),
+    Column("held_at", UtcTime, nullable=False),
+    UniqueConstraint("message_id"),
+    Index(None, "saga", "instance_id", "id"),
+)
+
 write_probes = _table(
     "write_probes",
     Column("name", String(100), nullable=False),

@@ -9,7 +9,16 @@ from contextvars import copy_context
 from typing import Final, TypeVar
 
 from app import clock
-from app.broker.port import LinkState, Outcome, Outgoing, Published, Topology, Wanted
+from app.broker.port import (
+    LinkState,
+    Outcome,
+    Outgoing,
+    Published,
+    Topology,
+    Wanted,
+    WantedTopology,
+    topology_now,
+)
 from app.errors import ConfigError, OrchestrixError, Unavailable
 from app.testing.memory_broker import MemoryServer, Session
 from app.testing.memory_consumer import MemoryConsumer
@@ -24,7 +33,7 @@ _ANSWER: Final = 20.0
 class MemoryBroker:
     """`port.Broker` of one process. Make it in the process that it belongs to; `sever` is that process's end."""
 
-    def __init__(self, server: MemoryServer, *, topology: Topology | None = None) -> None:
+    def __init__(self, server: MemoryServer, *, topology: WantedTopology | None = None) -> None:
         self.state = LinkState.DOWN
         self.generation = 0
         self.blocked: str | None = None
@@ -209,14 +218,15 @@ class MemoryBroker:
 
     def _tend_every(self) -> float:
         """Soon again where a queue of its own is missing, of which whoever reads it would tell."""
-        session, queues = self._session, self._topology.queues if self._topology else ()
+        topology = topology_now(self._topology)
+        session, queues = self._session, topology.queues if topology else ()
         missing = session and any(one.exclusive and not self._server.owns(session, one.name) for one in queues)
         return 1.0 if missing else TEND_EVERY
 
     async def _declare_own(self) -> None:
-        if self._topology is not None:
+        if (topology := topology_now(self._topology)) is not None:
             try:
-                await self.declare(self._topology)
+                await self.declare(topology)
                 self.mismatch = None
             except ConfigError as wrong:
                 self.mismatch = str(wrong)

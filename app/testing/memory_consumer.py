@@ -95,6 +95,14 @@ class MemoryConsumer:
     def when_lost(self, hook: Callable[[], None]) -> None:
         self._lost_hooks.append(hook)
 
+    def also_read(self, queues: Sequence[str]) -> None:
+        before, self._queues = self._queues, tuple(dict.fromkeys((*self._queues, *queues)))
+        channel = self._channel
+        if channel is not None and before != self._queues:
+            self.detach()
+            channel.session.consume_up.send(lambda: self._server.close_channel(channel))
+            self.attach(channel.session)
+
     async def pause(self) -> None:
         self._paused = True
         if (channel := self._channel) is not None:

@@ -1,4 +1,4 @@
-"""Which sagas does this process know, and to which step does a message belong?"""
+"""Catalog: the versions of sagas that one process knows, and to which step of them a message belongs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .definition import STEP_FAILED, STEP_STARTED, Compensation, Order, Saga, Step, order_of
 from .errors import DefinitionError
+from .state import Instance
 
 
 class Owner(NamedTuple):
@@ -23,71 +24,151 @@ class Owner(NamedTuple):
 
 
 class Catalog:
-    """The sagas that one process knows. Raises `DefinitionError` if two of them claim the same name or message."""
+    """The sagas of this process's code, and the versions that it has read from the database (see `learn`).
+
+    Raises `DefinitionError` if two sagas claim the same message, or the same name and version.
+    """
 
     def __init__(self, sagas: Iterable[Saga]) -> None:
-        self._sagas: dict[str, Saga] = {}
-        self._commands: dict[str, Owner] = {}
-        self._events: dict[str, Owner] = {}
-        taken: dict[str, str] = {}
+        self._code: dict[str, Saga] = {}
+        self._code_versions: set[tuple[str, int]] = set()
+        self._newest: dict[str, Saga] = {}
+        self._versions: dict[tuple[str, int], Saga] = {}
+        self._owners: dict[str, str] = {}
+        self._commands: dict[str, dict[int, Owner]] = {}
+        self._events: dict[str, dict[int, Owner]] = {}
         for saga in sagas:
-            self._add(saga, taken)
+            self._add(saga)
 
-    def _add(self, saga: Saga, taken: dict[str, str]) -> None:
-        if saga.name in self._sagas:
-            raise DefinitionError(f"two sagas are named {saga.name!r}: rename one")
-        self._sagas[saga.name] = saga
-        for step in saga.steps:
-            for message in _messages(step):
-                if message in taken:
-                    raise DefinitionError(
-                        f"{message} belongs to saga {taken[message]!r} and to {saga.name!r}: rename one"
-                    )
-                taken[message] = saga.name
-            self._own(Owner(saga, step))
-            if isinstance(step.undo, Compensation):
-                self._own(Owner(saga, step, undoes=True))
+    def learn(self, saga: Saga) -> bool:
+        """Adds a stored version, or replaces what it was; whether that changed anything.
 
-    def _own(self, owner: Owner) -> None:
-        self._events[owner.order.event] = owner
-        if owner.order.job is None:
-            self._commands[owner.order.command] = owner
+        The code's own version stays. Raises `DefinitionError` if a message of it belongs to another saga.
+        """
+        key = saga.name, saga.version
+        known = self._versions.get(key)
+        if key in self._code_versions or (known is not None and _same(known, saga)):
+            return False
+        self._claim(saga)
+        if known is not None:
+            self._disown(known)
+        self._index(saga)
+        return True
+
+    def _add(self, saga: Saga) -> None:
+        key = saga.name, saga.version
+        if key in self._code_versions:
+            raise DefinitionError(f"two sagas are named {saga.name!r}: rename one, or give them different versions")
+        self._claim(saga)
+        self._code_versions.add(key)
+        self._code[saga.name] = _newer(self._code.get(saga.name), saga)
+        self._index(saga)
+
+    def _claim(self, saga: Saga) -> None:
+        names = [message for step in saga.steps for message in _messages(step)]
+        for message in names:
+            owner = self._owners.get(message, saga.name)
+            if owner != saga.name:
+                raise DefinitionError(f"{message} belongs to saga {owner!r} and to {saga.name!r}: rename one")
+        self._owners |= dict.fromkeys(names, saga.name)
+
+    def _index(self, saga: Saga) -> None:
+        self._versions[saga.name, saga.version] = saga
+        self._newest[saga.name] = self._code.get(saga.name) or _newer(self._newest.get(saga.name), saga)
+        for owner in _owners(saga):
+            self._events.setdefault(owner.order.event, {})[saga.version] = owner
+            if owner.order.job is None:
+                self._commands.setdefault(owner.order.command, {})[saga.version] = owner
+
+    def _disown(self, saga: Saga) -> None:
+        for owner in _owners(saga):
+            self._events.get(owner.order.event, {}).pop(saga.version, None)
+            self._commands.get(owner.order.command, {}).pop(saga.version, None)
 
     def __iter__(self) -> Iterator[Saga]:
-        return iter(self._sagas.values())
+        """Each saga once: the newest version of the code, else the newest that was read."""
+        return iter(self._newest.values())
+
+    @property
+    def code(self) -> tuple[Saga, ...]:
+        """Every version that this process has the code of."""
+        return tuple(self._versions[key] for key in sorted(self._code_versions))
+
+    def has_code(self, name: str, version: int) -> bool:
+        """Whether this process has the code of that version, with the model of its data."""
+        return (name, version) in self._code_versions
 
     def saga(self, name: str) -> Saga | None:
-        """The saga of that name."""
-        return self._sagas.get(name)
+        """The newest version of that saga: of the code, else of those that were read."""
+        return self._newest.get(name)
 
-    def command(self, name: str) -> Owner | None:
-        """Who owns the command `cmd.…`."""
-        return self._commands.get(name)
+    def startable(self, name: str) -> Saga | None:
+        """The version with which an instance starts: the newest of the code."""
+        return self._code.get(name)
 
-    def event(self, name: str) -> Owner | None:
-        """Who owns the success event `evt.…`."""
-        return self._events.get(name)
+    def version(self, name: str, version: int) -> Saga | None:
+        """That version of the saga; None if this process does not know it."""
+        return self._versions.get((name, version))
+
+    def of(self, instance: Instance) -> Saga | None:
+        """The version by which the instance runs; None if this process does not know it."""
+        return self._versions.get((instance.saga, instance.definition_version))
+
+    def states(self, name: str) -> frozenset[str]:
+        """Every state of the good paths of all known versions of that saga."""
+        return frozenset(state for saga in self._versions.values() if saga.name == name for state in saga.path)
+
+    def command(self, name: str, version: int | None = None) -> Owner | None:
+        """Who owns the command `cmd.…`, in that version or in the newest that has it."""
+        return self._in_version(self._commands.get(name), version)
+
+    def event(self, name: str, version: int | None = None) -> Owner | None:
+        """Who owns the success event `evt.…`, in that version or in the newest that has it."""
+        return self._in_version(self._events.get(name), version)
+
+    def _in_version(self, owners: dict[int, Owner] | None, version: int | None) -> Owner | None:
+        if not owners:
+            return None
+        if version is not None:
+            return owners.get(version)
+        some = next(iter(owners.values()))
+        return owners.get(self._newest[some.saga.name].version) or owners[max(owners)]
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """Every command, those of undo too; its queue has the same name."""
-        return tuple(self._commands)
+        """Every command of every version, those of undo too; its queue has the same name."""
+        return tuple(name for name, owners in self._commands.items() if owners)
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The name of every job that is a step, or an undo, each of them once."""
-        jobs = (owner.order.job for owner in self._events.values())
-        return tuple(dict.fromkeys(job.name for job in jobs if job is not None))
+        owned = (owner for owners in self._events.values() for owner in owners.values())
+        return tuple(dict.fromkeys(owner.order.job.name for owner in owned if owner.order.job is not None))
 
     @property
     def events(self) -> tuple[str, ...]:
-        """Every event that moves sagas, that of failure last; its queue has the same name."""
-        return (*self._events, STEP_FAILED)
+        """Every event of every version that moves sagas, that of failure last; its queue has the same name."""
+        return (*(name for name, owners in self._events.items() if owners), STEP_FAILED)
 
     @property
     def event_queues(self) -> tuple[str, ...]:
         """The queues of all events: also of those that only tell that the work on a command has begun."""
         return (*self.events, STEP_STARTED)
+
+
+def _owners(saga: Saga) -> Iterator[Owner]:
+    for step in saga.steps:
+        yield Owner(saga, step)
+        if isinstance(step.undo, Compensation):
+            yield Owner(saga, step, undoes=True)
+
+
+def _newer(one: Saga | None, other: Saga) -> Saga:
+    return other if one is None or one.version <= other.version else one
+
+
+def _same(one: Saga, other: Saga) -> bool:
+    return (one.steps, one.immediate, one.timeout) == (other.steps, other.immediate, other.timeout)
 
 
 def _messages(step: Step) -> list[str]:

@@ -165,6 +165,13 @@ class Saga:
         return any(isinstance(step.undo, Compensation) for step in self.steps)
 
     @cached_property
+    def has_jobs(self) -> bool:
+        """Whether any step, or undo, is a job."""
+        undos = [step.undo for step in self.steps if isinstance(step.undo, Compensation)]
+        orders: list[Order] = [*self.steps, *undos]
+        return any(order.job is not None for order in orders)
+
+    @cached_property
     def moves(self) -> frozenset[tuple[str | None, str]]:
         """Every legal (from, to)."""
         return frozenset((edge.source, edge.target) for edge in self.edges)

@@ -79,6 +79,10 @@ class FakeConsumer:
     def when_lost(self, hook: Callable[[], None]) -> None:
         """Nobody asks."""
 
+    def also_read(self, queues: Sequence[str]) -> None:
+        self.queues = tuple(dict.fromkeys((*self.queues, *queues)))
+        self._broker.pump()
+
     async def pause(self) -> None:
         self.paused = True
 

@@ -23,7 +23,7 @@ from typing import Any
 from app import clock
 from app.bootstrap.coordinator import Cluster, make_coordinator
 from app.bootstrap.jobs import Jobs
-from app.broker.port import Topology
+from app.broker.port import Topology, WantedTopology
 from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
 from app.config import Settings
@@ -116,7 +116,7 @@ class NodeMember(Member):
             await part.stop()
         self.coordinator = self.jobs = None
 
-    def connect(self, name: str, topology: Topology | None = None, heartbeat: int = 10) -> MemoryBroker:
+    def connect(self, name: str, topology: WantedTopology | None = None, heartbeat: int = 10) -> MemoryBroker:
         """One more link."""
         made = MemoryBroker(self.realm.server, topology=topology)
         self.process.on_death.append(made.sever)

@@ -28,6 +28,7 @@ from tests.conformance.store.test_jobs import pending
 Of = tuple[Pair, str]
 Work = Callable[[Transaction], Awaitable[Any]]
 ROWS = 3000
+HELD = "ix_held_events_saga_instance_id_id"
 READ_IN_WHOLE = text("SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'apps'")
 """How many rows of `apps` this session has read without an index lately."""
 
@@ -77,6 +78,7 @@ async def test_a_batch_of_sagas_touches_its_own_rows(database: Database, of: Of,
     works: list[Work] = [
         lambda tx: instances.lock(tx, pair, ids),
         lambda tx: instances.lock_one(tx, pair, ids[0]),
+        lambda tx: instances.lock_with_held(tx, pair, ids),
         lambda tx: instances.guard(tx, pair, ids),
         lambda tx: instances.versions(tx, pair, ids),
         lambda tx: moves.write(tx, pair, [(one.version - 1, one) for one in later], changes, owed),
@@ -86,7 +88,7 @@ async def test_a_batch_of_sagas_touches_its_own_rows(database: Database, of: Of,
         lambda tx: instances.confirmed_late(tx, pair, [(id, "other", 7) for id in ids]),
     ]
     for work in works:
-        await by_index(database, work, PRIMARY)
+        await by_index(database, work, PRIMARY, HELD)
 
 
 @pytest.mark.parametrize("store_url", [pytest.param("postgresql", marks=pytest.mark.servers)], indirect=True)
@@ -114,7 +116,10 @@ async def test_a_table_that_has_just_grown_is_not_read_as_a_small_one(database: 
 async def test_wake_ups_are_found_by_their_time(database: Database, of: Of, many: list[Instance]) -> None:
     pair, saga = of
     index = f"ix_{pair.instances.name}_wake_at"
-    await by_index(database, lambda tx: instances.due(tx, pair, [saga], 100), index)
+    await by_index(database, lambda tx: instances.due(tx, pair, [saga], 100), index, HELD)
+    unrunnable = [(saga, 2), (saga, 3)]
+    await by_index(database, lambda tx: instances.due(tx, pair, [saga], 100, unrunnable), index, HELD)
+    await by_index(database, lambda tx: instances.next_wake(tx, pair, [saga], unrunnable), index, HELD)
     await by_index(database, lambda tx: instances.overdue(tx, pair, saga, 15.0, 100), index)
     await by_index(database, lambda tx: instances.deadlines(tx, pair, [saga], 5), index)
     after = many[0].created_at + timedelta(seconds=1), 5

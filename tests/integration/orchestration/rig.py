@@ -15,7 +15,9 @@ from app.broker.topology import saga_topology
 from app.config import JobsSettings
 from app.orchestration.begins import BeginListener, QueueProgress
 from app.orchestration.control import Control
+from app.orchestration.definitions import Definitions
 from app.orchestration.events import EventListener
+from app.orchestration.held import HeldEvents
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.job_steps import JobDesk, JobSteps
 from app.orchestration.relay import OutboxRelay
@@ -114,10 +116,13 @@ class Rig:
         self.watch = Watch(database)
         self.jobs = jobs = JobSteps(catalog, desk)
         self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="rig-1", lease=lease, batch=batch)
+        self.catalog = catalog
         self.progress = QueueProgress(database)
         self.begins = BeginListener(database, self.broker, catalog, self.progress, batch=batch)
+        self.definitions = reader = Definitions(database, catalog, self._learned)
         around = (database, self.broker, self.relay, self.watch, catalog)
-        self.wakeups = Wakeups(*around, batch=batch, timeouts=50.0, jobs=jobs, progress=self.progress)
+        self.wakeups = Wakeups(*around, batch=batch, timeouts=50.0, jobs=jobs, progress=self.progress, reader=reader)
+        self.held = HeldEvents(database, self.relay, self.watch, catalog, reader, jobs=jobs, alarm=self.wakeups.expect)
         self.starter = Starter(
             database,
             catalog,
@@ -140,12 +145,18 @@ class Rig:
             deaf=self.wakeups.deaf,
             jobs=jobs,
             progress=self.progress,
+            reader=reader,
+            held=self.held.poke,
         )
         self.phase: str | None = None
-        self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs)
-        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.phase)
+        self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs, reader)
+        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.phase, reader)
         self.stuck = Stuck(database, self.broker, SILENT)
         self.incarnation = Incarnation(database, self.broker, self.relay, catalog, jobs=jobs)
+
+    def _learned(self) -> None:
+        self.listener.learned()
+        self.held.poke()
 
     async def start(self) -> None:
         """Starts the relay, the starter and the listener; the others on demand."""
@@ -156,6 +167,7 @@ class Rig:
     async def stop(self) -> None:
         """Stops everything."""
         for stop in (
+            self.held,
             self.wakeups,
             self.incarnation,
             self.begins,

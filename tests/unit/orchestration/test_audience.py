@@ -67,7 +67,7 @@ class Seen:
     def __init__(self) -> None:
         self.now = NOW
         self.queues = Queues()
-        self.audience = Audience(self.queues, self.queues.hearers, lambda: self.now)  # type: ignore[arg-type]
+        self.audience = Audience(self.queues, lambda: self.queues.hearers, lambda: self.now)  # type: ignore[arg-type]
 
     async def look(self, seconds: float = 0.0) -> list[datetime | None]:
         """What is known that much later."""
@@ -152,7 +152,7 @@ async def test_a_look_that_a_new_link_overtakes_is_taken_again() -> None:
 async def test_few_queues_are_looked_at_at_once() -> None:
     seen = Seen()
     seen.queues.hearers.update({f"cmd.{number}": 1 for number in range(3 * audience.AT_ONCE)})
-    many = Audience(seen.queues, seen.queues.hearers, lambda: NOW)  # type: ignore[arg-type]
+    many = Audience(seen.queues, lambda: seen.queues.hearers, lambda: NOW)  # type: ignore[arg-type]
     seen.queues.answers.clear()
     looking = asyncio.create_task(many.look())
     await eventually(lambda: seen.queues.at_once == audience.AT_ONCE, deadline=3)

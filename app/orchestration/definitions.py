@@ -1,0 +1,202 @@
+"""Definitions: writes the versions of sagas that this node has the code of, and reads those of all others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from app import clock
+from app.domain.data_schema import model_of, schema_of
+from app.errors import ConfigError
+from app.lifecycle import Loop
+from app.persistence import definitions
+from app.persistence.definitions import Key, StoredDefinition
+from app.persistence.engine import Connection, Database, Transaction
+from sagas.engine.catalog import Catalog
+from sagas.engine.definition import Saga
+from sagas.engine.errors import DefinitionError
+from sagas.engine.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
+
+log = logging.getLogger("orchestrix.definitions")
+
+READ_INTERVAL_S: Final = 10.0
+DIFFERENCES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A version that had no live instance and is another one now."""
+
+    saga: str
+    version: int
+    differences: tuple[str, ...]
+
+
+class Reader(Protocol):
+    """Who looks for versions that the catalog does not know yet."""
+
+    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Learns these versions in a transaction that has met instances of them."""
+
+    async def read_all(self) -> None:
+        """Learns every version that is stored."""
+
+    @property
+    def unrunnable(self) -> Collection[Key]:
+        """Versions of instances that this process has met and cannot run."""
+
+
+class NoReader:
+    """For a process whose code is all there is."""
+
+    unrunnable: Collection[Key] = ()
+
+    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Nothing else is stored."""
+
+    async def read_all(self) -> None:
+        """Nothing else is stored."""
+
+
+class VersionInUse(ConfigError):
+    """Instances of this version are live, and the code of this process has another definition of it."""
+
+
+def stored(saga: Saga) -> StoredDefinition:
+    """`saga` as its row."""
+    body = body_of(saga)
+    return StoredDefinition(saga.name, saga.version, FORM, digest_of(body), body, schema_of(saga))
+
+
+def read(row: StoredDefinition) -> Saga:
+    """The saga of a row, whose data are checked by their JSON Schema. Raises `UnknownForm`."""
+    return saga_from(row.body, row.form, model_of(row.data_schema))
+
+
+class Definitions:
+    """Keeps the catalog of a process equal to `saga_definitions`.
+
+    `record` is called before the node takes messages; from then on all rows are read every `READ_INTERVAL_S` seconds,
+    and one at once where an instance names a version that is not known (`meet`). `learned` is called after the catalog
+    has grown: there may be new queues.
+    """
+
+    def __init__(self, database: Database, catalog: Catalog, learned: Callable[[], None] = lambda: None) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._learned = learned
+        self._unreadable: dict[Key, str] = {}
+        self._unrunnable: set[Key] = set()
+        self._loop = Loop("definitions", self._round)
+
+    async def start(self) -> None:
+        """Begins to read."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops."""
+        await self._loop.stop()
+
+    async def record(self) -> list[Replaced]:
+        """Writes the code's versions, and reads all others.
+
+        Returns those that were replaced. Raises `VersionInUse` for a version that live instances need as it was, and
+        `ConfigError` for a message that belongs to another saga with live instances.
+        """
+        replaced = []
+        for saga in self._catalog.code:
+            one = await self._database.run(lambda tx, saga=saga: _record(tx, stored(saga)))  # type: ignore[misc]
+            replaced += [one] if one is not None else []
+        await self.read_all()
+        for change in replaced:
+            log.warning(
+                "saga %s version %d was replaced, as none of its instances is live: %s",
+                change.saga,
+                change.version,
+                "; ".join(change.differences),
+            )
+        return replaced
+
+    async def read_all(self) -> None:
+        """Learns every version that is stored."""
+        async with self._database.read() as connection:
+            rows = await definitions.all_of(connection)
+        self._learn(rows)
+
+    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Learns these versions in a transaction that has met instances of them."""
+        unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
+        if unknown:
+            self._learn(await definitions.some(connection, unknown))
+            self._unrunnable.update(key for key in unknown if self._catalog.version(*key) is None)
+
+    @property
+    def unrunnable(self) -> Collection[Key]:
+        """Versions of instances that this process has met and cannot run."""
+        return self._unrunnable
+
+    def unreadable(self) -> dict[Key, str]:
+        """Stored versions that this process cannot run, and why."""
+        return dict(self._unreadable)
+
+    def _learn(self, rows: Sequence[StoredDefinition]) -> None:
+        grown = [row for row in rows if not self._catalog.has_code(*row.key) and self._take(row)]
+        if grown:
+            self._unrunnable = {key for key in self._unrunnable if self._catalog.version(*key) is None}
+            self._learned()
+
+    def _take(self, row: StoredDefinition) -> bool:
+        """Whether the catalog changed by it."""
+        try:
+            changed = self._catalog.learn(read(row))
+        except (UnknownForm, DefinitionError) as wrong:
+            if self._unreadable.get(row.key) != str(wrong):
+                log.warning("saga %s version %d cannot be run by this node: %s", *row.key, wrong)
+            self._unreadable[row.key] = str(wrong)
+            return False
+        self._unreadable.pop(row.key, None)
+        return changed
+
+    async def _round(self) -> None:
+        await asyncio.sleep(clock.uniform(READ_INTERVAL_S * 0.8, READ_INTERVAL_S))
+        await self.read_all()
+
+
+async def _record(tx: Transaction, mine: StoredDefinition) -> Replaced | None:
+    """Stores one version of the code; what it replaced, if that runs otherwise."""
+    before = await definitions.lock(tx, mine.saga, mine.version)
+    if before is None:
+        if await definitions.insert(tx, mine):
+            return None
+        before = await definitions.lock(tx, mine.saga, mine.version)
+        assert before is not None, "nobody deletes a definition"
+    if before.digest == mine.digest:
+        if before.data_schema != mine.data_schema or before.form != mine.form:
+            await _replace_same(tx, before, mine)
+        return None
+    changes = differences(before.body, mine.body)
+    count = await definitions.live(tx, mine.saga, mine.version)
+    if count:
+        raise VersionInUse(_in_use(mine, count, changes))
+    await definitions.replace(tx, mine)
+    return Replaced(mine.saga, mine.version, tuple(changes))
+
+
+async def _replace_same(tx: Transaction, before: StoredDefinition, mine: StoredDefinition) -> None:
+    """The run is the same; only the model of the data, or the form of the row, is another one."""
+    if before.data_schema != mine.data_schema:
+        log.warning("saga %s version %d checks its data by another schema than before", mine.saga, mine.version)
+    if before.form <= mine.form:
+        await definitions.replace(tx, mine)
+
+
+def _in_use(mine: StoredDefinition, count: int, changes: Sequence[str]) -> str:
+    shown = "; ".join(changes[:DIFFERENCES_SHOWN])
+    more = f" and {len(changes) - DIFFERENCES_SHOWN} more" if len(changes) > DIFFERENCES_SHOWN else ""
+    return (
+        f"saga {mine.saga!r} version {mine.version} has {count} live instances and another definition here ({shown}"
+        f"{more}): raise its version, Saga(…, version={mine.version + 1}), or let the instances end first"
+    )

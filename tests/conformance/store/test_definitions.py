@@ -1,0 +1,141 @@
+"""Definitions and held events: are versions of sagas written once, and never changed under live instances?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from app.orchestration.definitions import Definitions, VersionInUse, read, stored
+from app.persistence import definitions, held_events, moves
+from app.persistence.engine import Database
+from app.persistence.held_events import HeldEvent
+from app.persistence.moves import Owed
+from app.persistence.pairs import APPS, INSTANCES
+from sagas import Saga
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from sagas.engine.definition import FreeData
+from tests.conformance.store.build import ended, some
+from tests.unit.sagas.builders import NOW, ORDER
+
+OTHER = replace(
+    APP_PROVISIONING,
+    steps=(replace(APP_PROVISIONING.steps[0], timeout=timedelta(seconds=9)), *APP_PROVISIONING.steps[1:]),
+)
+
+
+def node(database: Database, *sagas: Saga) -> Definitions:
+    """What a node with this code does."""
+    return Definitions(database, Catalog(sagas))
+
+
+async def versions(database: Database) -> dict[tuple[str, int], Saga]:
+    """What is stored."""
+    async with database.read() as connection:
+        return {one.key: read(one) for one in await definitions.all_of(connection)}
+
+
+async def test_the_versions_of_the_code_are_written_once(database: Database, peer: Database) -> None:
+    both = [node(one, APP_PROVISIONING, ORDER) for one in (database, peer)]
+    assert await asyncio.gather(*(one.record() for one in both)) == [[], []]
+    assert await node(database, ORDER).record() == []
+    found = await versions(database)
+    assert sorted(found) == [("app", 1), ("order", 3)]
+    assert found["app", 1].steps == APP_PROVISIONING.steps
+
+
+async def test_a_version_without_live_instances_is_replaced(database: Database) -> None:
+    await node(database, APP_PROVISIONING).record()
+    (one,) = await some(database, 1)
+    async with database.begin() as tx:
+        await moves.write(tx, APPS, [(one.version, ended(one))], [], Owed([]))
+    (replaced,) = await node(database, OTHER).record()
+    assert (replaced.saga, replaced.version) == ("app", 1)
+    assert replaced.differences == ("steps.createGitRepo.timeout was 60000000, is 9000000",)
+    assert (await versions(database))["app", 1].steps == OTHER.steps
+
+
+@pytest.mark.parametrize("pair", [APPS, INSTANCES], ids=["apps", "sagas"])
+async def test_a_version_with_live_instances_is_refused(database: Database, pair: object) -> None:
+    saga, other = APP_PROVISIONING, OTHER
+    if pair is INSTANCES:
+        saga, other = (replace(one, name="order") for one in (saga, other))
+        await some(database, 3, INSTANCES, "order")
+        await some(database, 2, INSTANCES, "another")
+    else:
+        await some(database, 3)
+    await node(database, saga).record()
+    with pytest.raises(VersionInUse, match=rf"'{saga.name}' version 1 has 3 live instances .*version=2"):
+        await node(database, other).record()
+    assert (await versions(database))[saga.name, 1].steps == saga.steps
+    assert await node(database, replace(other, version=2)).record() == []
+
+
+async def test_another_model_of_the_data_is_no_other_saga(database: Database) -> None:
+    await node(database, ORDER).record()
+    await some(database, 1, INSTANCES, "order")
+    assert await node(database, replace(ORDER, data=FreeData)).record() == []
+    async with database.read() as connection:
+        (row,) = await definitions.all_of(connection)
+    assert row.data_schema == stored(replace(ORDER, data=FreeData)).data_schema
+
+
+async def test_a_node_learns_what_others_have(database: Database, peer: Database) -> None:
+    await node(database, ORDER).record()
+    catalog, told = Catalog([APP_PROVISIONING]), []
+    mine = Definitions(peer, catalog, lambda: told.append(catalog.events))
+    await mine.record()
+    assert catalog.version("order", 3) is not None
+    assert catalog.startable("order") is None
+    assert "evt.payDone" in told[-1]
+    newer = replace(ORDER, version=4)
+    await node(database, newer).record()
+    async with peer.read() as connection:
+        await mine.meet(connection, [("order", 4), ("order", 3)])
+    assert catalog.version("order", 4) is not None
+    assert len(told) == 2
+    await mine.read_all()
+    assert len(told) == 2
+
+
+async def test_a_newer_form_is_left_alone_and_named(database: Database) -> None:
+    row = replace(stored(ORDER), form=99)
+    async with database.begin() as tx:
+        assert await definitions.insert(tx, row)
+        assert await definitions.lock(tx, "order", 3) == row
+    catalog = Catalog([APP_PROVISIONING])
+    mine = Definitions(database, catalog)
+    await mine.record()
+    assert catalog.version("order", 3) is None
+    assert mine.unreadable() == {
+        ("order", 3): "form 99 of a stored definition is newer than this release: upgrade this node"
+    }
+
+
+def held(message_id: str, instance_id: int = 1, saga: str = "app") -> HeldEvent:
+    """An event of a version that nobody here can run."""
+    return HeldEvent(
+        message_id, saga, instance_id, "evt.x", b'{"\xc3\xa9":1}', {"traceparent": "é"}, "unknown-version", NOW
+    )
+
+
+async def test_held_events_are_kept_once_in_their_order(database: Database, peer: Database) -> None:
+    async with database.begin() as tx:
+        await held_events.add(tx, [held("b"), held("a"), held("c", 2)])
+        await held_events.add(tx, [])
+    async with peer.begin() as tx:
+        await held_events.add(tx, [held("a"), held("d", 1, "order")])
+        await held_events.add(tx, [held("e")])
+    async with database.begin() as tx:
+        mine = await held_events.of_instances(tx, "app", [1, 3])
+        assert [one.message_id for one in mine] == ["b", "a", "e"]
+        assert (mine[0].body, mine[0].headers) == (held("b").body, held("b").headers)
+        await held_events.delete(tx, [one.id for one in mine[:2]])
+        await held_events.delete(tx, [])
+    async with database.read() as connection:
+        assert await held_events.waiting(connection, 10) == [("app", 2), ("order", 1), ("app", 1)]
+        assert await held_events.waiting(connection, 1) == [("app", 2)]
+        assert await held_events.counts(connection) == {"app": 2, "order": 1}
