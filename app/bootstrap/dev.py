@@ -47,7 +47,7 @@ async def development(
         assert local.database_url is not None
         await schema.upgrade(local.database_url)
         node = build_node(local, ROLES, broker.url, alone=True)
-        worker = assemble(local, node.database, node.broker, node.catalog, name=node.name)
+        worker = assemble(local, node.database, node.broker, node.catalog, name=node.name, reader=node.definitions)
         catalog, patience = node.catalog, local.worker.stop_timeout
         hands = Hands(worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.known_as, patience)
         left = await bury(node.database, former) if former is not None else Left()

@@ -20,7 +20,6 @@ from app.lifecycle import CLOSE, Health, Service, Services
 from app.orchestration.begins import BeginListener, QueueProgress
 from app.orchestration.control import Control
 from app.orchestration.dead_letters import DeadLetters
-from app.orchestration.definitions import Definitions
 from app.orchestration.events import EventListener
 from app.orchestration.held import HeldEvents
 from app.orchestration.housekeeping import Housekeeping
@@ -38,6 +37,7 @@ from app.orchestration.wakeups import Wakeups
 from app.orchestration.watch import Watch
 from app.orchestration.why import Explainer
 from app.persistence.engine import Database
+from app.persistence.versions import Definitions
 from sagas.engine.catalog import Catalog
 from sagas.engine.state import Instance
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from app.bootstrap.hands import ELSEWHERE, FAREWELL, tell_first, tell_last
 from app.bootstrap.parts import (
@@ -20,6 +21,7 @@ from app.bootstrap.parts import (
 from app.broker.topology import saga_topology
 from app.config import Settings
 from app.lifecycle import CLOSE, settle_memory, stage
+from app.persistence.versions import Definitions
 from workers.sdk import assemble
 
 log = logging.getLogger("orchestrix")
@@ -41,8 +43,9 @@ async def run_worker(
     catalog = load_catalog(settings)
     database = open_database(settings)
     name = unique_name(settings)
-    broker = open_broker(broker_url, f"orchestrix worker {name}", saga_topology(catalog))
-    worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name)
+    broker = open_broker(broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog))
+    definitions = Definitions(database, catalog)
+    worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
     watch = DatabaseWatch(database)
     patience = settings.worker.stop_timeout
     with Signals(lambda: tell_last(worker, ELSEWHERE)) as signals:
@@ -51,6 +54,8 @@ async def run_worker(
 
         async def begin() -> None:
             await watch.wait_for_schema()
+            await definitions.read_all()
+            await definitions.start()
             await worker.start()
             await broker.wait_up()
             settle_memory()
@@ -63,6 +68,7 @@ async def run_worker(
             await given_up(beginning)
             tell_first(worker, patience, ELSEWHERE)
             await stage("stopping the worker", worker.stop(), patience + FAREWELL)
+            await stage("ending the look at definitions", definitions.stop(), CLOSE)
             await stage("ending the watch of the database", watch.stop(), CLOSE)
             await stage("leaving the broker", broker.stop(), CLOSE)
             await stage("leaving the database", database.close(), CLOSE)

@@ -10,7 +10,6 @@ from app.errors import Conflict, NotFound, Unavailable
 from app.lifecycle import undeterred
 from app.orchestration import journal, keys
 from app.orchestration.actions import Action, VersionMismatch
-from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
@@ -20,6 +19,7 @@ from app.persistence import audit, idempotency, instances, moves, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
 from app.persistence.pairs import Pair, pair_of
+from app.persistence.versions import NoReader, Reader
 from sagas.engine.asks import Acted, Ask, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import act

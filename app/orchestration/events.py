@@ -16,7 +16,6 @@ from app.errors import Conflict, RetryLater, SchemaMismatch
 from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
 from app.orchestration.begins import QueueProgress, begun_by
-from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.held import BEHIND_OTHERS, UNKNOWN_VERSION, held_event
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_of
@@ -28,6 +27,7 @@ from app.persistence.moves import Owed
 from app.persistence.notes import Note
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
+from app.persistence.versions import NoReader, Reader
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable

@@ -12,7 +12,6 @@ from app.errors import Conflict
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.autopsy import examine
-from app.orchestration.definitions import Definitions
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
@@ -23,6 +22,7 @@ from app.persistence.held_events import HeldEvent
 from app.persistence.moves import Owed
 from app.persistence.notes import Note
 from app.persistence.pairs import Pair, pair_of
+from app.persistence.versions import Definitions
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Event, Unreadable

@@ -15,7 +15,6 @@ from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.audience import Audience
 from app.orchestration.begins import QueueProgress
-from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
@@ -27,6 +26,7 @@ from app.persistence.instances import Rewake
 from app.persistence.moves import Owed
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, INSTANCES, Pair
+from app.persistence.versions import NoReader, Reader
 from sagas.engine.catalog import Catalog
 from sagas.engine.expiry import Rearmed, Surroundings, wake
 from sagas.engine.orders import Moved, Tick, out

@@ -12,7 +12,6 @@ from app.broker.topology import UNROUTED
 from app.errors import NotFound
 from app.orchestration.autopsy import cause_of
 from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
-from app.orchestration.definitions import NoReader, Reader
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import by_blocker, still_coming
 from app.orchestration.surroundings import Counts, Surroundings, needed
@@ -23,6 +22,7 @@ from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.engine import Connection, Database
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, pair_of
+from app.persistence.versions import NoReader, Reader
 from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed

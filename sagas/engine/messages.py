@@ -31,7 +31,8 @@ class Command:
     `effect_key` is what the step's effects are keyed by, the same for the step and for its undo.
     `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before. Whoever
     undoes remembers it, and refuses to do that attempt, or one before it, that comes late. Where a `job` is the step,
-    no message leaves: the job is put down with the same id, and `payload`.
+    no message leaves: the job is put down with the same id, and `payload`. `definition_version` is that of the saga
+    by which the instance runs; None in a command of a release that did not tell it.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Command:
     job: Job | None = None
     event: str = ""
     effect_key: str = ""
+    definition_version: int | None = None
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class Command:
     def body(self) -> bytes:
         """The JSON that goes over the wire, in UTF-8."""
         undoes = {} if self.undoes_attempt is None else {"undoesAttempt": self.undoes_attempt}
+        version = {} if self.definition_version is None else {"definitionVersion": self.definition_version}
         return dump(
             {
                 "id": self.id,
@@ -85,6 +88,7 @@ class Command:
                 "timeoutMs": self.timeout_ms,
                 "idempotencyKey": self.idempotency_key,
                 "effectKey": self.effect_key,
+                **version,
                 **undoes,
                 "data": self.data,
             }
@@ -217,6 +221,7 @@ def command(body: bytes) -> Command:
         data=_object(fields, "data"),
         undoes_attempt=_number(fields, "undoesAttempt") if "undoesAttempt" in fields else None,
         effect_key=_text(fields, "effectKey") or "",
+        definition_version=_number(fields, "definitionVersion") if "definitionVersion" in fields else None,
     )
 
 

@@ -133,6 +133,7 @@ def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> 
         job=here.job,
         event=here.order.event if here.job is not None else "",
         effect_key=effect_key(instance, here.step.name, undoes=here.undoes),
+        definition_version=instance.definition_version,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -56,7 +56,7 @@ class Aside:
     The state guard makes a copy harmless. A command whose channel is lost meanwhile is left to the broker.
     """
 
-    def __init__(self, broker: Broker, consumer: Consumer, topology: Topology) -> None:
+    def __init__(self, broker: Broker, consumer: Consumer, topology: Callable[[], Topology]) -> None:
         self._broker, self._consumer, self._topology = broker, consumer, topology
 
     async def put(self, jobs: Sequence[Job], *, alone: bool = False) -> None:
@@ -87,7 +87,7 @@ class Aside:
     async def _mend(self, results: Sequence[Published], failures: int) -> None:
         if any(result.outcome is Outcome.RETURNED for result in results):
             try:
-                await self._broker.declare(self._topology)
+                await self._broker.declare(self._topology())
             except (ConfigError, Unavailable) as error:
                 LOGGER.error("a command has no queue to go back to, and none can be declared: %s", error)
         await asyncio.sleep(backoff(failures))

@@ -10,6 +10,7 @@ from app.broker.port import Broker
 from app.config import Settings
 from app.errors import ConfigError
 from app.persistence.engine import Database
+from app.persistence.versions import Reader
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Compensation, Order
 from workers import app_registration, git_repo
@@ -31,12 +32,14 @@ def assemble(
     job_queues: Sequence[str] = (),
     *,
     name: str | None = None,
+    reader: Reader | None = None,
 ) -> Worker:
     """A worker for `queues` and `job_queues`; if none is named, for every command that it has a handler for, and every
-    queue that its jobs name. A user's handler replaces a built-in one. `name` is its id on the wire.
+    queue that its jobs name. A user's handler replaces a built-in one. `name` is its id on the wire, `reader` finds
+    stored versions of sagas.
 
-    Raises `ConfigError`: a module of `ORCHESTRIX_WORKERS` is wrong, a queue or the saga of a handler is unknown, or
-    this machine lacks what a built-in handler needs.
+    Raises `ConfigError`: a module of `ORCHESTRIX_WORKERS` is wrong, a queue is unknown, or this machine lacks what a
+    built-in handler needs.
     """
     jobs = load_jobs(settings.workers)
     handlers, known = HandlerTable(), set(jobs)
@@ -47,7 +50,7 @@ def assemble(
     if job_queues or not queues:
         runner = _runner(settings, broker, jobs, job_queues, name or f"{settings.node_id}-{clock.token()[:8]}")
     _warn_of_undo(catalog, [*handlers, *(jobs if runner is not None else ())], known)
-    return Worker(broker, database, catalog, handlers, settings, runner)
+    return Worker(broker, database, catalog, handlers, settings, runner, reader)
 
 
 def _runner(settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], name: str) -> JobRunner | None:

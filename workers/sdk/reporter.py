@@ -54,7 +54,7 @@ def burial(delivery: Delivery, reason: str, job: Job | None = None) -> Report:
 class Reporter:
     """Publishes reports in batches, again and again with the same message ids until they are confirmed."""
 
-    def __init__(self, broker: Broker, desk: Desk, outage: Outage, topology: Topology) -> None:
+    def __init__(self, broker: Broker, desk: Desk, outage: Outage, topology: Callable[[], Topology]) -> None:
         self._broker = broker
         self._desk = desk
         self._outage = outage
@@ -155,7 +155,7 @@ class Reporter:
 
     async def _declare(self) -> None:
         try:
-            await self._broker.declare(self._topology)
+            await self._broker.declare(self._topology())
         except (ConfigError, Unavailable) as error:
             LOGGER.error("an event has no queue to go to, and none can be declared: %s", error)
 

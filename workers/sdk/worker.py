@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from app import clock
 from app.broker.port import Broker, Consumer
@@ -11,6 +12,7 @@ from app.config import Settings
 from app.errors import ConfigError
 from app.lifecycle import Loop
 from app.persistence.engine import Database
+from app.persistence.versions import NoReader, Reader
 from sagas.engine.catalog import Catalog
 
 from .aside import Aside
@@ -28,6 +30,7 @@ from .reporter import Reporter
 from .runners import Runners
 from .suspects import Suspects
 from .triage import Triage
+from .version_reader import VersionReader
 from .watch import Growth, Watch
 from .window import Window
 
@@ -38,8 +41,8 @@ LAST_WORD = 1.0
 class Worker:
     """Serves the command queues of its handlers: look at the saga, do the work, publish the event, acknowledge.
 
-    Beside them it runs `jobs`, if it has any. Holds nothing that another worker needs: it may end at any time. Raises
-    `ConfigError` for a handler whose command belongs to no saga of the catalog.
+    Beside them it runs `jobs`, if it has any. Holds nothing that another worker needs: it may end at any time. What
+    `reader` finds are the versions of sagas that other processes have the code of.
     """
 
     def __init__(
@@ -50,10 +53,9 @@ class Worker:
         handlers: HandlerTable,
         settings: Settings,
         jobs: JobRunner | None = None,
+        reader: Reader | None = None,
     ) -> None:
-        for command in handlers:
-            if catalog.command(command) is None:
-                raise ConfigError(f"no saga has the command {command}: add the module of its saga to ORCHESTRIX_SAGAS")
+        self._reader = reader or NoReader()
         self._broker = broker
         self._guard = Guard(database)
         self._crashes = Crashes(database)
@@ -76,7 +78,12 @@ class Worker:
         return len(self._runners.busy) if self._runners is not None else 0
 
     async def start(self) -> None:
-        """Begins to take commands as soon as the broker is there; returns at once."""
+        """Begins to take commands as soon as the broker is there; returns at once.
+
+        Raises `ConfigError` for a handler whose command belongs to no saga, of the code or of the stored definitions,
+        and `Unavailable` where those cannot be read.
+        """
+        await self._check()
         if self._parts is None and self._handlers:
             consumer = await self._broker.consume(self.queues, self._settings.window)
             self._parts = _Parts(self, consumer)
@@ -84,6 +91,13 @@ class Worker:
             await self._parts.start()
         if self.jobs is not None:
             await self.jobs.start()
+
+    async def _check(self) -> None:
+        if any(self._catalog.command(command) is None for command in self._handlers):
+            await self._reader.read_all()
+        for command in self._handlers:
+            if self._catalog.command(command) is None:
+                raise ConfigError(f"no saga has the command {command}: add the module of its saga to ORCHESTRIX_SAGAS")
 
     async def stop(self) -> None:
         """Takes nothing new, gives back what has not begun, and waits up to `worker.stop_timeout` seconds for the rest
@@ -103,7 +117,7 @@ class _Parts:
     """The loops of a worker that runs."""
 
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
-        tuned, topology = worker._settings, saga_topology(worker._catalog)
+        tuned, topology = worker._settings, partial(saga_topology, worker._catalog)
         broker, guard, places = worker._broker, worker._guard, tuned.concurrency
         self._desk = desk = Desk(consumer, worker.counts, Aside(broker, consumer, topology))
         self._outage = outage = Outage(consumer)
@@ -115,7 +129,8 @@ class _Parts:
             desk, worker._handlers, reporter, outage, tuned, guard.time_left, window, suspects, self._places
         )
         self._triage = Triage(desk, guard, reporter, outage, runners.put)
-        intake = Intake(desk, worker._catalog, reporter, self._triage, runners.put)
+        versions = VersionReader(worker._reader, desk, outage)
+        intake = Intake(desk, worker._catalog, reporter, self._triage, runners.put, versions)
         looks = (Began(reporter), window, Growth(consumer, desk), suspects, self._places)
         self._watch = Watch(lambda: runners.busy, looks, runners.ease)
         self._intake = Loop("worker intake", intake.round)

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from app.orchestration.definitions import Definitions, VersionInUse, read, stored
 from app.persistence import definitions, held_events, moves
 from app.persistence.engine import Database
 from app.persistence.held_events import HeldEvent
 from app.persistence.moves import Owed
 from app.persistence.pairs import APPS, INSTANCES
+from app.persistence.versions import Definitions, VersionInUse, read, stored
 from sagas import Saga
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog

@@ -15,7 +15,6 @@ from app.broker.topology import saga_topology
 from app.config import JobsSettings
 from app.orchestration.begins import BeginListener, QueueProgress
 from app.orchestration.control import Control
-from app.orchestration.definitions import Definitions
 from app.orchestration.events import EventListener
 from app.orchestration.held import HeldEvents
 from app.orchestration.incarnation import Incarnation
@@ -30,6 +29,7 @@ from app.orchestration.why import Explainer
 from app.persistence import history, instances, notes
 from app.persistence.engine import Database
 from app.persistence.pairs import pair_of
+from app.persistence.versions import Definitions
 from sagas import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog

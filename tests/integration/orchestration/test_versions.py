@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from app.errors import NotFound, Unavailable
 from app.orchestration.actions import Action
-from app.orchestration.definitions import VersionInUse, stored
 from app.persistence import definitions, schema
 from app.persistence.engine import Database
+from app.persistence.versions import VersionInUse, stored
 from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog

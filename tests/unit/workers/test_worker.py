@@ -355,10 +355,11 @@ async def test_two_lanes_share_the_limit(rig: Rig) -> None:
     assert sorted(gate.begun) == [1, 2]
 
 
-def test_a_handler_for_an_unknown_command_is_refused(rows: Rows) -> None:
+async def test_a_handler_for_an_unknown_command_is_refused(rows: Rows) -> None:
     table = HandlerTable([("cmd.sendMail", make)])
+    worker = Worker(cast(Broker, None), cast(Database, rows), CATALOG, table, Settings())
     with pytest.raises(ConfigError, match=r"cmd\.sendMail.*ORCHESTRIX_SAGAS"):
-        Worker(cast(Broker, None), cast(Database, rows), CATALOG, table, Settings())
+        await worker.start()
 
 
 async def test_a_stopped_worker_has_finished_what_ran_and_given_back_the_rest(rig: Rig) -> None:

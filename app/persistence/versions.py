@@ -1,4 +1,4 @@
-"""Definitions: writes the versions of sagas that this node has the code of, and reads those of all others."""
+"""Versions: writes the versions of sagas that this node has the code of, and reads those of all others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from app import clock
 from app.domain.data_schema import model_of, schema_of
 from app.errors import ConfigError
 from app.lifecycle import Loop
-from app.persistence import definitions
-from app.persistence.definitions import Key, StoredDefinition
-from app.persistence.engine import Connection, Database, Transaction
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.errors import DefinitionError
 from sagas.engine.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
+
+from . import definitions
+from .definitions import Key, StoredDefinition
+from .engine import Connection, Database, Transaction
 
 log = logging.getLogger("orchestrix.definitions")
 
@@ -41,8 +42,11 @@ class Reader(Protocol):
     async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Learns these versions in a transaction that has met instances of them."""
 
+    async def find(self, keys: Sequence[Key]) -> None:
+        """Learns these versions. Raises `Unavailable`."""
+
     async def read_all(self) -> None:
-        """Learns every version that is stored."""
+        """Learns every version that is stored. Raises `Unavailable`."""
 
     @property
     def unrunnable(self) -> Collection[Key]:
@@ -55,6 +59,9 @@ class NoReader:
     unrunnable: Collection[Key] = ()
 
     async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Nothing else is stored."""
+
+    async def find(self, keys: Sequence[Key]) -> None:
         """Nothing else is stored."""
 
     async def read_all(self) -> None:
@@ -132,6 +139,11 @@ class Definitions:
         if unknown:
             self._learn(await definitions.some(connection, unknown))
             self._unrunnable.update(key for key in unknown if self._catalog.version(*key) is None)
+
+    async def find(self, keys: Sequence[Key]) -> None:
+        """Learns these versions."""
+        async with self._database.read() as connection:
+            await self.meet(connection, keys)
 
     @property
     def unrunnable(self) -> Collection[Key]:
