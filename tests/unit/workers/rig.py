@@ -9,6 +9,7 @@ from typing import Any, cast
 from app.broker.port import Broker, Delivery
 from app.config import Settings
 from app.persistence.engine import Database
+from app.persistence.versions import NoReader, Reader
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog, Owner
 from sagas.engine.messages import Command
@@ -67,12 +68,15 @@ class Rig:
         self.broker = broker
         self.rows = rows
         self.worker: Worker | None = None
+        self.catalog = CATALOG
+        self.reader: Reader = NoReader()
 
     async def start(self, handler: Handler, **settings: Any) -> Worker:
         """A worker that does and undoes the first step with `handler`; `settings` are those of `worker`."""
         database, broker = cast(Database, self.rows), cast(Broker, self.broker)
         table = HandlerTable([(CREATE, handler), (DELETE, handler)])
-        self.worker = Worker(broker, database, CATALOG, table, Settings.model_validate({"worker": settings}))
+        tuned = Settings.model_validate({"worker": settings})
+        self.worker = Worker(broker, database, self.catalog, table, tuned, reader=self.reader)
         await self.worker.start()
         return self.worker
 
