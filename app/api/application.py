@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from app.api import (
     apps,
+    catalogue,
     cluster,
     dead_letters,
     deadlines,
@@ -47,6 +48,7 @@ def build(context: ApiContext) -> FastAPI:
         door,
         (
             *apps.ROUTES,
+            *catalogue.ROUTES,
             *sagas.ROUTES,
             *jobs.ROUTES,
             *schedules.ROUTES,

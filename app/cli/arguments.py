@@ -129,6 +129,9 @@ def _add_sagas(commands: Any) -> None:
     _add_list(listing, name="KEY")
     _add_readers(actions, None)
     _add_verbs(actions, None)
+    check = leaf(actions, "check", "version_check:check", "hold this code against the instances that are live")
+    check.add_argument("--against", metavar="URL", help="of a database, or of an API (the settings' database)")
+    add_client(check)
 
 
 def _add_deadlines(commands: Any) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, literal, select, update
 
 from sagas.engine.definition import TERMINAL
 
 from .engine import Connection, Transaction
-from .pairs import pair_of
+from .pairs import APPS, INSTANCES, pair_of
 from .tables import saga_definitions
 
 Key = tuple[str, int]
@@ -83,14 +83,14 @@ async def live(connection: Connection, saga: str, version: int) -> int:
     return int((await connection.execute(query.where(table.state.not_in(sorted(TERMINAL))))).scalar_one())
 
 
-async def live_versions(connection: Connection, sagas: Sequence[str]) -> dict[Key, int]:
-    """How many instances of each version have not ended."""
-    found: dict[Key, int] = {}
-    for saga in sagas:
-        pair = pair_of(saga)
+async def live_states(connection: Connection) -> dict[Key, dict[str, int]]:
+    """How many instances of each version have not ended, by their state."""
+    found: dict[Key, dict[str, int]] = {}
+    for pair in (APPS, INSTANCES):
         table = pair.instances.c
-        of_saga = [] if pair.saga else [table.saga == saga]
-        query = select(table.definition_version, func.count()).where(*of_saga)
-        query = query.where(table.state.not_in(sorted(TERMINAL))).group_by(table.definition_version)
-        found |= {(saga, version): count for version, count in await connection.execute(query)}
+        saga = literal(pair.saga) if pair.saga else table.saga
+        grouped = (*([] if pair.saga else [table.saga]), table.definition_version, table.state)
+        query = select(saga, table.definition_version, table.state, func.count()).group_by(*grouped)
+        for name, version, state, count in await connection.execute(query.where(table.state.not_in(sorted(TERMINAL)))):
+            found.setdefault((name, version), {})[state] = count
     return found

@@ -87,7 +87,6 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["schedules", "create", "x", "reports", "monthly", "--every", "1h", "--overlap", "allow"],
         ["schedules", "backfill", "x", "--from", "2026-01-01T00:00:00Z"],
         ["schedules", "preview", "x", "--count", "0"],
-        ["sagas", "check"],
         ["--nonsense"],
         ["apps", "list", "--lim", "3"],
         ["apps", "list", "--limit", "x"],
