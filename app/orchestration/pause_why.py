@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sagas.engine.definition import COMPLETED, Saga, Step
 from sagas.engine.orders import out
-from sagas.engine.state import CLONED, HELD, Instance
+from sagas.engine.state import Instance
 from sagas.engine.undo import in_flight
 
 
@@ -13,10 +13,10 @@ def by_blocker(instance: Instance, work: str) -> tuple[str, str, str] | None:
     match instance.blocker:
         case "held":
             action = "`retry` it (with `--data` on changed data), `skip` the step, or `cancel` to undo what was done"
-            return HELD, f"{work} waits for a person: {instance.progress.error}.", f"Look at it, then {action}."
+            return "held", f"{work} waits for a person: {instance.progress.error}.", f"Look at it, then {action}."
         case "cloned":
             sentence = f"It is a copy of another installation's and waits for {work}: nothing is done for it here."
-            return CLONED, sentence, "`resume` it to let it go on here, or `cancel` it to undo what was done."
+            return "cloned", sentence, "`resume` it to let it go on here, or `cancel` it to undo what was done."
         case _:
             return None
 

@@ -78,6 +78,11 @@ async def test_skip_hands_on_what_the_step_would_have_answered(world: World, ins
     assert ask.output == {"repository": "x"}
 
 
+async def test_retry_hands_on_the_patch(world: World, instance: Instance) -> None:
+    ask = await asked(world, f"/apps/{instance.id}/retry", {**REASON, "data": {"team": None, "n": 1}})
+    assert (ask.verb, ask.patch) == (Verb.RETRY, {"team": None, "n": 1})
+
+
 async def test_edit_hands_on_the_patch(world: World, instance: Instance) -> None:
     ask = await asked(world, f"/apps/{instance.id}", {**REASON, "data": {"team": None, "n": 1}}, "PATCH")
     assert (ask.verb, ask.patch) == (Verb.EDIT, {"team": None, "n": 1})
@@ -159,6 +164,7 @@ async def test_the_longest_reason_is_taken(world: World, instance: Instance) -> 
     [
         ("POST", "/retry", {}, ["/reason"]),
         ("POST", "/retry", {**REASON, "output": {}}, ["/output"]),
+        ("POST", "/retry", {**REASON, "data": []}, ["/data"]),
         ("POST", "/skip", {**REASON, "output": []}, ["/output"]),
         ("POST", "/skip", {**REASON, "colour": 1}, ["/colour"]),
         ("PATCH", "", REASON, ["/data"]),

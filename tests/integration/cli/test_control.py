@@ -79,6 +79,12 @@ def test_skip_with_what_the_step_would_have_answered(api: FakeApi, shell: Shell)
     assert api.requests[0].body == {"reason": "r", "output": {"repository": "x"}}
 
 
+def test_retry_sends_a_patch(api: FakeApi, shell: Shell) -> None:
+    api.on("POST", "/apps/42/retry", Reply(body=app()))
+    assert shell("apps", "retry", "42", "--data", '{"team": null}', "--reason", "r").code == 0
+    assert api.requests[0].body == {"reason": "r", "data": {"team": None}}
+
+
 def test_edit_sends_a_patch(api: FakeApi, shell: Shell) -> None:
     api.on("PATCH", "/apps/42", Reply(body=app()))
     assert shell("apps", "edit", "42", "--data", '{"team": null}', "--reason", "r").code == 0

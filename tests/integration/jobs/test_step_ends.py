@@ -71,6 +71,21 @@ async def test_a_worker_fails_for_good(plant: Plant) -> None:
     assert (await plant.now(job)).state == FAILED
 
 
+async def test_a_worker_asks_for_a_person(plant: Plant) -> None:
+    """The job is not tried again, and its step is to wait for that person."""
+    await plant.node(leads=True)
+    hand = await plant.worker()
+    job, ear = await step(plant, hand, retries=3)
+    task = await hand.take()
+    await task.running()
+    await task.fail("look at it", type="Hold", hold=True)
+    queue, fields = await word(ear)
+    error = fields["error"]
+    assert (queue, error["type"], error["hold"], error["retryable"]) == ("evt.stepFailed", "Hold", True, False)
+    assert error["message"] == f"look at it (job {job.id})"
+    assert (await plant.now(job)).state == FAILED
+
+
 async def test_the_leader_ends_a_job_whose_time_is_over(plant: Plant) -> None:
     await plant.node(leads=True)
     hand = await plant.worker(beats=True)

@@ -17,6 +17,7 @@ from app.lifecycle import Health
 from app.orchestration.dead_letters import By, DeadLetters
 from app.orchestration.incarnation import Incarnation
 from app.orchestration.mover import DeadLetterMover
+from app.orchestration.quota import Quota
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import Started, StartRequest
 from app.orchestration.starts import Starter
@@ -25,7 +26,7 @@ from app.persistence import audit, dead_letters, history, instances, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.engine import Database
-from app.persistence.pairs import APPS
+from app.persistence.pairs import APPS, pair_of
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from sagas.engine.state import Change, Instance
@@ -41,29 +42,30 @@ CREATE, CREATED = "cmd.createGitRepo", "evt.gitRepoCreated"
 class House:
     """A node whose parts a test starts as it needs them, and a stranger's hand at the same broker."""
 
-    def __init__(self, database: Database, url: str) -> None:
+    def __init__(self, database: Database, url: str, catalog: Catalog = CATALOG, quota: Quota | None = None) -> None:
         self.database = database
+        self.catalog = catalog
         self.hand = AmqpBroker(url, name="hand")
-        self.broker = AmqpBroker(url, name="node", topology=saga_topology(CATALOG))
-        self.relay = OutboxRelay(database, self.broker, saga_topology(CATALOG), node="node-1", lease=5.0, batch=100)
+        self.broker = AmqpBroker(url, name="node", topology=saga_topology(catalog))
+        self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="node-1", lease=5.0, batch=100)
         self.watch = Watch(database)
-        self.starter = Starter(database, CATALOG, self.relay, self.watch, node="node-1", batch=100)
-        self.mover = DeadLetterMover(database, self.broker, CATALOG, self.relay.poke)
-        self.letters = DeadLetters(database, CATALOG, self.relay.poke)
+        self.starter = Starter(database, catalog, self.relay, self.watch, node="node-1", batch=100)
+        self.mover = DeadLetterMover(database, self.broker, catalog, self.relay.poke, quota=quota)
+        self.letters = DeadLetters(database, catalog, self.relay.poke)
         self.node: Node | None = None
 
     async def open(self, limited: dict[str, int]) -> None:
         """Declares everything. `limited` are queues that have a delivery limit, whatever the broker's own is."""
         await self.hand.start()
         assert await self.hand.wait_up(10), self.hand.trouble
-        whole = saga_topology(CATALOG)
+        whole = saga_topology(self.catalog)
         queues = tuple(_limited(queue, limited) for queue in whole.queues)
         await self.hand.declare(Topology(whole.exchanges, queues, whole.bindings))
         await self.broker.start()
         assert await self.broker.wait_up(10), self.broker.trouble
         await self.relay.start()
         await self.starter.run()
-        incarnation = Incarnation(self.database, self.broker, self.relay, CATALOG, patience=0.0)
+        incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, patience=0.0)
         await incarnation.start()
         await incarnation.agreed.wait()  # so that nothing is sent again because the broker is new
         await incarnation.stop()
@@ -75,7 +77,7 @@ class House:
             settings=Settings(),
             database=self.database,
             broker=self.broker,
-            catalog=CATALOG,
+            catalog=self.catalog,
             health=Health(),
             relay=self.relay,
             watch=self.watch,
@@ -152,9 +154,9 @@ class House:
 
     # What is in the database.
 
-    async def begin(self, key: str = "shop") -> Instance:
-        """A started app."""
-        result = await self.starter.start(StartRequest("app", Start(key, "ada", f"c-{key}", {})))
+    async def begin(self, key: str = "shop", *, saga: str = "app") -> Instance:
+        """A started app, or an instance of another saga."""
+        result = await self.starter.start(StartRequest(saga, Start(key, "ada", f"c-{key}", {})))
         assert isinstance(result, Started), result
         return result.instance
 
@@ -171,7 +173,7 @@ class House:
     async def now(self, app: Instance) -> Instance:
         """The app as the database has it."""
         async with self.database.read() as connection:
-            found = await instances.get(connection, APPS, app.saga, app.id)
+            found = await instances.get(connection, pair_of(app.saga), app.saga, app.id)
         assert found is not None
         return found
 

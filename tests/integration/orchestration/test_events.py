@@ -97,6 +97,7 @@ async def test_strangers_are_counted_and_change_nothing(rig: Rig) -> None:
     assert (await rig.now(app)).version == 1
     assert await rig.ignored(app) == {"future": 1, "wrong-correlation": 1, "unknown-causation": 1}
     assert rig.listener.counts["unknown-app"] == 1
+    assert buried(rig) == ["unknown-app"], "there is no timeline that could show it"
 
 
 async def test_bad_output_is_kept_for_a_person(rig: Rig) -> None:
@@ -232,13 +233,34 @@ async def test_a_failure_that_names_no_saga_is_told_by_its_command(rig: Rig) -> 
     await rig.reached(app, "FAILED")
 
 
-async def test_a_failure_of_nobody_is_counted(rig: Rig) -> None:
+async def test_a_failure_of_nobody_is_kept_for_a_person(rig: Rig) -> None:
     rig.broker.put("evt.stepFailed", b'{"appId": 77, "correlationId": "x", "causationId": "y", "error": {}}')
     await rig.broker.settled("evt.stepFailed")
     assert rig.listener.counts["unknown-app"] == 1
+    assert buried(rig) == ["unknown-app"]
 
 
-async def test_a_success_that_names_another_saga_belongs_to_the_one_that_owns_its_type(rig: Rig) -> None:
-    app = await rig.begin("mislabelled")
+async def test_a_failure_of_nobody_that_names_its_saga_is_kept_too(rig: Rig) -> None:
+    body = b'{"appId": 9999, "saga": "app", "correlationId": "x", "causationId": "y", "error": {}}'
+    rig.broker.put("evt.stepFailed", body)
+    await rig.broker.settled("evt.stepFailed")
+    assert buried(rig) == ["unknown-app"]
+
+
+async def test_a_success_that_names_another_saga_moves_none(rig: Rig) -> None:
+    """Neither that which it names nor that which owns its type, though both have an instance of that id."""
+    app, other = await rig.begin("mislabelled"), await rig.begin("named", saga="hasty")
+    assert app.id == other.id
     rig.report(app, "evt.gitRepoCreated", saga="hasty")
+    await rig.broker.settled("evt.gitRepoCreated")
+    told = "wrong-saga: it names 'hasty', and evt.gitRepoCreated belongs to saga 'app'"
+    assert buried(rig) == [told]
+    assert rig.listener.counts["wrong-saga"] == 1
+    assert ((await rig.now(app)).version, (await rig.now(other)).version) == (1, 1)
+    rig.report(app, "evt.gitRepoCreated", saga="app")
     await rig.reached(app, "REGISTERING")
+
+
+def buried(rig: Rig) -> list[object]:
+    """The reasons of what has gone to the dead letters."""
+    return [one.headers["x-reason"] for one in rig.broker.published if one.exchange == "orchestrator.dead"]

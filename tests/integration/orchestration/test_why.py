@@ -16,8 +16,8 @@ from sqlalchemy import text
 from app.broker.port import Outcome, Outgoing, Published
 from app.broker.topology import DEAD, UNROUTED
 from app.errors import NotFound
+from app.orchestration import pause_why, why, worker_why
 from app.orchestration import stuck as stuck_ones
-from app.orchestration import why
 from app.orchestration.actions import Action
 from app.orchestration.dead_letters import By, DeadLetters
 from app.orchestration.mover import DeadLetterMover
@@ -276,6 +276,31 @@ async def behind_others(rig: Rig) -> Instance:
     queue_of(rig, 5000, 2)
     app = await rig.begin("shop")
     await rig.outbox_empty()
+    return app
+
+
+async def known_to_be_behind_others(rig: Rig) -> Instance:
+    app = await behind_others(rig)
+    queue_of(rig, 31, 2)
+    await change(rig, app, "wake_reason = 'backlog'")
+    return app
+
+
+async def at_work_while_others_wait(rig: Rig) -> Instance:
+    app = await behind_others(rig)
+    await change(rig, app, "begun_id = command_id")
+    return app
+
+
+async def held(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await failed(rig, app, {"type": "Hold", "message": "the name is a trademark", "hold": True})
+    return await rig.until(app, lambda one: one.blocker == "held")
+
+
+async def cloned(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await change(rig, app, "blocker = 'cloned', wake_at = NULL, wake_reason = NULL")
     return app
 
 
@@ -543,6 +568,30 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         "Start `orchestrix dev` again when it has ended: all goes on then.",
     ),
     (
+        held,
+        "held",
+        r"^createGitRepo waits for a person: the name is a trademark\.$",
+        "`retry` it (with `--data` on changed data), `skip` the step, or `cancel`",
+    ),
+    (
+        cloned,
+        "cloned",
+        r"^It is a copy of another installation's and waits for createGitRepo: nothing is done for it here\.$",
+        "`resume` it to let it go on here, or `cancel` it",
+    ),
+    (
+        known_to_be_behind_others,
+        "backlog",
+        r"^cmd\.createGitRepo waits in its queue behind 30 others, for 2 consumers \(try 1 of 5\): that uses up none",
+        "start more workers",
+    ),
+    (
+        at_work_while_others_wait,
+        "in_progress",
+        r"^A worker has createGitRepo in hand \(try 1 of 5\); its time ends in \d+ s\.$",
+        "Wait.",
+    ),
+    (
         behind_others,
         "backlog",
         r"cmd\.createGitRepo may wait in its queue behind up to 5000 others, for 2 consumers \(try 1 of 5\): that uses",
@@ -596,7 +645,7 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
     return said[0]
 
 
-HELD = {"paused", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer", "overdue"}
+HELD = {"paused", "held", "cloned", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer", "overdue"}
 """What the list of the stuck has: these wait for a person, for the broker, or for workers or nodes that are not there.
 """
 
@@ -746,8 +795,9 @@ async def test_what_is_said_about_a_deadline_helps(rig: Rig) -> None:
 
 
 def test_each_entry_of_the_catalogue_has_its_situation() -> None:
-    [module] = [one for one in modules(*PRODUCT) if one.name == why.__name__]
-    codes = {code for node in ast.walk(module.tree) if (code := _code(node)) is not None}
+    names = {why.__name__, pause_why.__name__, worker_why.__name__}
+    trees = [one.tree for one in modules(*PRODUCT) if one.name in names]
+    codes = {code for tree in trees for node in ast.walk(tree) if (code := _code(node)) is not None}
     assert len(codes) > len(why.CATALOGUE) - 1
     assert codes == {code for _, code, *_ in SITUATIONS}
 

@@ -24,7 +24,7 @@ from app.broker.port import Outgoing
 from sagas import Command
 from sagas.engine import messages
 from tests.support import eventually
-from workers import BadCall, Context, Permanent, Retry, StepFailed, Transient, Unavailable
+from workers import BadCall, Context, Hold, Permanent, Retry, StepFailed, Transient, Unavailable
 from workers.sdk import limit, outputs
 from workers.sdk.failures import said
 from workers.sdk.handlers import Handler
@@ -152,6 +152,12 @@ async def test_a_failure_that_cannot_be_meant_is_a_mistake_that_no_try_will_mend
     assert last_line(caplog) == __file__, "the author sees where he wrote it"
 
 
+class Held(Hold):
+    """One of an author's own, which says that another try may help: a person is asked all the same."""
+
+    retryable = True
+
+
 class NoStock(Permanent):
     """A kind of failure of an author's own."""
 
@@ -175,6 +181,12 @@ class Refused(Transient):
 
 
 SAID: list[tuple[Any, dict[str, Any]]] = [
+    (Hold("look at it"), {"type": "Hold", "message": "look at it", "retryable": False, "hold": True}),
+    (
+        Hold("OverLimit", "look at it", unsure=True),
+        {"type": "OverLimit", "message": "look at it", "retryable": False, "unsure": True, "hold": True},
+    ),
+    (Held("look at it"), {"type": "Held", "message": "look at it", "retryable": False, "hold": True}),
     (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
     (Permanent(message="only"), {"type": "Permanent", "message": "only", "retryable": False}),
     (Permanent, {"type": "Permanent", "message": "it does not say why", "retryable": False}),
