@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from app import clock
+from app import clock, forks
 from app.errors import Deposed, RetryLater
 
 P = ParamSpec("P")
@@ -154,9 +154,11 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     """
     runner = asyncio.Runner()
     runner.get_loop().set_default_executor(Beside())
+    forks.belongs_here(runner.get_loop())
     try:
         runner.run(main)
     finally:
+        forks.belongs_here(None)
         if runner.run(_all_ended()):
             runner.close()
         else:

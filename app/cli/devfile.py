@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app import clock
+from app import clock, forks
 from app.cli.waiting import pause
 from app.errors import ConfigError, Conflict, Unavailable
 
 FOLDER = ".orchestrix"
 CLAIM_PATIENCE = 0.5
 _SQLITE = "sqlite+aiosqlite:///"
+_foreign = False
+"""Whether this process was forked from a `dev`, whose files these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ def claimed(folder: Path) -> Iterator[Life | None]:
     until a `dev` has begun, which one that fails at its start has not. Raises `Conflict` while another one is, and
     `ConfigError` if the folder cannot be written.
     """
+    global _foreign
     try:
         path_of(folder).parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(_lock_path(folder), os.O_RDWR | os.O_CREAT, 0o600)
@@ -137,6 +140,8 @@ def claimed(folder: Path) -> Iterator[Life | None]:
         raise ConfigError(_in_the_way(folder)) from error
     except OSError as error:
         raise ConfigError(f"cannot write {folder / FOLDER} ({error.strerror}): choose another folder") from error
+    _foreign = False
+    forget = forks.on_fork(lambda: _let_go(lock))
     try:
         _lock(lock, folder)
         killed = _left_by_one_that_was_killed(folder)
@@ -148,7 +153,15 @@ def claimed(folder: Path) -> Iterator[Life | None]:
             if killed is None or _left_by_one_that_was_killed(folder) != killed:
                 _remove(_life_path(folder))
     finally:
+        forget()
         os.close(lock)
+
+
+def _let_go(lock: int) -> None:
+    """In a forked child: the lock is its parent's, which must be gone with that. Nothing of the folder is written."""
+    global _foreign
+    _foreign = True
+    os.close(lock)
 
 
 def _in_the_way(folder: Path) -> str:
@@ -227,6 +240,8 @@ def _already(folder: Path) -> str:
 
 def _replace(path: Path, value: dict[str, Any]) -> None:
     """Readers see the old file or the new one, never half of it."""
+    if _foreign:
+        return
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(FileNotFoundError):
         draft.unlink()
@@ -236,7 +251,7 @@ def _replace(path: Path, value: dict[str, Any]) -> None:
 
 
 def _remove(*paths: Path) -> None:
-    for path in paths:
+    for path in paths if not _foreign else ():
         with suppress(FileNotFoundError):
             path.unlink()
 

@@ -59,6 +59,10 @@ class Rows:
             raise self.error
         yield self
 
+    async def execute(self, query: object) -> None:
+        """There is nothing but what `guard` reads."""
+        raise Unavailable("these rows take no questions")
+
     async def run(self, work: object) -> None:
         """Nothing can be written here."""
         raise Unavailable("these rows take no notes")

@@ -18,6 +18,7 @@ from tests.fault.crashing import (
     overdue,
     worker_buries,
     worker_dies,
+    worker_sets_aside,
 )
 from tests.fault.crashing_control import (
     asked_node_dies,
@@ -97,5 +98,8 @@ CASES: Final[dict[str, Case]] = {
     "worker.after_publish": Case(worker_dies),
     "worker.after_confirm": Case(worker_dies),
     "worker.after_burial": Case(worker_buries, most=1),
+    "worker.aside.before_publish": Case(worker_sets_aside),
+    "worker.aside.after_publish": Case(worker_sets_aside),
+    "worker.aside.after_confirm": Case(worker_sets_aside),
 }
 """By point; where there are several ways to one, with a word behind it."""

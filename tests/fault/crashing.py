@@ -204,6 +204,25 @@ async def worker_dies(rig: Rig, at: At) -> None:
     rig.worker()
 
 
+async def worker_sets_aside(rig: Rig, at: At) -> None:
+    """While it puts a command at the end of its queue that ten workers died with."""
+    _, client = await rig.ready_node()
+    async with client:
+        assert await create(client, rig.names, at_once=10) == list(rig.names)
+    await rig.sent()
+    await eventually(lambda: ready(rig.broker_url, ["cmd.createGitRepo"])["cmd.createGitRepo"] == APPS, deadline=10)
+    with channel(rig.broker_url) as ours:
+        ours.confirm_delivery()
+        for _ in range(APPS):
+            method, properties, body = ours.basic_get("cmd.createGitRepo")
+            properties.headers = {**(properties.headers or {}), "x-deaths": 10}
+            ours.basic_publish("", "cmd.createGitRepo", body, properties)
+            ours.basic_ack(method.delivery_tag)
+    worker = rig.worker(**at.env)
+    await died(worker, at)
+    rig.worker()
+
+
 async def overdue(rig: Rig, at: At) -> None:
     """While it sends what is due."""
     await _nobody_works(rig)

@@ -14,7 +14,8 @@ from .context import LOGGER
 from .job import Job
 
 WITHIN_S: Final = 1.0
-"""Seconds that a note may take: it is for people, and nothing waits longer for it."""
+"""Seconds that a note may take: nothing waits longer for it."""
+BESIDE_NOTHING: Final = "it is tried with nothing else at work"
 
 
 class Crashes:
@@ -22,6 +23,15 @@ class Crashes:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def began_alone(self, job: Job) -> bool:
+        """Whether it was tried with nothing else at work. If nobody can say, it was: that is what its header says."""
+        try:
+            async with asyncio.timeout(WITHIN_S), self._database.read() as connection:
+                row = await suspects.of_command(connection, job.command.id)
+        except (OrchestrixError, TimeoutError):
+            return True
+        return row is None or row.place == BESIDE_NOTHING
 
     async def note(self, job: Job, place: str) -> None:
         """Keeps how many deaths the command has, and where it stands: `place` is a part of a sentence."""

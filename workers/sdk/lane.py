@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
 from typing import Final
 
 TRUSTED: Final = 2.0
 """Seconds of work after which a command does not look like one that ends its worker at once."""
+ROUNDS: Final = 2
 
 
 class Place(Enum):
@@ -25,16 +27,16 @@ class Lane:
 
     Whoever dies in the lane costs only what runs there. So it begins with a width of 1, and doubles with each suspect
     that ends or has been at work for two seconds. Those with fewer deaths come first: one that has more than another
-    which waits is set aside. Of those that wait it knows what it has set aside itself: by the order of the queue, one
-    that comes round shows that whatever was set aside before it is with others by now.
+    which waits is set aside. Of those that wait it knows what it has set aside itself. Others may have taken them
+    since, so one that has come round twice while none began is not put off any more.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._width = 1
         self._running: dict[str, float | None] = {}
-        self._waiting: dict[str, tuple[int, int]] = {}
-        self._turn = 0
+        self._waiting: dict[str, int] = {}
+        self._passed: Counter[str] = Counter()
 
     @property
     def width(self) -> int:
@@ -49,17 +51,19 @@ class Lane:
     def arrives(self, id: str, deaths: int, others: bool, now: float) -> Place:
         """What is done with one that has come; `others` says whether its queue has more messages. It is noted."""
         self.watch(now)
-        before = self._waiting.pop(id, None)
-        if before is not None:
-            self._waiting = {one: known for one, known in self._waiting.items() if known[1] > before[1]}
-        fewest = min((known[0] for known in self._waiting.values()), default=deaths)
-        unknown = before is None and others
-        if not self.full and fewest >= deaths and not unknown:
+        known = self.knows_round(id)
+        self._waiting.pop(id, None)
+        fewest = min(self._waiting.values(), default=deaths)
+        if self._passed[id] >= ROUNDS:
+            self._waiting.clear()
+            fewest = deaths
+        if not self.full and fewest >= deaths and (known or not others):
             self._running[id] = now
+            self._passed.clear()
             return Place.RUN
-        self._turn += 1
-        self._waiting[id] = deaths, self._turn
-        return Place.FULL if self.full and before is not None else Place.ASIDE
+        self._waiting[id] = deaths
+        self._passed[id] += 1
+        return Place.FULL if self.full and known else Place.ASIDE
 
     def knows_round(self, id: str) -> bool:
         """Whether it was set aside here, and comes for another time: then it need not be asked who else waits."""

@@ -11,7 +11,7 @@ from app.broker.port import Broker
 from app.errors import Unavailable
 
 from .context import LOGGER
-from .crashes import Crashes
+from .crashes import BESIDE_NOTHING, Crashes
 from .desk import Desk
 from .job import LAST, Job
 from .lane import Lane, Place
@@ -94,9 +94,11 @@ class Suspects:
     async def _decide(self, job: Job, more: bool) -> None:
         if self._desk.stopping.is_set():
             await self._desk.give_back([job])
-        elif job.alone and job.redelivered:
+        elif job.alone and job.redelivered and await self._crashes.began_alone(job):
             await self._crashes.note(job, "it ended a process in which nothing else was at work")
             self._work.condemn(job)
+        elif job.alone and job.redelivered:
+            await self._aside(job, "it waits to be tried alone: its last worker died before it began", alone=True)
         elif job.alone:
             await self._be_alone(job)
         elif job.deaths >= self._last:
@@ -147,7 +149,7 @@ class Suspects:
     async def _alone(self, job: Job) -> None:
         try:
             await self._work.emptied(job)
-            await self._crashes.note(job, "it is tried with nothing else at work")
+            await self._crashes.note(job, BESIDE_NOTHING)
             self._waits.remove(job)
             await asyncio.shield(self._work.begin(job))
         finally:
