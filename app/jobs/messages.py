@@ -45,18 +45,26 @@ class Beat:
 
 def dispatch(job: Job) -> bytes:
     """The order for a worker. `timeoutMs` is null where the attempt may take as long as it likes."""
-    return dump(
-        {
-            "jobId": job.id,
-            "historyId": job.history_id,
-            "handler": job.handler,
-            "payload": job.payload,
-            "attempt": job.attempt,
-            "timeoutMs": job.timeout_ms,
-            "correlationId": job.correlation_id,
-            "channels": {"status": status_queue(job.id), "logs": logs_queue(job.id)},
-        }
-    )
+    return dump(_order(job))
+
+
+def owes(job: Job, body: bytes) -> bool:
+    """Whether `body` is the order for the job's present attempt, as far as it goes. Raises `Unreadable`."""
+    fields = load(body)
+    return all(name in fields and fields[name] == value for name, value in _order(job).items())
+
+
+def _order(job: Job) -> dict[str, Any]:
+    return {
+        "jobId": job.id,
+        "historyId": job.history_id,
+        "handler": job.handler,
+        "payload": job.payload,
+        "attempt": job.attempt,
+        "timeoutMs": job.timeout_ms,
+        "correlationId": job.correlation_id,
+        "channels": {"status": status_queue(job.id), "logs": logs_queue(job.id)},
+    }
 
 
 def assigned(job: Job) -> bytes:

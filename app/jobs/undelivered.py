@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from app import clock
 from app.broker.topology import DISPATCH, JOB_ASSIGNED, JOB_HANDOFF, dispatch_queue
@@ -46,9 +47,17 @@ class Undelivered:
         return {JOB_ASSIGNED, JOB_HANDOFF, *map(dispatch_queue, names)}
 
     async def died(self, tx: Transaction, letters: Sequence[tuple[DeadLetter, bytes]]) -> None:
-        """Ends the attempts whose orders these are, each letter with its whole body."""
-        orders = [(letter, body) for letter, body in letters if letter.queue.startswith(DISPATCH)]
-        await self._end(tx, {name: _death(letter) for letter, body in orders for name in _attempts(letter, body)})
+        """Ends the attempts whose orders these are, each letter with its whole body.
+
+        Only by an order that is word for word what is owed: of one that was forged or garbled, nothing follows, and
+        the true one is sent again where it is gone.
+        """
+        orders = {name: (letter, body) for letter, body in letters if (name := _attempt(letter, body)) is not None}
+        found = await jobs.by_histories(tx, orders)
+        payloads = await jobs.payloads(tx, [job.id for job in found.values()])
+        whole = {name: replace(job, payload=payloads.get(job.id)) for name, job in found.items()}
+        lost = {name: _death(orders[name][0]) for name, job in whole.items() if messages.owes(job, orders[name][1])}
+        await self._end(tx, lost)
 
     async def refused(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
         """Takes back what the broker will never accept; False for a row that is not about jobs."""
@@ -76,13 +85,14 @@ class Undelivered:
         tx.then(lambda: self._news([job.id for job in out]))
 
 
-def _attempts(letter: DeadLetter, body: bytes) -> set[str]:
-    """The names under which its attempt may be known: the order's own id is that, unless somebody has changed it."""
-    names = {letter.message_id} if letter.message_id else set()
+def _attempt(letter: DeadLetter, body: bytes) -> str | None:
+    """The name of the attempt whose order this is."""
+    if not letter.queue.startswith(DISPATCH):
+        return None
     try:
-        return names | {messages.read_history_id(body)}
+        return messages.read_history_id(body)
     except Unreadable:
-        return names
+        return None
 
 
 def _death(letter: DeadLetter) -> Ending:

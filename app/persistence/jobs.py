@@ -96,12 +96,12 @@ async def get(connection: Connection, id: str) -> Job | None:
     return found[0] if found else None
 
 
-async def of_ids(connection: Connection, ids: Iterable[str]) -> list[Job]:
-    """The jobs of these ids, without their payloads."""
+async def of_ids(connection: Connection, ids: Iterable[str], *, whole: bool = False) -> list[Job]:
+    """The jobs of these ids; without their payloads unless they are wanted."""
     wanted = sorted(set(ids))
     if not wanted:
         return []
-    return await _jobs(connection, _select(whole=False).where(connection.dialect.among(jobs.c.id, wanted)))
+    return await _jobs(connection, _select(whole).where(connection.dialect.among(jobs.c.id, wanted)))
 
 
 async def payloads(connection: Connection, ids: Iterable[str]) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from app.broker.port import Topology
 from app.broker.topology import STOPS, queues_of_work
+from app.testing.inline_sqlite import SqliteClient, SqliteFile
 from app.testing.memory_client import MemoryBroker
 from app.testing.virtual_time import Process, elapse
-from tests.simulation.realm import Member
+from tests.simulation.realm import Member, Realm
 from workers import JobContext, Transient
 from workers.sdk.jobs.functions import JobFunction, JobTable
+from workers.sdk.jobs.guard import Guard
 from workers.sdk.jobs.runner import JobRunner
 
 QUEUE: Final = "reports"
@@ -22,18 +24,27 @@ class WorkerMember(Member):
 
     fence = None
 
+    def __init__(self, realm: Realm, name: str, file: SqliteFile) -> None:
+        super().__init__(realm, name)
+        self._file = file
+
     async def live(self, process: Process) -> None:
+        client = SqliteClient(self._file)
+        process.on_death.append(client.sever)
+        database = client.database()
         broker = MemoryBroker(self.realm.server, topology=queues_of_work(Topology()) + STOPS)
         process.on_death.append(broker.sever)
         self.brokers.append(broker)
         work = Work(self.realm.dice(f"work of {process.name}"))
         table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
-        runner = JobRunner(broker, table, [], worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
+        guard = Guard(database, process.name)
+        runner = JobRunner(broker, table, [], guard.look, worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
         await broker.start()
         await runner.start()
         await self.stopping.wait()
         await runner.stop()
         await broker.stop()
+        await database.close()
 
 
 class Work:

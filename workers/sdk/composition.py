@@ -18,6 +18,7 @@ from workers import app_registration, git_repo
 from .context import LOGGER
 from .handlers import HandlerTable
 from .jobs.functions import JobTable
+from .jobs.guard import Guard
 from .jobs.runner import JobRunner
 from .modules import load_handlers, load_jobs
 from .worker import Worker
@@ -48,12 +49,15 @@ def assemble(
         known.update(commands)
     runner = None
     if job_queues or not queues:
-        runner = _runner(settings, broker, jobs, job_queues, name or f"{settings.node_id}-{clock.token()[:8]}")
+        name = name or f"{settings.node_id}-{clock.token()[:8]}"
+        runner = _runner(settings, broker, jobs, job_queues, Guard(database, name))
     _warn_of_undo(catalog, [*handlers, *(jobs if runner is not None else ())], known)
     return Worker(broker, database, catalog, handlers, settings, runner, reader)
 
 
-def _runner(settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], name: str) -> JobRunner | None:
+def _runner(
+    settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], guard: Guard
+) -> JobRunner | None:
     """What runs the user's jobs; None if there are none and nobody asks for any."""
     if not jobs and not queues:
         return None
@@ -64,7 +68,8 @@ def _runner(settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence
         broker,
         jobs,
         queues,
-        worker_id=name,
+        guard.look,
+        worker_id=guard.worker_id,
         places=tuned.concurrency,
         stop_timeout=tuned.stop_timeout,
         beat=settings.jobs.beat,

@@ -15,12 +15,13 @@ from app.broker.devserver import DevServer
 from app.broker.port import Outcome, Outgoing, Published
 from app.broker.topology import DISPATCH, JOB_ASSIGNED, JOB_HANDOFF, job_dispatch, queue_of_work
 from app.domain import jobs as rules
-from app.domain.jobs import FAILED, LOST, PENDING, RUNNING, Attempt, Job, Moved, Status
+from app.domain.jobs import DISPATCHED, FAILED, LOST, PENDING, RUNNING, Attempt, Job, Moved, Status
 from app.jobs import messages, outgoing
 from app.orchestration import job_letters
 from app.orchestration.dead_letters import NotSendable
 from app.persistence import jobs, outbox, schema
 from app.persistence.engine import Database, Transaction
+from sagas.engine.messages import dump, load
 from tests.integration.orchestration.house import ADA, House
 from tests.support import eventually
 
@@ -118,10 +119,26 @@ async def test_a_job_without_tries_left_fails_with_the_reason_that_its_order_die
     await house.serve()
     job = await dispatched(house)
     await arrived(house)
-    await house.bury(QUEUE, b"what a worker could not read", "not-json", id=str(job.history_id))
+    await house.bury(QUEUE, messages.dispatch(job), "not-json", id=str(job.history_id))
     ended, _ = await reached(house, job, FAILED)
     assert ended.error["type"] == "OrderRefused"
     assert "was not taken: not-json" in ended.error["message"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"payload": {"of": "a stranger"}}, {"channels": {"status": "x", "logs": "x"}}, {"handler": "other"}, None],
+    ids=["payload", "channels", "handler", "no JSON"],
+)
+async def test_a_forged_or_garbled_copy_is_kept_and_ends_nothing(house: House, change: dict[str, Any] | None) -> None:
+    await house.serve()
+    job = await dispatched(house, payload={"month": 3})
+    await arrived(house)
+    body = b"{" if change is None else dump({**load(messages.dispatch(job)), **change})
+    await house.bury(QUEUE, body, "refused", id=str(job.history_id))
+    (letter,) = await house.kept()
+    assert letter.queue == QUEUE
+    assert (await now(house, job))[0].state == DISPATCHED
 
 
 async def test_an_order_under_another_id_is_known_by_what_it_says(house: House) -> None:

@@ -20,15 +20,20 @@ from app.broker.topology import (
     dispatch_queue,
     job_channels,
     logs_queue,
+    queues_of_work,
     status_queue,
     worker_topology,
 )
 from app.clock import uuid7
+from app.domain import jobs as rules
+from app.domain.jobs import Job
+from app.persistence import jobs
+from app.persistence.engine import Database
 from sagas.engine.messages import dump
 from tests.conformance.port.rig import Proxy, Rig
 from tests.processes import Process, Processes
 from tests.support import eventually
-from tests.unit.workers.jobs.house import dispatch
+from tests.unit.workers.jobs.house import believed, dispatch
 from workers import JobContext
 from workers.sdk.jobs.functions import Function, JobFunction, JobTable
 from workers.sdk.jobs.runner import JobRunner
@@ -171,7 +176,7 @@ async def work(rig: Rig) -> AsyncIterator[Work]:
     async def start(*, places: int = 10, name: str = "w-1", **functions: Function) -> JobRunner:
         table = JobTable(JobFunction(job, "default", function, 0.2) for job, function in functions.items())
         broker = await rig.up()
-        runner = JobRunner(broker, table, [], worker_id=name, places=places, stop_timeout=0.5, beat=1.0)
+        runner = JobRunner(broker, table, [], believed, worker_id=name, places=places, stop_timeout=0.5, beat=1.0)
         await runner.start()
         runners.append(runner)
         return runner
@@ -315,9 +320,22 @@ async def process(rig: Rig, processes: Processes, sqlite_url: str, tmp_path: Pat
     return process
 
 
+async def owed(url: str, handler: str) -> None:
+    """The database owes what `owner.send` asks for."""
+    database = Database(url)
+    now = database.now()
+    who = {"created_by": "ada", "correlation_id": "c-1", "created_at": now, "updated_at": now}
+    job = rules.dispatched(Job(id="j-1", queue="default", handler=handler, **who), "h-1", now).job
+    await database.run(lambda tx: jobs.insert(tx, [job]))
+    await database.close()
+
+
 @pytest.mark.parametrize("handler", ["wait", "sleep"])
-async def test_sigterm_gives_jobs_up_with_a_word(owner: Owner, process: Process, handler: str) -> None:
+async def test_sigterm_gives_jobs_up_with_a_word(
+    owner: Owner, process: Process, sqlite_url: str, handler: str
+) -> None:
     await owner.own()
+    await owed(sqlite_url, handler)
     await owner.send(handler)
     await eventually(owner.lines, deadline=10.0)
     assert owner.said[0]["workerId"].startswith("jobber-")
@@ -327,8 +345,20 @@ async def test_sigterm_gives_jobs_up_with_a_word(owner: Owner, process: Process,
     assert await process.exited() == 0
 
 
-async def test_a_killed_worker_says_nothing_and_beats_no_more(owner: Owner, process: Process) -> None:
+async def test_what_nobody_owes_is_a_dead_letter(owner: Owner, process: Process) -> None:
+    await owner.broker.declare(queues_of_work(Topology()))
+    await owner.send("wait")
+    letters = dead_letters_of(dispatch_queue("default"))
+    await eventually(lambda: _has_messages(owner.broker, letters), deadline=10.0)
+    await eventually(lambda: owner.beats, deadline=10.0)
+    assert (owner.said, owner.held()) == ([], [])
+
+
+async def test_a_killed_worker_says_nothing_and_beats_no_more(
+    owner: Owner, process: Process, sqlite_url: str
+) -> None:
     await owner.own()
+    await owed(sqlite_url, "wait")
     await owner.send("wait")
     await eventually(owner.lines, deadline=10.0)
     await eventually(owner.held, deadline=10.0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from app.broker.topology import logs_queue, status_queue
 from sagas.engine.effects import former_key
 from sagas.engine.messages import MAX_ID, Unreadable, load
+
+LONGEST_ID: Final = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +51,28 @@ class Cancel:
 
 
 def read(body: bytes) -> Dispatch:
-    """The dispatch in `body`. Raises `Unreadable`."""
+    """The dispatch in `body`. Raises `Unreadable`; also where it names other queues than its job has.
+
+    Those are known by the job's id: whoever could name others would have this worker write into any queue.
+    """
     fields = load(body)
     channels = fields.get("channels")
     if not isinstance(channels, dict):
         raise Unreadable("channels: must be an object")
+    job_id = _id(fields, "jobId")
+    status, logs = status_queue(job_id), logs_queue(job_id)
+    if (_required(channels, "status"), _required(channels, "logs")) != (status, logs):
+        raise Unreadable(f"channels: are not those of job {job_id}")
     return Dispatch(
-        job_id=_required(fields, "jobId"),
-        history_id=_required(fields, "historyId"),
+        job_id=job_id,
+        history_id=_id(fields, "historyId"),
         handler=_required(fields, "handler"),
         payload=fields.get("payload"),
         attempt=_number(fields, "attempt"),
         timeout_ms=None if fields.get("timeoutMs") is None else _number(fields, "timeoutMs"),
         correlation_id=_required(fields, "correlationId"),
-        status=_required(channels, "status"),
-        logs=_required(channels, "logs"),
+        status=status,
+        logs=logs,
     )
 
 
@@ -96,6 +106,13 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise Unreadable(f"{name}: must be a string")
     return value or None
+
+
+def _id(fields: Mapping[str, Any], name: str) -> str:
+    value = _required(fields, name)
+    if len(value) > LONGEST_ID or not (value.isascii() and value.isprintable()):
+        raise Unreadable(f"{name}: must have at most {LONGEST_ID} visible characters")
+    return value
 
 
 def _required(fields: Mapping[str, Any], name: str) -> str:

@@ -41,7 +41,9 @@ class JobCounts:
     joined: int = 0
     """Further copies of the dispatch of an attempt that was in hand, or over."""
     dead: int = 0
-    """They could not be read, and went to the dead letters."""
+    """They could not be read, or nobody owes them, and went to the dead letters."""
+    stale: int = 0
+    """They were of attempts that are over, or that others are at."""
     lost: int = 0
     """Others got them before the work had begun."""
 
@@ -79,6 +81,8 @@ class Floor:
         self.lately: deque[str] = deque(maxlen=LATELY)
         """The ids of the jobs whose attempts have ended here, the last one last."""
         self.stopping = False
+        self.away = False
+        """Nothing is taken: nobody can say what is owed."""
         self.quiet = asyncio.Event()
         self.quiet.set()
         self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
@@ -114,7 +118,7 @@ class Floor:
     async def follow(self) -> None:
         """Consumes while there is a place, and only then."""
         async with self._lock:
-            full = self.stopping or self._is_full
+            full = self.stopping or self.away or self._is_full
             if full and not self._paused:
                 self._paused = True
                 await self._consumer.pause()

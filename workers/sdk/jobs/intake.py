@@ -1,30 +1,44 @@
-"""How does a delivery become an attempt?"""
+"""Job intake: makes attempts of deliveries that the database owes, and keeps the others apart."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
-from app import crash
+from app import clock, crash
 from app.broker.dead_letter import bury
 from app.broker.port import Broker, Consumer, Delivery
+from app.lifecycle import backoff
 from sagas.engine.messages import Unreadable
 from workers.sdk.context import LOGGER
+from workers.sdk.errors import OWN_TROUBLE
 from workers.sdk.failures import given_up
+from workers.sdk.outage import PATIENCE
 
-from .dispatch import read
+from .dispatch import Cancel, read
 from .floor import Floor, JobCounts
+from .guard import Asked, Look, Owed, Refused, Stale, Unknown, Verdict
+
+T = TypeVar("T")
 
 BATCH: Final = 500
 LOOK: Final = 0.1
+VISIBLE_WITHIN: Final = 2.0
+"""Seconds after which the row of an order would be visible, if there were one."""
 
 
 class Intake:
-    """Reads each dispatch: the floor takes it, it goes to the dead letters, or back to other workers."""
+    """Reads each dispatch and looks at what the database owes: the floor takes it, it goes to the dead letters, or back
+    to other workers.
 
-    def __init__(self, broker: Broker, consumer: Consumer, floor: Floor, counts: JobCounts) -> None:
+    While the database is away it keeps what it has and takes nothing; after five minutes others get it.
+    """
+
+    def __init__(self, broker: Broker, consumer: Consumer, floor: Floor, counts: JobCounts, look: Look) -> None:
         self._broker, self._consumer, self._floor, self._counts = broker, consumer, floor, counts
-        self._burials: set[asyncio.Task[None]] = set()
+        self._look = look
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def round(self) -> None:
         """Takes one batch."""
@@ -33,38 +47,114 @@ class Intake:
             await asyncio.sleep(LOOK)
             return
         crash.point("worker.jobs.after_receive")
-        surplus = [one for one in deliveries if not await self._taken(one)]
+        surplus = await self._sift([one for one in map(self._asked, deliveries) if one is not None])
         await self._floor.follow()  # first, else what is given back comes again at once
         await self._consumer.give_back(surplus)
 
     def stop(self) -> None:
-        """Buries nothing more: the broker gives out again what is left."""
-        for task in self._burials:
+        """Buries nothing more, and looks at nothing again: the broker gives out what is left."""
+        for task in self._beside:
             task.cancel()
 
-    async def _taken(self, delivery: Delivery) -> bool:
-        """Whatever goes wrong with one of a batch, it goes back, and the others are taken."""
+    def _asked(self, delivery: Delivery) -> Asked | None:
+        try:
+            return Asked(read(delivery.body), delivery)
+        except Unreadable as unreadable:
+            self._refuse(delivery, str(unreadable))
+            return None
+
+    async def _sift(self, asked: Sequence[Asked]) -> list[Delivery]:
+        """Those that are to be given back. Whatever goes wrong with one of a batch, the others are taken."""
+        if not asked:
+            return []
+        verdicts = await self._tried(lambda: self._looked(asked), asked[0].delivery)
+        if verdicts is None:
+            return [one.delivery for one in asked]
+        kept = [one for one, verdict in verdicts if await self._tried(self._doing(one, verdict), one.delivery)]
+        return [one.delivery for one in asked if one not in kept]
+
+    async def _tried(self, work: Callable[[], Awaitable[T]], delivery: Delivery) -> T | None:
+        """What `work` returns; None where it fails, which the worker survives."""
         task = asyncio.current_task()
         try:
-            return await self._take(delivery)
+            return await work()
         except BaseException as error:
             if given_up(error, task):
                 raise
             LOGGER.exception("the worker itself failed at what came from %s", delivery.queue)
             await asyncio.sleep(LOOK)  # it may come again at once
-            return False
+            return None
 
-    async def _take(self, delivery: Delivery) -> bool:
-        try:
-            order = read(delivery.body)
-        except Unreadable as unreadable:
-            self._counts.dead += 1
-            task = asyncio.create_task(self._bury(delivery, str(unreadable)), name="burial")
-            self._burials.add(task)
-            task.add_done_callback(self._burials.discard)
-            return True
-        return await self._floor.admit(order, delivery)
+    async def _looked(self, asked: Sequence[Asked]) -> list[tuple[Asked, Verdict]]:
+        """What the database says to those whose channel lives, as soon as it says anything."""
+        failures, since = 0, clock.monotonic()
+        while True:
+            living = [one for one in asked if self._consumer.alive(one.delivery)]
+            try:
+                found = list(zip(living, await self._look(living), strict=True))
+                break
+            except OWN_TROUBLE as away:
+                if self._floor.stopping:
+                    found = []
+                    break
+                failures += 1
+                await self._wait(failures, away)
+                if clock.monotonic() - since >= PATIENCE:
+                    since = clock.monotonic()
+                    LOGGER.warning("gives its orders of jobs to other workers: it has waited for %d s", PATIENCE)
+                    await self._consumer.reopen()
+        if failures:
+            LOGGER.warning("takes jobs again")
+            self._floor.away = False
+            await self._floor.follow()
+        return found
+
+    async def _wait(self, failures: int, away: Exception) -> None:
+        if failures == 1:
+            LOGGER.warning("takes no more jobs for now: %s", away)
+        self._floor.away = True
+        await self._floor.follow()
+        await asyncio.sleep(backoff(failures))
+
+    def _doing(self, one: Asked, verdict: Verdict) -> Callable[[], Awaitable[bool]]:
+        return lambda: self._do(one, verdict)
+
+    async def _do(self, one: Asked, verdict: Verdict) -> bool:
+        """False if the delivery is to be given back."""
+        match verdict:
+            case Owed(order, cancelled):
+                if cancelled is not None:
+                    self._floor.cancel(Cancel(order.job_id, order.history_id, cancelled))
+                return await self._floor.admit(order, one.delivery)
+            case Stale():
+                self._counts.stale += 1
+                await self._consumer.acknowledge([one.delivery])
+            case Unknown():
+                self._begin(self._look_again(one))
+            case Refused(reason):
+                self._refuse(one.delivery, reason)
+        return True
+
+    async def _look_again(self, one: Asked) -> None:
+        """For a while: the commit of its row may not be visible here yet. Nobody else waits for that."""
+        until, verdict = clock.monotonic() + VISIBLE_WITHIN, Unknown("")
+        while isinstance(verdict, Unknown):
+            if verdict.reason and clock.monotonic() >= until:
+                return await self._bury(one.delivery, verdict.reason)
+            await asyncio.sleep(LOOK)
+            [(_, verdict)] = await self._looked([one]) or [(one, Stale())]  # its channel is lost: it comes again
+        if not await self._do(one, verdict):
+            await self._consumer.give_back([one.delivery])
+
+    def _refuse(self, delivery: Delivery, reason: str) -> None:
+        self._begin(self._bury(delivery, reason))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="order of a job that is not taken")
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
+        self._counts.dead += 1
         await bury(self._broker, self._consumer, [(delivery, reason)])
         await self._consumer.acknowledge([delivery])

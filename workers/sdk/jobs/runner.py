@@ -21,6 +21,7 @@ from .ear import PREFETCH, Ear
 from .feed import Feed
 from .floor import Floor, JobCounts
 from .functions import JobTable, check_queue
+from .guard import Look
 from .intake import Intake
 from .performance import LAST
 
@@ -31,6 +32,8 @@ LAST_WORD: Final = 2.0
 class JobRunner:
     """Serves job queues: at most `places` attempts at once, each held by a beat every `beat` seconds.
 
+    `look` tells which orders are owed: nothing else is worked on.
+
     `worker_id` is its name on the wire, another one at each start. Raises `ConfigError` for a queue that cannot be one,
     or if there is no job.
     """
@@ -40,6 +43,7 @@ class JobRunner:
         broker: Broker,
         jobs: JobTable,
         queues: Sequence[str],
+        look: Look,
         *,
         worker_id: str,
         places: int,
@@ -54,7 +58,7 @@ class JobRunner:
         self.worker_id = worker_id
         self.topology = worker_topology(self.queues)
         self.counts = JobCounts()
-        self._broker, self._jobs = broker, jobs
+        self._broker, self._jobs, self._look = broker, jobs, look
         self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
         self._parts: _Parts | None = None
         self._floor: Floor | None = None
@@ -113,7 +117,7 @@ class _Parts:
     def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
         self._consumers = jobs, words
         self.floor = Floor(jobs, runner._places, runner.make, runner.counts)
-        self._intake = Intake(runner._broker, jobs, self.floor, runner.counts)
+        self._intake = Intake(runner._broker, jobs, self.floor, runner.counts, runner._look)
         self._beat = Beat(runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat)
         self._loops = (
             Loop("worker beat", self._beat.round),

@@ -25,6 +25,7 @@ from app.testing.virtual_time import VirtualLoop
 from sagas.engine.messages import dump
 from tests.support import eventually
 from workers.sdk.jobs.functions import DEFAULT_QUEUE, Function, JobFunction, JobTable
+from workers.sdk.jobs.guard import Asked, Look, Owed, Verdict
 from workers.sdk.jobs.runner import JobRunner
 
 T = TypeVar("T")
@@ -48,6 +49,11 @@ def dispatch(handler: str, number: int = 1, **changes: Any) -> bytes:
     return dump({**fields, **changes})
 
 
+async def believed(asked: Sequence[Asked]) -> list[Verdict]:
+    """What the database would say if it owed whatever comes."""
+    return [Owed(one.order) for one in asked]
+
+
 class House:
     """A broker, and a worker when `open` has made it.
 
@@ -56,6 +62,7 @@ class House:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
+        self.look: Look = believed
         self.server = MemoryServer(Random(1), pace=lambda: 0.001)
         self.server.taps.append(self)
         self.said: list[dict[str, Any]] = []
@@ -82,7 +89,14 @@ class House:
         table = JobTable(JobFunction(name, DEFAULT_QUEUE, function, GRACE) for name, function in functions.items())
         self.broker = MemoryBroker(self.server, topology=BASE)
         self.runner = JobRunner(
-            self.broker, table, queues, worker_id=worker_id, places=places, stop_timeout=stop_timeout, beat=10.0
+            self.broker,
+            table,
+            queues,
+            self.look,
+            worker_id=worker_id,
+            places=places,
+            stop_timeout=stop_timeout,
+            beat=10.0,
         )
         await self.broker.start()
         await self.runner.start()

@@ -20,7 +20,7 @@ from workers.sdk.jobs import floor
 from workers.sdk.jobs.functions import JobTable
 from workers.sdk.jobs.runner import JobRunner
 
-from .house import House, dispatch, tasks
+from .house import House, believed, dispatch, tasks
 
 
 async def echo(context: JobContext) -> Any:
@@ -638,7 +638,16 @@ def test_what_is_remembered_has_an_end(house: House, monkeypatch: pytest.MonkeyP
 def test_a_worker_without_jobs_or_with_a_queue_that_cannot_be_is_refused(house: House) -> None:
     async def days() -> None:
         with pytest.raises(ConfigError, match=r"no job to run: name a module with @job"):
-            JobRunner(None, JobTable(), ["x"], worker_id="w", places=1, stop_timeout=1, beat=1)  # type: ignore[arg-type]
+            JobRunner(
+                None,  # type: ignore[arg-type]
+                JobTable(),
+                ["x"],
+                believed,
+                worker_id="w",
+                places=1,
+                stop_timeout=1,
+                beat=1,
+            )
         with pytest.raises(ConfigError, match=r"'a b' cannot be a job queue"):
             await house.open(["a b"], echo=echo)
 

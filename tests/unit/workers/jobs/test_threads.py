@@ -21,7 +21,7 @@ from workers.sdk.jobs.functions import JobFunction, JobTable
 from workers.sdk.jobs.runner import JobRunner
 from workers.sdk.threads import Done, ask
 
-from .house import dispatch
+from .house import believed, dispatch
 
 QUEUE = f"{DISPATCH}default"
 
@@ -36,7 +36,7 @@ class Bench:
     async def run(self, function: Any, *, grace: float = 10.0, places: int = 10) -> None:
         """Begins the job `work`, which is done by `function`."""
         table = JobTable([JobFunction("work", "default", function, grace)])
-        self.runner = JobRunner(self.broker, table, [], worker_id="w", places=places, stop_timeout=0.1, beat=10.0)
+        self.runner = JobRunner(self.broker, table, [], believed, worker_id="w", places=places, stop_timeout=0.1, beat=10.0)
         await self.runner.start()
         self.send()
 

@@ -1,0 +1,55 @@
+"""Does the guard of jobs find on each database what is owed?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from app import clock
+from app.broker.port import Delivery
+from app.broker.topology import dispatch_queue
+from app.domain import jobs as rules
+from app.domain.jobs import Job
+from app.jobs import messages
+from app.persistence.engine import Database
+from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
+from workers.sdk.jobs.dispatch import read
+from workers.sdk.jobs.guard import Asked, Guard, Owed, Refused, Stale, Unknown
+
+
+def asked(job: Job, **changes: Any) -> Asked:
+    """The order for the job's present attempt, changed."""
+    delivery = Delivery(b"", dispatch_queue(job.queue), "", "", None, None, None, {}, False, 0, 1, 1)
+    return Asked(replace(read(messages.dispatch(job)), **changes), delivery)
+
+
+async def test_what_is_owed(database: Database) -> None:
+    guard = Guard(database, "me")
+    assert await guard.look([]) == []
+    first = await dispatched(database, payload={"é": [1, None]}, retries=1, handler="ü")
+    lost = rules.ended(first, rules.SILENT, database.now(), 0.0)
+    second = await stored(database, first, lost)
+    second = await stored(database, second, rules.dispatched(second, clock.uuid7(), database.now()))
+    busy = await running(database)
+    [unsent] = await inserted(database, pending(database))
+    forged = replace(unsent, id=clock.uuid7(), history_id=clock.uuid7(), attempt=1)
+    whole = replace(second, payload=first.payload)
+    orders = [
+        asked(whole, payload="a stranger's"),
+        asked(replace(first, payload=None)),
+        asked(busy),
+        asked(replace(whole, handler="other")),
+        asked(forged),
+        asked(replace(whole, history_id=clock.uuid7())),
+        asked(replace(unsent, history_id=clock.uuid7(), attempt=1)),
+    ]
+    found = await guard.look(orders)
+    assert found == [
+        Owed(asked(whole).order),
+        Stale(),
+        Stale(),
+        Refused(f"handler: is not that of job {second.id}"),
+        Unknown("unknown-job"),
+        Unknown("unknown-attempt"),
+        Unknown("unknown-attempt"),
+    ]
