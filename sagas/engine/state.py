@@ -19,6 +19,8 @@ JOB: Final = "job"
 PAUSED: Final = "paused"
 UNDO_FAILED: Final = "undo_failed"
 UNSENDABLE: Final = "unsendable"
+CLONED: Final = "cloned"
+"""It came into a copy of its database, where it is held as a pause would hold it."""
 ORCHESTRATOR: Final = "orchestrator"
 
 
