@@ -75,10 +75,15 @@ def broker_trouble(broker: Broker) -> Callable[[], str | None]:
 
 async def check_schema(database: Database) -> None:
     """Raises `SchemaMismatch` with the command to run, or `Unavailable`. Reads what this process has to know of it."""
+    await check_revision(database)
+    async with database.read() as connection:
+        await installation.known(connection)
+
+
+async def check_revision(database: Database) -> None:
+    """Raises `SchemaMismatch` with the command to run, or `Unavailable`."""
     current = await schema.current(database)
     if current == schema.HEAD:
-        async with database.read() as connection:
-            await installation.known(connection)
         return
     if current is None or current < schema.HEAD:
         have = f"is at {current}" if current else "has no schema"

@@ -101,9 +101,14 @@ def _add_schema(commands: Any) -> None:
     upgrade = leaf(actions, "upgrade", "schema:upgrade", "bring the schema to this version")
     current = leaf(actions, "current", "schema:current", "show the schema's revision")
     check = leaf(actions, "check", "schema:check", "compare the schema with what this version needs")
-    for command in (upgrade, current, check):
+    reset = leaf(actions, "clone-reset", "clone:reset", "make a copy of a database an installation of its own")
+    reset.add_argument(
+        "--yes", action="store_true", help="do not wait to see whether nodes that were heard of lately still beat"
+    )
+    for command in (upgrade, current, check, reset):
         add_database_url(command)
-    add_output(current)
+    for command in (current, reset):
+        add_output(command)
 
 
 def _add_apps(commands: Any) -> None:

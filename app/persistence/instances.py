@@ -14,7 +14,7 @@ from sqlalchemy.sql import ColumnElement
 
 from sagas.engine.definition import FAILED, TERMINAL
 from sagas.engine.orders import NEVER, Moved
-from sagas.engine.state import DEADLINE, NO_PROGRESS, UNSENT, Instance, Progress
+from sagas.engine.state import DEADLINE, NO_PROGRESS, PAUSED, UNSENT, Instance, Progress
 
 from . import installation
 from .dialects import BulkInsert, BulkUpdate
@@ -39,6 +39,7 @@ __all__ = [
     "lock",
     "lock_one",
     "lock_with_held",
+    "movable",
     "next_wake",
     "overdue",
     "owed",
@@ -256,6 +257,13 @@ async def overdue(connection: Connection, pair: Pair, saga: str, seconds: float,
     return list((await connection.execute(query.order_by(table.wake_at, table.id).limit(limit))).scalars())
 
 
+async def movable(tx: Transaction, pair: Pair, limit: int) -> list[Instance]:
+    """Locks and reads up to `limit` instances that the machine, or the end of a pause, would move, by id."""
+    table = pair.instances.c
+    query = _select(pair).where(or_(table.wake_at.is_not(None), table.blocker == PAUSED)).order_by(table.id)
+    return await _instances(tx, pair, query.limit(limit).with_for_update(key_share=True))
+
+
 async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_id: int, limit: int) -> list[Instance]:
     """Instances without a blocker that have a command out, by id from behind `after_id`.
 
@@ -383,8 +391,8 @@ async def _instances(connection: Connection, pair: Pair, query: Select[Any]) -> 
 
 
 def _instance(fields: list[Any], installation: str) -> Instance:
-    fields[-1] = Progress.from_json(fields[-1])
-    return Instance(*fields, installation)
+    fields[-1:] = [Progress.from_json(fields[-1]), installation]
+    return Instance(*fields)
 
 
 def _json(instance: Instance) -> tuple[Any, ...]:

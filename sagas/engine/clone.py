@@ -1,31 +1,51 @@
-"""What becomes of a saga whose row is a copy of another installation's?"""
+"""Cloned sagas: what becomes of a live saga in a copy of its database, where it must not go on by itself."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from .definition import Saga, milliseconds
 from .orders import Moved, progressed
-from .state import CLONED, PAUSED, RETRY, Instance
-from .transition import change, move
+from .state import CLONED, DEADLINE, PAUSED, RETRY, UNSENT, Change, Instance
+from .transition import change
+
+REASON: Final = "cloned: this is a copy of its database, and the original goes on with it"
 
 
-def parked(saga: Saga, instance: Instance, now: datetime, taken: datetime | None = None) -> Moved | None:
-    """`instance`, live, waiting for a person who says whether the copy is to go on; None where it waits for one anyhow.
+def parked(instance: Instance, now: datetime) -> Moved:
+    """`instance`, which the machine or the end of a pause would move, held as by a pause, but as `cloned`.
 
-    `taken` is when the copy was made, if that is known: the run's own time stands still from then on.
+    What was sent was sent by the original, under another effect key: here nothing is out, so that what follows is sent
+    with its whole time, and no answer is waited for. Before another try the whole wait begins again, and of
+    the run's own time there is what was left at its last change: nobody knows when the copy was made.
     """
-    if not instance.live or instance.blocker is not None:
-        return None
-    row = change(instance, instance.state, f"{CLONED}: this is a copy of another installation", now)
-    since = taken or instance.updated_at
-    rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - since))
-    wait = timedelta(0) if instance.wake_at is None else max(timedelta(0), instance.wake_at - since)
-    kept = instance.wake_reason == RETRY
-    held = progressed(move(saga, instance, instance.state, row), resume=instance.wake_reason, run_ms=rest)
-    wait_ms = milliseconds(wait) if kept else 0
-    return Moved(replace(held, blocker=CLONED, wake_at=None, wake_reason=None, wait_ms=wait_ms), (row,), None)
+    row: Change = change(instance, instance.state, REASON, now)
+    progress = instance.progress
+    reason = progress.resume if instance.blocker == PAUSED else instance.wake_reason
+    rest = instance.wait_ms if reason == RETRY else 0
+    if progress.awaited is not None and reason != RETRY:
+        reason = DEADLINE
+    elif reason != RETRY:
+        reason = UNSENT
+    run_ms = progress.run_ms
+    if instance.blocker != PAUSED and instance.deadline_at is not None:
+        run_ms = milliseconds(max(timedelta(0), instance.deadline_at - instance.updated_at))
+    return Moved(
+        replace(
+            instance,
+            version=row.version,
+            updated_at=now,
+            blocker=CLONED,
+            wake_at=None,
+            wake_reason=None,
+            wait_ms=rest,
+            progress=replace(progress, resume=reason, run_ms=run_ms, until=None),
+        ),
+        (row,),
+        None,
+    )
 
 
 def woken(saga: Saga, instance: Instance) -> Instance:

@@ -45,7 +45,13 @@ def test_scripts_do_not_depend_on_the_code() -> None:
     for script in scripts:
         for node in ast.walk(ast.parse(script.read_text())):
             if isinstance(node, ast.ImportFrom):
-                assert (node.module or "").split(".")[0] in {"__future__", "typing", "alembic", "sqlalchemy"}, script
+                assert (node.module or "").split(".")[0] in {
+                    "__future__",
+                    "datetime",
+                    "typing",
+                    "alembic",
+                    "sqlalchemy",
+                }, script
 
 
 @pytest.mark.req("S3-8")

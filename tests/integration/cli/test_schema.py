@@ -88,3 +88,39 @@ def test_a_file_that_is_no_database_is_told_in_a_line(shell: Shell, database: Pa
     assert answer.code != 0
     assert answer.err.startswith("error: ")
     assert "Traceback" not in answer.err
+
+
+def test_a_copy_is_made_an_installation_of_its_own(shell: Shell, database: Path) -> None:
+    assert shell("db", "upgrade").code == 0
+    first = shell("db", "clone-reset", "-o", "json")
+    assert (first.code, first.err) == (0, "")
+    second = shell("db", "clone-reset", "--yes")
+    assert (second.code, first.json["installation"] in second.out, "resume" in second.out) == (0, True, True)
+
+
+def test_rows_of_the_originals_nodes_are_waited_out(shell: Shell, database: Path) -> None:
+    assert shell("db", "upgrade").code == 0
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+    change(
+        database,
+        "INSERT INTO nodes (id, name, state, roles, job_count, started_at, beat_at)"
+        f" VALUES ('n-1', 'n', 'ALIVE', '', 0, {now}, {now})",
+    )
+    shell.set(ORCHESTRIX_CLUSTER__DEAD="2", ORCHESTRIX_CLUSTER__HEARTBEAT="0.5", ORCHESTRIX_CLUSTER__PRESENCE="0.5")
+    waited = shell("db", "clone-reset")
+    assert (waited.code, "heard of in the last 2 s: node n-1" in waited.err) == (0, True)
+
+
+def test_a_reset_that_was_cut_off_is_told_by_who_comes_next(shell: Shell, database: Path) -> None:
+    assert shell("db", "upgrade").code == 0
+    change(database, "UPDATE installation SET resetting = 'x'")
+    check = shell("db", "check")
+    assert (check.code, "run it again" in check.err) == (1, True)
+    assert shell("db", "clone-reset", "-o", "json").json["installation"] == "x"
+    assert shell("db", "check").code == 0
+
+
+def test_a_schema_that_is_behind_is_not_reset(shell: Shell, database: Path) -> None:
+    database.touch()
+    answer = shell("db", "clone-reset")
+    assert (answer.code, "orchestrix db upgrade" in answer.err) == (1, True)
