@@ -16,6 +16,9 @@ from app.errors import ConfigError
 
 PREFIX = "ORCHESTRIX_"
 OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT")
+LONGEST_NAME: Final = 100
+MOST_TOLD: Final = 20
+"""Characters of a variable's name, and variables without effect, that are told."""
 NEAR = 0.6
 """How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
 ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
@@ -328,7 +331,9 @@ def idle_variables(environ: Mapping[str, str] | None = None) -> list[str]:
         for key in env
         if key.upper().startswith(PREFIX) and not key.startswith(OUTSIDE) and key.upper() not in known
     ]
-    sentences = [f"{key} {_unknown(key, known)}" for key in sorted(strange)]
+    sentences = [f"{key[:LONGEST_NAME]} {_unknown(key[:LONGEST_NAME], known)}" for key in sorted(strange)[:MOST_TOLD]]
+    if len(strange) > MOST_TOLD:
+        sentences.append(f"{len(strange) - MOST_TOLD} more ORCHESTRIX_ variables are no settings")
     if "ORCHESTRIX_CRASH_AT" in env and env.get("ORCHESTRIX_TESTING") != "1":
         sentences.append("ORCHESTRIX_CRASH_AT is ignored: it works only together with ORCHESTRIX_TESTING=1")
     return sentences

@@ -154,3 +154,12 @@ def test_times_that_contradict_each_other_are_refused_in_a_sentence(environ: dic
 def test_a_time_that_is_none_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match="ORCHESTRIX_CLUSTER__LEASE"):
         load({"ORCHESTRIX_CLUSTER__LEASE": "-1"})
+
+
+def test_very_many_unknown_variables_are_not_all_told() -> None:
+    environ = {f"ORCHESTRIX_NONSENSE_{n}": "x" for n in range(2000)}
+    sentences = idle_variables(environ)
+    assert len(sentences) == 21
+    assert sentences[-1] == "1980 more ORCHESTRIX_ variables are no settings"
+    [long] = idle_variables({"ORCHESTRIX_" + "X" * 100_000: "x"})
+    assert len(long) < 300
