@@ -29,6 +29,9 @@ log = logging.getLogger("orchestrix.api")
 
 ORDER: Final = "log"
 CHUNK: Final = 200
+NOTHING: Final = "none"
+"""The id of the end of a stream without lines. An `EventSource` comes back with the last id that it has seen: without
+one it would begin anew for ever."""
 FOLLOW: Final = Parameter("follow", "As server-sent events, until the job has ended.", {"type": "boolean"})
 
 
@@ -83,9 +86,9 @@ def line(one: Log) -> dict[str, Any]:
 async def _follow(call: Call, job: Job, after: After | None) -> Response:
     """Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away."""
     text = call.request.headers.get("last-event-id", "")
-    if text and (after := _place(text.replace(":", " "))) is None:
+    if text not in ("", NOTHING) and (after := _place(text.replace(":", " "))) is None:
         raise bad_header("Last-Event-ID", "must be the id of an event of this stream.")
-    if text and job.ended and job.channels == 0 and not await _lines(call.context, job.id, after):
+    if text and await _is_over(call.context, job, after) and not await _lines(call.context, job.id, after):
         return Response(status_code=204)
     call.context.streams.admit(call.client)
     events = call.context.streams.counted(call.client, _events(call.context, job.id, after))
@@ -116,7 +119,8 @@ async def _followed(context: ApiContext, job_id: str, after: After | None) -> As
             continue
         if job is None or await _is_over(context, job, after):
             state = job.state if job is not None else None
-            yield format_sse_event(event="end", data_str=dump({"state": state}).decode())
+            seen = None if after is not None else NOTHING
+            yield format_sse_event(event="end", id=seen, data_str=dump({"state": state}).decode())
             return
         if clock.monotonic() - silent_since > KEEP_ALIVE:
             silent_since = clock.monotonic()
