@@ -327,7 +327,7 @@ async def test_where_nothing_can_follow_the_answer_is_204(world: World) -> None:
 @pytest.mark.parametrize("closed", [True, False], ids=["queues gone", "queues there"])
 async def test_who_follows_a_job_without_lines_comes_back_no_third_time(world: World, closed: bool) -> None:
     job = await running(world)
-    await said(world, job, "SUCCEEDED", 1, last_log_seq=0)
+    await said(world, job, "SUCCEEDED", 2, last_log_seq=0)
     if closed:
         await changed(world, job.id, lambda job: rules.closed(job, world.database.now()))
     path = f"/jobs/{job.id}/logs?follow=true"
