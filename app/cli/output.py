@@ -91,7 +91,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     """One name and value a line."""
     longest = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
-        print(f"{name.ljust(longest)}  {paint_state(cell(value))}")
+        print(f"{visible(name).ljust(longest)}  {paint_state(cell(value))}")
 
 
 def print_json(value: Any) -> None:
