@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from app.config_tokens import SECRET, tokens_of
+from app.config_words import nearest, sentence
 from app.errors import ConfigError
 
 PREFIX = "ORCHESTRIX_"
 OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT")
-NEAR = 0.6
-"""How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
+LONGEST_NAME: Final = 100
+MOST_TOLD: Final = 20
+"""Characters of a variable's name, and variables without effect, that are told."""
 ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
 """Usual names that stand in for ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything
 else, and changes nothing, for there is one way to run."""
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
+"""A time of up to thirty days: what is shorter or longer is a slip, and would stop the process or never end."""
 
 
 class HttpSettings(_Group):
@@ -83,43 +88,14 @@ class ApiSettings(_Group):
     @field_validator("tokens", mode="before")
     @classmethod
     def _read_tokens(cls, value: object) -> object:
-        return _tokens(value) if isinstance(value, str) else value
+        return tokens_of(value) if isinstance(value, str) else value
 
     @field_validator("token")
     @classmethod
     def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not _SECRET.fullmatch(value.get_secret_value()):
+        if value and not SECRET.fullmatch(value.get_secret_value()):
             raise ValueError("a secret is visible ASCII characters without a comma")
         return value or None
-
-
-_TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
-_SECRET: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
-SHORTEST_SECRET: Final = 6
-GOOD_SECRET: Final = 16
-"""Characters that a secret has to have, and those below which it is said that it can be guessed."""
-_OTHERS: Final = ("anonymous", "orchestrator")
-"""Who else acts in histories; a token of that name would pass for them."""
-
-
-def _tokens(text: str) -> dict[str, str]:
-    """`name:secret,…`. What is wrong is told by its place: any part of it can be a secret."""
-    found: dict[str, str] = {}
-    for place, part in enumerate(text.split(",") if text.strip() else (), 1):
-        name, _, secret = part.strip().partition(":")
-        if not _TOKEN_NAME.fullmatch(name) or not _SECRET.fullmatch(secret):
-            raise ValueError(
-                f"token {place} is not name:secret, where a name is 1 to 100 letters, digits or _.@- and a secret is "
-                "visible ASCII characters without a comma"
-            )
-        if name in _OTHERS:
-            raise ValueError(f"token {place} is named {name}, as histories call somebody else: give it another name")
-        if len(secret) < SHORTEST_SECRET:
-            raise ValueError(f"the secret of token {place} is too short: give it {GOOD_SECRET} characters or more")
-        if name in found or secret in found.values():
-            raise ValueError(f"token {place} has a name or a secret that stands before already: each belongs to one")
-        found[name] = secret
-    return found
 
 
 class LogSettings(_Group):
@@ -143,8 +119,8 @@ class WorkerSettings(_Group):
 
     concurrency: int = Field(10, ge=1, le=1000)
     prefetch: int | None = Field(None, ge=1, le=5000)
-    max_deliveries: int = Field(19, ge=1)
-    stop_timeout: float = Field(30.0, gt=0)
+    max_deliveries: int = Field(19, ge=1, le=1_000_000)
+    stop_timeout: Seconds = 30.0
 
     @property
     def window(self) -> int:
@@ -160,9 +136,9 @@ class OrchestratorSettings(_Group):
     """
 
     batch: int = Field(500, ge=1, le=5000)
-    claim: float = Field(15.0, ge=1)
-    timeouts_per_second: float = Field(50.0, gt=0)
-    dead_letters_per_minute: int = Field(1000, ge=1)
+    claim: float = Field(15.0, ge=1, le=3600)
+    timeouts_per_second: float = Field(50.0, ge=0.01, le=1_000_000)
+    dead_letters_per_minute: int = Field(1000, ge=1, le=1_000_000)
 
 
 class DatabaseSettings(_Group):
@@ -190,16 +166,16 @@ class ClusterSettings(_Group):
     `presence` is the time between two pings that both say that a node is gone.
     """
 
-    heartbeat: float = Field(10.0, gt=0)
-    dead: float = Field(30.0, gt=0)
-    lease: float = Field(30.0, gt=0)
-    renew: float = Field(10.0, gt=0)
-    handoff_ack: float = Field(5.0, gt=0)
-    handoff_retries: int = Field(3, ge=1)
-    handoff_hard: float = Field(60.0, gt=0)
-    orphan_check: float = Field(30.0, gt=0)
-    reconcile: float = Field(10.0, gt=0)
-    presence: float = Field(2.0, gt=0)
+    heartbeat: Seconds = 10.0
+    dead: Seconds = 30.0
+    lease: Seconds = 30.0
+    renew: Seconds = 10.0
+    handoff_ack: Seconds = 5.0
+    handoff_retries: int = Field(3, ge=1, le=1000)
+    handoff_hard: Seconds = 60.0
+    orphan_check: Seconds = 30.0
+    reconcile: Seconds = 10.0
+    presence: Seconds = 2.0
 
     @model_validator(mode="after")
     def _consistent(self) -> ClusterSettings:
@@ -226,11 +202,11 @@ class JobsSettings(_Group):
     Of the log of one job `log_lines` lines are kept, and `log_bytes` bytes of their messages.
     """
 
-    max_live: int = Field(1000, ge=1)
-    beat: float = Field(10.0, gt=0)
-    silent: float = Field(30.0, gt=0)
-    log_lines: int = Field(100_000, ge=1)
-    log_bytes: int = Field(64 * 1024 * 1024, ge=1)
+    max_live: int = Field(1000, ge=1, le=1_000_000)
+    beat: Seconds = 10.0
+    silent: Seconds = 30.0
+    log_lines: int = Field(100_000, ge=1, le=2**53)
+    log_bytes: int = Field(64 * 1024 * 1024, ge=1, le=2**53)
 
     @model_validator(mode="after")
     def _consistent(self) -> JobsSettings:
@@ -335,30 +311,17 @@ def idle_variables(environ: Mapping[str, str] | None = None) -> list[str]:
         for key in env
         if key.upper().startswith(PREFIX) and not key.startswith(OUTSIDE) and key.upper() not in known
     ]
-    sentences = [f"{key} {_unknown(key, known)}" for key in sorted(strange)]
+    sentences = [f"{key[:LONGEST_NAME]} {_unknown(key[:LONGEST_NAME], known)}" for key in sorted(strange)[:MOST_TOLD]]
+    if len(strange) > MOST_TOLD:
+        sentences.append(f"{len(strange) - MOST_TOLD} more ORCHESTRIX_ variables are no settings")
     if "ORCHESTRIX_CRASH_AT" in env and env.get("ORCHESTRIX_TESTING") != "1":
         sentences.append("ORCHESTRIX_CRASH_AT is ignored: it works only together with ORCHESTRIX_TESTING=1")
     return sentences
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    name = key.upper()
-    nearest = max(known, key=lambda one: _likeness(name, one))
-    meant = f": did you mean {nearest}?" if _likeness(name, nearest) else ""
-    return f"is no setting{meant}"
-
-
-def _likeness(given: str, known: str) -> float:
-    """From 0, if they differ in more than a slip, to 1. Word by word: the long beginnings are alike everywhere."""
-    pairs = list(zip_longest(_words(given), _words(known), fillvalue=""))
-    ratios = [difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs]
-    if min(ratios) >= NEAR:
-        return sum(ratios) / len(ratios)
-    return 1.0 if "".join(_words(given)) == "".join(_words(known)) else 0.0
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in name.removeprefix(PREFIX).split("_") if word]
+    found = nearest(key.upper().removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in known])
+    return f"is no setting: did you mean {PREFIX}{found}?" if found else "is no setting"
 
 
 def names() -> list[str]:
@@ -421,4 +384,11 @@ def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:
     setting = ".".join(str(part) for part in error["loc"])
     whole = not setting or (setting in Settings.model_fields and setting not in names())
     who = named.get(setting) or ("the settings" if whole else PREFIX + setting.upper().replace(".", "__"))
-    return f"{who}: {str(error['msg']).removeprefix('Value error, ')}"
+    return f"{who}: {sentence(error, _group_of(setting))}"
+
+
+def _group_of(setting: str) -> type[BaseModel]:
+    """The group that the setting is in."""
+    first, _, name = setting.partition(".")
+    group = Settings.model_fields[first].annotation if name and first in Settings.model_fields else None
+    return group if isinstance(group, type) and issubclass(group, _Group) else Settings

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +18,7 @@ from sagas.engine.defaults import begun
 from sagas.engine.definition import BadData, Saga
 from sagas.engine.messages import MAX_NESTING, Unreadable, load, storable
 from sagas.engine.no_json import stopped
+from sagas.engine.refusals import errors_of
 
 M = TypeVar("M", bound=BaseModel)
 DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
@@ -92,7 +95,7 @@ def parsed(model: type[M], fields: dict[str, Any]) -> M:
     try:
         return model.model_validate(fields, strict=True)
     except ValidationError as refused:
-        found = refused.errors(include_url=False, include_context=False, include_input=False)
+        found = errors_of(refused, partial(model.model_validate, strict=True), fields)
         raise invalid_body(wrong_fields(found, model, fields)) from None
 
 
@@ -106,7 +109,7 @@ def checked_data(saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
 
 def unstorable(value: object) -> list[str]:
     """JSON pointers to the strings of `value`, or to the objects whose keys, hold what not every database keeps."""
-    return [pointer(place) for place in _unstorable(value, ())][:20]
+    return [pointer(place) for place in islice(_unstorable(value, ()), 20)]
 
 
 def _unstorable(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:

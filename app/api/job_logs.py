@@ -29,6 +29,9 @@ log = logging.getLogger("orchestrix.api")
 
 ORDER: Final = "log"
 CHUNK: Final = 200
+NOTHING: Final = "none"
+"""The id of the end of a stream without lines. An `EventSource` comes back with the last id that it has seen: without
+one it would begin anew for ever."""
 FOLLOW: Final = Parameter("follow", "As server-sent events, until the job has ended.", {"type": "boolean"})
 
 
@@ -85,9 +88,9 @@ def line(one: Log) -> dict[str, Any]:
 async def _follow(call: Call, job: Job, after: After | None) -> Response:
     """Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away."""
     text = call.request.headers.get("last-event-id", "")
-    if text and (after := await _place(call.context, job.id, text.replace(":", " "))) is None:
+    if text not in ("", NOTHING) and (after := await _place(call.context, job.id, text.replace(":", " "))) is None:
         raise bad_header("Last-Event-ID", "must be the id of an event of this stream; begin again without it.")
-    if text and job.ended and job.channels == 0 and not await _lines(call.context, job.id, after):
+    if text and await _is_over(call.context, job) and not await _lines(call.context, job.id, after):
         return Response(status_code=204)
     call.context.streams.admit(call.client)
     events = call.context.streams.counted(call.client, _events(call.context, job.id, after))
@@ -118,7 +121,8 @@ async def _followed(context: ApiContext, job_id: str, after: After | None) -> As
         if found:
             continue
         if over:
-            yield format_sse_event(event="end", data_str=dump(_end(job)).decode())
+            seen = None if after is not None else NOTHING
+            yield format_sse_event(event="end", id=seen, data_str=dump(_end(job)).decode())
             return
         if clock.monotonic() - silent_since > KEEP_ALIVE:
             silent_since = clock.monotonic()
@@ -129,6 +133,12 @@ async def _followed(context: ApiContext, job_id: str, after: After | None) -> As
 async def _lines(context: ApiContext, job_id: str, after: After | None) -> list[Log]:
     async with context.database.read() as connection:
         return await job_logs.page(connection, job_id, CHUNK, after)
+
+
+async def _is_over(context: ApiContext, job: Job) -> bool:
+    """Whether no line can follow."""
+    async with context.database.read() as connection:
+        return job.id in await job_logs.complete(connection, [job])
 
 
 def _end(job: Job | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from app.api.wrong_fields import wrong_fields
 from app.errors import NotFound, OutcomeUnknown, RetryLater
 from app.lifecycle import Health
 from sagas.engine.messages import dump
+from sagas.engine.refusals import MOST
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "/docs#"
@@ -103,7 +104,8 @@ class Problem(Exception):
 def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
     """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
     told = [_told(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
-    more = [f"{len(errors) - TOLD} more are wrong"] if len(errors) > TOLD else []
+    more = [f"{len(errors) - TOLD}{' or more others' if len(errors) >= MOST else ' more'} are wrong"]
+    more = more if len(errors) > TOLD else []
     return Problem("invalid_body", ended("; ".join(told + more)), errors=[dict(error) for error in errors])
 
 

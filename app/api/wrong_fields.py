@@ -10,11 +10,14 @@ from pydantic import BaseModel
 from pydantic_core.core_schema import ErrorType
 
 from app.api.forms import ANYTHING, Form, form_of
+from sagas.engine.refusals import MOST
 
 UNSEEN: Final = object()
 """In the place of data that nobody has kept."""
 MOST_KNOWN: Final = 20
 """So many of the names that are known are told."""
+LONGEST: Final = 500
+"""Characters of a place, and of what is said about it."""
 
 _PYDANTICS: Final = frozenset(get_args(ErrorType))
 """The types of errors whose words are pydantic's; those of all others are the author's own."""
@@ -73,8 +76,8 @@ Place = tuple[str | int, ...]
 
 
 def pointer(location: Sequence[str | int]) -> str:
-    """`location` as a JSON pointer (RFC 6901, 3)."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
+    """`location` as a JSON pointer (RFC 6901, 3); the names in it are the client's, so a very long one is cut off."""
+    return _cut("".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location))
 
 
 def wrong_fields(
@@ -83,18 +86,24 @@ def wrong_fields(
     """JSON pointer and sentence for each of `errors`, as pydantic reports them about `data` that is no `model`.
 
     No word of pydantic's, and no name of a class, is in the sentences. `above` are the fields that `data` came in.
-    Branches of a union that fail at one and the same place are one error.
+    Branches of a union that fail at one and the same place are one error. Of more than `MOST` the first ones are told.
     """
     told: dict[Place, list[str]] = {}
     for error in errors:
+        if len(told) >= MOST:
+            break
         place, sentence = _told_at_all(error, model, data)
         if sentence not in told.setdefault(place, []):
             told[place].append(sentence)
     return [
-        {"pointer": pointer((*above, *place)), "detail": sentence}
+        {"pointer": pointer((*above, *place)), "detail": _cut(sentence)}
         for place, sentences in told.items()
         for sentence in _joined(sentences)
     ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _joined(sentences: list[str]) -> list[str]:

@@ -33,10 +33,14 @@ _ERRORS: dict[int, type[OrchestrixError]] = {
 
 
 class Api:
-    """The API at `url`, asked with `token`. Every call raises the error that fits the answer, `Unavailable` without."""
+    """The API at `url`, asked with `token`. Every call raises the error that fits the answer, `Unavailable` without.
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    `withheld`: there is a token, but it is not for this address.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, withheld: bool = False) -> None:
         self.url = hidden(url)
+        self._withheld = withheld
         self._parts = urlsplit(url)
         self._access = {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -223,6 +227,8 @@ class Api:
     def _hint(self, status: int) -> str:
         if status not in (401, 403):
             return ""
+        if self._withheld:
+            return f" (the token is sent only to an API that you name: add --api {self.url} or set ORCHESTRIX_API_URL)"
         return f" ({'correct' if self._access else 'set'} ORCHESTRIX_API__TOKEN)"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -57,10 +58,14 @@ def path_of(folder: Path) -> Path:
 
 
 def read(folder: Path) -> DevFile | None:
-    """What the file says, or None without one. Raises `ConfigError` for a file that is not ours."""
+    """What the file says, or None without one.
+
+    Raises `ConfigError` for a file that is not ours, or that somebody else can have written: it says where commands
+    and workers send what they know.
+    """
     path = path_of(folder)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(_trusted(path))
         return DevFile(
             pid=_whole(found["pid"]),
             started_at=str(found["startedAt"]),
@@ -134,7 +139,7 @@ def claimed(folder: Path) -> Iterator[Life | None]:
     """
     global _foreign
     try:
-        path_of(folder).parent.mkdir(parents=True, exist_ok=True)
+        path_of(folder).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(_lock_path(folder), os.O_RDWR | os.O_CREAT, 0o600)
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(_in_the_way(folder)) from error
@@ -170,11 +175,25 @@ def _in_the_way(folder: Path) -> str:
 
 def _left_by_one_that_was_killed(folder: Path) -> Life | None:
     try:
-        found = json.loads(_life_path(folder).read_text(encoding="utf-8"))
+        found = json.loads(_trusted(_life_path(folder)))
         node, mine = str(found["nodeId"]), found["lock"] == _lock_mark(folder)
         return Life(node, found["cutOff"] is True) if mine and node.isprintable() else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ConfigError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # what it was at is found out in another way, later
+
+
+def _trusted(path: Path) -> str:
+    """What the file says, if it is this user's and nobody else may write it. Raises `ConfigError` and `OSError`."""
+    with open(path, encoding="utf-8") as file:
+        state = os.fstat(file.fileno())
+        mine, open_to_others = state.st_uid == os.geteuid(), state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not mine or open_to_others:
+            why = "can be written by others" if mine else "belongs to another user"
+            raise ConfigError(
+                f"{path} {why}, so what it says is not believed: start `orchestrix dev` yourself, or say where to go "
+                "by --api, --database-url, --broker-url or their ORCHESTRIX_ variables"
+            )
+        return file.read()
 
 
 def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> None:

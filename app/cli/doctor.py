@@ -7,6 +7,7 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from app.cli.passing import phase_of
 from app.cli.places import hidden
 from app.cli.queues import letters, queues, waves
 from app.cli.settings import chosen, flags, quieten
+from app.cli.target import api_at
 from app.config import Settings
-from app.errors import ConfigError, DefinitionError, OrchestrixError
+from app.errors import ConfigError, DefinitionError, NotFound, OrchestrixError, Unavailable
 
 if TYPE_CHECKING:
     from app.persistence.engine import Database
@@ -208,7 +210,7 @@ def _git(settings: Settings) -> list[Finding]:
 def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding]:
     """What it says of its health, and what is to be said of that."""
     try:
-        api = Api(places.api(settings, folder))
+        api = api_at(settings, folder)
         health = api.get("/health/ready", also=(503,))
         reasons = _reasons(health)
     except OrchestrixError as wrong:
@@ -220,7 +222,17 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding
         return health, Finding(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
     if noted := _reasons(health, healthy=True):
         return health, Finding(WARN, "API", f"{api.url}: {'; '.join(noted)}")
-    return health, Finding(OK, "API", api.url)
+    return health, _let_in(api)
+
+
+def _let_in(api: Api) -> Finding:
+    """Whether it takes the token, if it wants one: its health needs none."""
+    try:
+        with suppress(NotFound, Unavailable):
+            api.get("/deadlines", {"limit": 1})
+    except OrchestrixError as wrong:
+        return Finding(FAIL, "API", f"{api.url}: {wrong}")
+    return Finding(OK, "API", api.url)
 
 
 def _reasons(health: Any, *, healthy: bool = False) -> list[str]:

@@ -91,17 +91,23 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     """One name and value a line."""
     longest = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
-        print(f"{name.ljust(longest)}  {paint_state(cell(value))}")
+        print(f"{visible(name).ljust(longest)}  {paint_state(cell(value))}")
 
 
 def print_json(value: Any) -> None:
     """The document as it came, indented."""
-    print(json.dumps(value, indent=2, ensure_ascii=not _unicode()))
+    print(_harmless(json.dumps(value, indent=2, ensure_ascii=not _unicode())))
 
 
 def print_json_line(value: Any) -> None:
     """The document in one line, at once: for streams."""
-    print(json.dumps(value, ensure_ascii=not _unicode(), separators=(",", ":")), flush=True)
+    print(_harmless(json.dumps(value, ensure_ascii=not _unicode(), separators=(",", ":"))), flush=True)
+
+
+def _harmless(document: str) -> str:
+    """The same JSON with `\\u` escapes for what could steer a terminal: C1 controls and DEL, bidi controls, tags."""
+    unsafe = {char for char in set(document) if unicodedata.category(char) in _UNSAFE and char not in _JOINERS + "\n"}
+    return document.translate({ord(char): json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f" for char in unsafe})
 
 
 def width(text: str) -> int:

@@ -119,6 +119,8 @@ def seconds(text: str) -> float:
         number = float(text.removesuffix("s"))
     except ValueError:
         number = -1.0
-    if not 0 < number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, as 20 or 20s, up to a day (86400)")
+    if not 0.001 <= number <= 86_400:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is no time: write seconds, as 20 or 20s, from 0.001 up to a day (86400)"
+        )
     return number

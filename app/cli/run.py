@@ -18,7 +18,8 @@ from app import clock, descriptors
 from app.cli import devfile, exits, output, places
 from app.cli.banner import banner
 from app.cli.settings import chosen, load
-from app.config import GOOD_SECRET, LogSettings, Settings
+from app.config import LogSettings, Settings
+from app.config_tokens import GOOD_SECRET
 from app.errors import ConfigError
 from app.lifecycle import run_to_the_end
 from app.telemetry import logs, sinks

@@ -16,6 +16,7 @@ from app import clock
 from app.cli import places
 from app.cli.client import Api
 from app.cli.settings import load
+from app.config import Settings
 from app.errors import Invalid, OutcomeUnknown
 from sagas.engine.messages import explained
 
@@ -23,10 +24,15 @@ APP = "app"
 
 
 def api_of(arguments: argparse.Namespace) -> Api:
-    """The API, asked with the token of the settings. Raises `ConfigError` and `Unavailable` if nobody names one."""
-    settings = load(arguments)
-    token = settings.api.token
-    return Api(places.api(settings, Path.cwd()), token.get_secret_value() if token else None)
+    """The API of the settings, asked with their token. Raises `ConfigError` and `Unavailable` if nobody names one."""
+    return api_at(load(arguments), Path.cwd())
+
+
+def api_at(settings: Settings, folder: Path) -> Api:
+    """The same. The token goes only to an address that the user names, never to one that `dev.json` names."""
+    token = settings.api.token.get_secret_value() if settings.api.token else None
+    named = bool(settings.api_url)
+    return Api(places.api(settings, folder), token if named else None, withheld=bool(token) and not named)
 
 
 def path_of(arguments: argparse.Namespace, instance: int | None = None) -> str:

@@ -17,6 +17,9 @@ HELD: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
 """The `wake_at` of a job that waits for the end of another one of its schedule."""
 MOST_HELD: Final = 2000
 """Runs of one schedule that wait for their turn; a due time beyond is skipped."""
+SHORTEST_MISSED: Final = timedelta(seconds=10)
+"""Twice the time in which a due time is seen for sure."""
+_TOO_SOON: Final = "is too short: due times would count as missed before anybody has looked, which is every 5 s;"
 MOST_CAUGHT_UP: Final = 100
 MOST_BACKFILLED: Final = 1000
 
@@ -346,6 +349,8 @@ def faults(schedule: Schedule, times: Times, now: datetime) -> list[tuple[str, s
         found.append(("endsAt", "is before the next due time: it would never be due; put it later or leave it out"))
     if schedule.interval_ms is not None and schedule.jitter_ms >= schedule.interval_ms:
         found.append(("jitter", "must be below interval, or a run could begin after the next one: lower it"))
+    if schedule.missed_after < SHORTEST_MISSED:
+        found.append(("missedAfter", f"{_TOO_SOON} write {SHORTEST_MISSED.total_seconds():g}s or more"))
     if schedule.misfire is Misfire.CATCH_UP and schedule.overlap is Overlap.CANCEL_PREVIOUS:
         found.append(
             ("misfire", "catch_up runs one after another what overlap cancel_previous would cancel: choose fire_once")

@@ -86,20 +86,26 @@ class Submitter:
             await self._database.run(lambda tx: self._write(tx, job, key), attempts=1 if key else 4)
         except _KeyTaken:
             return (await self._stored(key) if key is not None else None) or InFlight()
-        except Contention:
-            if key is None:
-                raise
-            return InFlight()
         crash.point("jobs.submit.after_commit")
         self._poke()
         return job
 
     @staticmethod
     async def _write(tx: Transaction, job: Job, key: OrderKey | None) -> None:
-        if key is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(job)):
-            raise _KeyTaken("another order with this key came first")
+        if key is not None:
+            await Submitter._claim(tx, job, key)
         await jobs.insert(tx, [job])
         crash.point("jobs.submit.before_commit")
+
+    @staticmethod
+    async def _claim(tx: Transaction, job: Job, key: OrderKey) -> None:
+        """Stores the answer. It stands first, so what it has to wait for is another order with this key."""
+        try:
+            mine = await idempotency.insert(tx, key.scope, key.key, key.render(job))
+        except Contention as busy:
+            raise _KeyTaken("another order with this key is not done yet") from busy
+        if not mine:
+            raise _KeyTaken("another order with this key came first")
 
     async def _stored(self, key: OrderKey) -> Replayed | KeyReused | None:
         async with self._database.read() as connection:

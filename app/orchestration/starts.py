@@ -14,7 +14,7 @@ from app.orchestration.job_steps import JobSteps
 from app.orchestration.keys import Keys, KeyTaken
 from app.orchestration.outgoing import rows_of
 from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import IdempotencyKey, InFlight, Started, StartRequest, StartResult, Taken
+from app.orchestration.requests import IdempotencyKey, Started, StartRequest, StartResult, Taken
 from app.orchestration.watch import Watch
 from app.persistence import idempotency, installation, instances, moves
 from app.persistence.engine import Database, Transaction
@@ -187,7 +187,10 @@ class Starter:
         try:
             one, owed = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
         except Contention:
-            return InFlight()
+            # Somebody else holds what this needs, which need not be the key: that would be waited for before.
+            if (before := await self._keys.answered(key)) is None:
+                raise
+            return before
         if one is None:
             return await self._keys.answered(key) or await self._with_existing(request, Taken(None))
         crash.point("start.keyed_after_commit")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .calls import made_as
 from .errors import OrchestrixError
+from .refusals import MOST, errors_of
 from .steps import (
     AGAIN,
     BY_HAND,
@@ -92,7 +93,8 @@ class BadData(OrchestrixError):
     """The saga's model refuses the data. `errors` lists what is wrong and where, as pydantic reports it."""
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, e['loc'])) or 'data'}: {e['msg']}" for e in errors))
+        told = [f"{'.'.join(map(str, e['loc']))[:200] or 'data'}: {e['msg'][:500]}" for e in errors[:MOST]]
+        super().__init__("; ".join(told))
         self.errors = errors
 
 
@@ -204,7 +206,7 @@ class Saga:
         try:
             self.data.model_validate(data)
         except ValidationError as refused:
-            raise BadData([dict(error) for error in refused.errors(include_url=False, include_context=False)]) from None
+            raise BadData(errors_of(refused, self.data.model_validate, data)) from None
         except KeyboardInterrupt:
             raise
         except BaseException as broken:

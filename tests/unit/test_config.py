@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from app.config import idle_variables, load, redacted
+from app.config import PREFIX, Settings, idle_variables, load, names, redacted
 from app.errors import ConfigError
 
 
@@ -154,3 +156,88 @@ def test_times_that_contradict_each_other_are_refused_in_a_sentence(environ: dic
 def test_a_time_that_is_none_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match="ORCHESTRIX_CLUSTER__LEASE"):
         load({"ORCHESTRIX_CLUSTER__LEASE": "-1"})
+
+
+def test_very_many_unknown_variables_are_not_all_told() -> None:
+    environ = {f"ORCHESTRIX_NONSENSE_{n}": "x" for n in range(2000)}
+    sentences = idle_variables(environ)
+    assert len(sentences) == 21
+    assert sentences[-1] == "1980 more ORCHESTRIX_ variables are no settings"
+    [long] = idle_variables({"ORCHESTRIX_" + "X" * 100_000: "x"})
+    assert len(long) < 300
+
+
+FOREIGN = re.compile(r"Input should|valid (string|integer|number|boolean)|unable to|Value error|finite|pydantic")
+BAD = ["", " ", "x", "WARN", "nan", "inf", "-inf", "1e308", "1e-9", "-1", "0x10", "1,5", "9" * 400, "1_0", "é"]
+
+
+def variables() -> list[str]:
+    """All of those that take no free text."""
+    free = ("database_url", "broker_url", "api_url", "sagas", "workers", "http.host", "git.root", "http.allowed_hosts")
+    return [PREFIX + name.upper().replace(".", "__") for name in names() if name not in free and "token" not in name]
+
+
+@pytest.mark.parametrize("variable", [*variables(), "PORT", "LOG_LEVEL", "PROCESS_NAME"])
+def test_a_bad_value_is_refused_in_our_own_words(variable: str) -> None:
+    said = [refusal(variable, value) for value in BAD]
+    refused = [one for one in said if one]
+    assert len(refused) >= 5
+    assert not [one for one in refused if FOREIGN.search(one) or len(one) > 300]
+    assert all(one.startswith((f"{variable}: ", "the settings: ")) for one in refused)
+
+
+def refusal(variable: str, value: str) -> str:
+    """What is said against it; nothing if it is taken."""
+    try:
+        load({variable: value})
+    except ConfigError as wrong:
+        return str(wrong)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("PORT", "", "PORT: write a whole number from 0 to 65535 (it is empty)"),
+        ("PORT", "http", "PORT: write a whole number from 0 to 65535"),
+        ("LOG_LEVEL", "WARN", "LOG_LEVEL: write one of debug, info, warning, error: did you mean warning?"),
+        ("LOG_LEVEL", "", "LOG_LEVEL: write one of debug, info, warning, error (it is empty)"),
+        ("ORCHESTRIX_LOG__LEVEL", "loud", "ORCHESTRIX_LOG__LEVEL: write one of debug, info, warning, error"),
+        (
+            "ORCHESTRIX_LOG__FORMAT",
+            "jsn",
+            "ORCHESTRIX_LOG__FORMAT: write one of auto, json, pretty: did you mean json?",
+        ),
+        ("ORCHESTRIX_CLUSTER__LEASE", "inf", "ORCHESTRIX_CLUSTER__LEASE: write a number from 0.01 to 2592000"),
+        ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "*", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write names of hosts with commas"),
+        ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "http://x/", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write names of hosts"),
+        ("ORCHESTRIX_HTTP__MAX_CONNECTIONS", "0", "ORCHESTRIX_HTTP__MAX_CONNECTIONS: write a whole number from 8 to"),
+        ("ORCHESTRIX_API__TOKENS", "ada:x", "ORCHESTRIX_API__TOKENS: the secret of token 1 is too short"),
+    ],
+)
+def test_the_words_say_what_to_write(variable: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({variable: value})
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e308", "1e-9", "0", "-1"])
+def test_times_that_are_none_are_refused(value: str) -> None:
+    times = [name for name in variables() if isinstance(_default(name), float)]
+    assert len(times) > 12
+    for name in times:
+        with pytest.raises(ConfigError, match=f"{name}: write a number"):
+            load({name: value})
+
+
+def _default(variable: str) -> object:
+    value: object = Settings()
+    for part in variable.removeprefix(PREFIX).lower().split("__"):
+        value = getattr(value, part)
+    return value
+
+
+def test_allowed_hosts_are_names_with_or_without_a_port() -> None:
+    text = "orchestrix.example, 10.0.0.7:8080,[::1]:80,,localhost"
+    hosts = load({"ORCHESTRIX_HTTP__ALLOWED_HOSTS": text}).http.allowed_hosts
+    assert hosts == ("orchestrix.example", "10.0.0.7:8080", "[::1]:80", "localhost")

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+from sqlalchemy import text
+
+from app import clock
 from app.broker.topology import saga_topology
+from app.domain.jobs import Job
+from app.errors import Contention
+from app.jobs.submit import Order, OrderKey, Submitter
 from app.orchestration.actions import Acted, Action
 from app.orchestration.control import Control
 from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Replayed
+from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Replayed, Started, StartRequest
+from app.orchestration.starts import Starter
 from app.orchestration.watch import Watch
-from app.persistence import audit, idempotency, instances
+from app.persistence import audit, idempotency, instances, jobs
 from app.persistence.engine import Database
 from app.persistence.idempotency import StoredAnswer
 from app.persistence.pairs import APPS
@@ -19,6 +27,7 @@ from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.state import Instance
+from sagas.engine.transition import Start, start
 from tests.conformance.store.build import some
 from tests.fakes.broker import FakeBroker
 
@@ -86,3 +95,49 @@ async def test_nobody_waits_for_ever_for_another_node(served: Database, served_p
         async with asyncio.timeout(10):
             assert await node(served_peer).act_once(extend(app), keyed()) == InFlight()
     assert await verbs(served, app) == []
+
+
+async def test_a_start_that_waits_for_something_else_is_not_called_a_repeat(
+    served: Database, served_peer: Database
+) -> None:
+    relay = OutboxRelay(served_peer, FakeBroker(), saga_topology(CATALOG), node="n", lease=5.0, batch=10)
+    starter = Starter(served_peer, CATALOG, relay, Watch(served_peer), node="n", batch=10)
+    await starter.run()
+    wanted = Start(key="billing", created_by="ada", correlation_id="c", data={})
+    request = StartRequest("app", wanted, keyed())
+    try:
+        async with served.begin() as tx:
+            begun = start(APP_PROVISIONING, wanted, clock.uuid7(), served.now())
+            await instances.insert(tx, APPS, [begun])
+            async with asyncio.timeout(10):
+                with pytest.raises(Contention):  # 503: nobody has this key
+                    await starter.start(request)
+            await tx.execute(text("DELETE FROM apps"))
+        assert isinstance(await starter.start(request), Started)
+        assert isinstance(await starter.start(request), Replayed)
+    finally:
+        await starter.stop()
+
+
+async def test_a_job_that_waits_for_something_else_is_not_called_a_repeat(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(*_: object) -> None:
+        raise Contention("a deadlock")
+
+    key = OrderKey("scope", "key-1", "f", lambda job: StoredAnswer("f", 201, {}, job.id.encode()))
+    submitter, order = Submitter(database, lambda: None), Order("q", "h")
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "insert", busy)
+        with pytest.raises(Contention):
+            await submitter.submit(order, key)
+    assert isinstance(await submitter.submit(order, key), Job)
+    assert isinstance(await submitter.submit(order, key), Replayed)
+
+
+async def test_a_job_whose_key_another_node_has_is_a_repeat(served: Database, served_peer: Database) -> None:
+    key = OrderKey("scope", "key-1", "f", lambda job: StoredAnswer("f", 201, {}, b""))
+    async with served.begin() as tx:
+        assert await idempotency.claim(tx, "scope", "key-1", "f")
+        async with asyncio.timeout(10):
+            assert await Submitter(served_peer, lambda: None).submit(Order("q", "h"), key) == InFlight()

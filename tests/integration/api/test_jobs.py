@@ -386,6 +386,30 @@ async def test_where_nothing_can_follow_the_answer_is_204(world: World) -> None:
     problem(answer, 400, "bad_header")
 
 
+@pytest.mark.parametrize("closed", [True, False], ids=["queues gone", "queues there"])
+async def test_who_follows_a_job_without_lines_comes_back_no_third_time(world: World, closed: bool) -> None:
+    job = await running(world)
+    await said(world, job, "SUCCEEDED", 2, last_log_seq=0)
+    if closed:
+        await changed(world, job.id, lambda job: rules.closed(job, world.database.now()))
+    path = f"/jobs/{job.id}/logs?follow=true"
+    async with Exchange(world.app, path) as first:
+        first.give()
+        await first.done()
+    [end] = first.events
+    assert (end["event"], end["data"]) == ("end", '{"state":"SUCCEEDED"}')
+    answer = await world.client.get(path, headers={"Last-Event-ID": end["id"]})  # what an EventSource does by itself
+    assert answer.status_code == 204
+
+
+async def test_who_came_back_hears_what_a_job_logs_later(world: World) -> None:
+    job = await running(world)
+    await logged(world, job, 2)
+    async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true", headers={"Last-Event-ID": "none"}) as exchange:
+        exchange.give()
+        await eventually(lambda: len(exchange.events) == 1, deadline=5)
+
+
 async def test_a_token_names_who_asks(world: World) -> None:
     import httpx
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.cli import devfile
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, problem
 from tests.unit.cli.shell import Shell
 
@@ -234,6 +235,22 @@ def test_who_has_no_token_is_told_where_to_put_it(api: FakeApi, shell: Shell, st
     assert "Authorization" not in api.requests[0].headers
     wrong = shell("apps", "list", "--token", "geheim")
     assert (wrong.code, wrong.err) == (2, "error: Who are you? (correct ORCHESTRIX_API__TOKEN)\n")
+
+
+def test_the_token_goes_to_no_address_that_the_user_has_not_named(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/apps", problem(401, "unauthorized", "Who are you?"))
+    shell.set(ORCHESTRIX_API_URL="", ORCHESTRIX_API__TOKEN="geheim")
+    urls = {"database_url": "sqlite+aiosqlite:////x.db", "broker_url": "amqp://x/"}
+    with devfile.claimed(shell.folder):
+        devfile.write(shell.folder, **urls, api_url=api.url)
+        for words in ("apps list", "apps list --token flag"):
+            answer = shell(*words.split())
+            assert answer.code == 2
+            assert "sent only to an API that you name" in answer.err
+        shell("apps", "watch", "42")
+        assert {request.headers.get("Authorization") for request in api.requests} == {None}
+        shell("apps", "list", "--api", api.url)
+    assert api.requests[-1].headers["Authorization"] == "Bearer geheim"
 
 
 def test_every_call_carries_the_token(api: FakeApi, shell: Shell) -> None:

@@ -14,9 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FutureDate, 
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from app.api.bodies import NewApp
+from app.api.bodies import NewApp, parsed
 from app.api.demands import BodyDemand, RedispatchDemand
+from app.api.problems import Problem
 from app.api.wrong_fields import UNSEEN, pointer, wrong_fields
+from sagas import COMPLETED, NothingToUndo, Saga, Step
+from sagas.engine import refusals
+from sagas.engine.definition import BadData
 
 FOREIGN = re.compile(
     r"Input should|Field required|Extra inputs|not permitted|valid (string|integer|dictionary|list|number)|instance of"
@@ -226,3 +230,63 @@ def test_the_list_of_foreign_words_knows_pydantics() -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(Wish).validate_python({"count": "x", "colour": 1, "either": 5, "side": 5})
     assert all(FOREIGN.search(error["msg"] + str(error["loc"])) for error in refused.value.errors())
+
+
+class Many(BaseModel):
+    """Fields that can hold much that is wrong."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    numbers: list[int] = []
+    named: dict[str, int] = {}
+    either: list[int | bool | dict[str, int]] = []
+
+
+MUCH: dict[str, dict[str, Any]] = {
+    "unknown": {**{f"k{n}": 1 for n in range(27_000)}, "name": "x"},
+    "items": {"name": "x", "numbers": ["x"] * 60_000},
+    "values": {"named": {f"k{n}": "x" for n in range(20_000)}, "name": "x"},
+    "unions": {"either": [None] * 40_000, "name": "x"},
+    "nested": {"name": "x", "either": [{f"k{n}": "x" for n in range(100)}] * 200},
+}
+
+
+@pytest.mark.parametrize("data", MUCH.values(), ids=MUCH)
+def test_of_very_much_that_is_wrong_the_first_is_told(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+    monkeypatch.setattr(refusals, "_all", lambda refused: listed.append(refused.error_count()) or _ALL(refused))
+    with pytest.raises(Problem) as caught:
+        parsed(Many, data)
+    errors = caught.value.members["errors"]
+    assert len(errors) == 100
+    assert len(caught.value.response().body) < 100_000
+    assert sum(listed) <= 5 * refusals.SAMPLE, "all of it is never listed: that stands in everybody's way for a second"
+    assert not [one for one in errors if "missing" in one["detail"]], "what a part lacks is no error"
+    assert "95 or more others are wrong" in caught.value.detail
+
+
+_ALL = refusals._all
+
+
+def test_what_only_the_end_has_wrong_is_found_too() -> None:
+    data = {"numbers": [*range(2000), *["x"] * 600], "name": "x"}
+    with pytest.raises(Problem) as caught:
+        parsed(Many, data)
+    assert caught.value.members["errors"][0]["pointer"] == "/numbers/2000"
+
+
+def test_a_long_name_is_cut_off() -> None:
+    with pytest.raises(Problem) as caught:
+        parsed(Many, {"n" * 200_000: 1, "name": "x", "named": {"m" * 50_000: "x"}})
+    assert len(caught.value.response().body) < 10_000
+
+
+def test_an_authors_model_is_asked_no_more_than_that() -> None:
+    saga = Saga(
+        name="many", data=Many, steps=(Step("s", "S", "cmd.s", "evt.s", COMPLETED, undo=NothingToUndo("nothing")),)
+    )
+    with pytest.raises(BadData) as caught:
+        saga.check(MUCH["unknown"])
+    assert len(caught.value.errors) <= 2 * refusals.SAMPLE
+    assert len(str(caught.value)) < 100_000

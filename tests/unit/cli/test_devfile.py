@@ -54,6 +54,39 @@ def test_the_file_has_the_names_of_the_contract_and_is_private(tmp_path: Path) -
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("mode", [0o660, 0o602, 0o666, 0o777])
+def test_a_file_that_others_may_write_is_not_believed(tmp_path: Path, mode: int) -> None:
+    with devfile.claimed(tmp_path):
+        devfile.write(tmp_path, **URLS)
+        devfile.path_of(tmp_path).chmod(mode)
+        with pytest.raises(ConfigError, match="can be written by others, so what it says is not believed"):
+            devfile.running(tmp_path)
+        assert devfile.broker_url(tmp_path, "amqp://first/")() == "amqp://first/"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644])
+def test_a_file_that_others_may_only_read_is_believed(tmp_path: Path, mode: int) -> None:
+    with devfile.claimed(tmp_path):
+        devfile.write(tmp_path, **URLS)
+        devfile.path_of(tmp_path).chmod(mode)
+        assert devfile.running(tmp_path) is not None
+
+
+def test_a_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with devfile.claimed(tmp_path):
+        devfile.write(tmp_path, **URLS)
+        devfile.keep_life(tmp_path, devfile.Life("node-1"))
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            devfile.running(tmp_path)
+        assert devfile._left_by_one_that_was_killed(tmp_path) is None
+
+
+def test_the_folder_is_this_users_alone(tmp_path: Path) -> None:
+    with devfile.claimed(tmp_path):
+        assert stat.S_IMODE((tmp_path / ".orchestrix").stat().st_mode) == 0o700
+
+
 def test_a_clean_stop_removes_the_file_and_so_does_an_error(tmp_path: Path) -> None:
     with suppress(ZeroDivisionError), devfile.claimed(tmp_path):
         devfile.write(tmp_path, **URLS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -34,6 +35,31 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert shown == "a\\x1b[31m\\r\\n\\u202eb\\u2028\\ud800"
     assert output.cell({"k": "\x1b"}) == '{"k": "\\u001b"}'
     assert output.cell("👨\u200d👩") == "👨\u200d👩"
+
+
+STEERING = [chr(code) for code in (*range(0x7F, 0xA0), 0x1B, 0xAD, 0x61C, 0x200B, 0x200E, 0x200F, 0xFEFF, 0xE0001)] + [
+    chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0xFFF9)
+]
+
+
+@pytest.mark.parametrize("say", [output.print_json, output.print_json_line])
+def test_nothing_in_a_document_steers_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, say: Callable[[object], None]
+) -> None:
+    out = Stdout(terminal=True)
+    monkeypatch.setattr(sys, "stdout", out)
+    value = {f"key{char}": [f"a{char}b", {"é日👨\u200d👩": char}] for char in STEERING}
+    say(value)
+    out.flush()
+    written = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert json.loads(written) == value
+    assert not [char for char in STEERING if char in written]
+    assert "é日👨\u200d👩" in written, "what is harmless is readable"
+
+
+def test_nothing_in_a_table_steers_the_terminal() -> None:
+    shown = output.table(("A", "B"), [(char, {"k": [char]}) for char in STEERING])
+    assert not [char for char in STEERING if char in shown]
 
 
 def test_values_of_every_kind() -> None:

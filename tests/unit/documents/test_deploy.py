@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import configparser
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from app.bootstrap.hands import FAREWELL
+from app.bootstrap.node import build_node
 from app.cli.arguments import parse
-from app.config import idle_variables
+from app.config import Settings, idle_variables
+from app.lifecycle import BEHIND, CLOSE
+from app.main import RESIGN, STOP_HTTP, STOP_NODE
+from app.telemetry.sinks import AT_END_S
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
@@ -22,11 +28,33 @@ def test_there_is_a_unit_for_each_role() -> None:
     ]
 
 
+def service(name: str) -> configparser.SectionProxy:
+    """What the unit says about its process."""
+    read = configparser.ConfigParser(interpolation=None)
+    read.read(DEPLOY / "systemd" / name)
+    return read["Service"]
+
+
+LAST: Final = 2 * BEHIND + AT_END_S
+"""Seconds for threads that do not end, and for the log."""
+
+
+def test_systemd_waits_longer_than_a_node_takes_to_end() -> None:
+    settings = Settings(database_url="sqlite+aiosqlite:///x.db")
+    node = build_node(settings, frozenset({"api", "orchestrator", "coordinator"}), "amqp://localhost/")
+    limits = RESIGN + node.within + STOP_HTTP + CLOSE + STOP_NODE + LAST
+    assert node.within > settings.cluster.handoff_hard
+    assert limits < int(service("orchestrix-node.service")["TimeoutStopSec"]) <= 1.2 * limits
+
+
+def test_systemd_waits_longer_than_a_worker_takes_to_end() -> None:
+    limits = Settings().worker.stop_timeout + FAREWELL + 3 * CLOSE + LAST
+    assert limits < int(service("orchestrix-worker@.service")["TimeoutStopSec"]) <= 1.2 * limits
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_starts_a_command_that_exists(unit: Path) -> None:
-    read = configparser.ConfigParser(interpolation=None)
-    read.read(unit)
-    program, *arguments = read["Service"]["ExecStart"].split()
+    program, *arguments = service(unit.name)["ExecStart"].split()
     assert program == "/opt/orchestrix/.venv/bin/orchestrix"
     assert callable(parse(arguments))
 

@@ -238,6 +238,8 @@ def test_runs_in_turn() -> None:
     [
         ({}, []),
         ({"jitter_ms": 3_600_000}, ["jitter"]),
+        ({"missed_after_ms": 9_999}, ["missedAfter"]),
+        ({"missed_after_ms": 10_000}, []),
         ({"misfire": Misfire.CATCH_UP, "overlap": Overlap.CANCEL_PREVIOUS}, ["misfire"]),
         ({"ends_at": NOON + MINUTE}, ["endsAt"]),
         ({"starts_at": NOON + HOUR, "ends_at": NOON}, ["endsAt"]),

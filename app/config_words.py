@@ -1,0 +1,76 @@
+"""Words about settings: what a setting takes, and which name was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+NEAR: Final = 0.6
+"""How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
+_OWN: Final = "value_error"
+"""Errors whose words are ours; those of all others are pydantic's, and nobody sees them."""
+
+
+def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
+    """What is to be written in the place of the value that `error` is about; `group` has the setting."""
+    if error["type"] == _OWN:
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = str(error["loc"][-1]) if error["loc"] else ""
+    schema = _schema(group, name)
+    if not schema:
+        return "this value cannot be taken"
+    given = error.get("input")
+    said = " (it is empty)" if isinstance(given, str) and not given.strip() else _meant(given, schema.get("enum", ()))
+    return f"write {_kind(schema)}{said}"
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that was most probably meant; None if none is really near.
+
+    Word by word: the long beginnings of names are alike everywhere.
+    """
+    found = max(known, key=lambda one: _likeness(given, one))
+    return found if _likeness(given, found) else None
+
+
+def _schema(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
+    """What the setting takes, as a JSON schema without what stands for "not set"."""
+    fields = group.model_json_schema()["properties"] if group is not None else {}
+    found: Mapping[str, Any] = fields.get(name, {})
+    return next((one for one in found.get("anyOf", ()) if one.get("type") != "null"), found)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    words = {"integer": "a whole number", "number": "a number", "array": "names with commas in between"}
+    return f"{words.get(schema.get('type', ''), 'a text')}{_bounds(schema)}"
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f" from {low:g} to {high:g}" if isinstance(high, float) else f" from {low} to {high}"
+    return f", {low} or more" if low is not None else ""
+
+
+def _meant(given: object, choices: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(given)[:100].strip().lower(), list(choices), n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _likeness(given: str, known: str) -> float:
+    """From 0, if they differ in more than a slip, to 1."""
+    pairs = list(zip_longest(_words(given), _words(known), fillvalue=""))
+    ratios = [difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs]
+    if min(ratios, default=0.0) >= NEAR:
+        return sum(ratios) / len(ratios)
+    return 1.0 if "".join(_words(given)) == "".join(_words(known)) else 0.0
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in name.split("_") if word]
