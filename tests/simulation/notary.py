@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from app.broker.port import Delivery, Outgoing
+from app.broker.topology import JOB_ASSIGNED, JOB_HANDOFF
+from app.domain.handoff import NODE_CRASH, REBALANCE, SHUTDOWN
 from app.domain.jobs import FINAL
 from app.testing.inline_sqlite import SqliteFile
 from tests.simulation.realm import Witness
+
+_MARKED: Final = "SELECT 1 FROM jobs WHERE id = ? AND owner = ? AND handoff_reason = ?"
 
 
 class Notary(Witness):
@@ -22,9 +26,16 @@ class Notary(Witness):
         """By attempt and worker: a copy of the order can come to another one."""
         self.forgotten: set[str] = set()
         """Attempts of which a broker that lost its memory had words that nobody had heard yet."""
+        self.offers: list[Outgoing] = []
+        """Every offer of a job, as it went over the wire."""
+        self.is_ending: Callable[[str], bool] = lambda node_id: False
+        """Whether the process of a node was told to end."""
         self.file: SqliteFile | None = None
 
     def published(self, message: Outgoing, queues: Sequence[str]) -> None:
+        if message.routing_key == JOB_HANDOFF and self.file is not None:
+            self.offers.append(message)
+            self._judge_offer(self.file, message, json.loads(message.body))
         if queues and message.routing_key.startswith("orchestrix.job.") and b'"seq"' in message.body:
             fields = json.loads(message.body)
             self.note(f"said {fields['historyId']} {fields['seq']} {fields.get('status') or fields.get('message')}")
@@ -32,11 +43,37 @@ class Notary(Witness):
             if _told(words.setdefault(fields["seq"], fields)) != _told(fields):
                 self.complain(f"a worker used the number {fields['seq']} of {fields['historyId']} twice")
 
+    def _judge_offer(self, file: SqliteFile, message: Outgoing, fields: dict[str, Any]) -> None:
+        """Its reason is that of S0: a node that ends, one that is gone, or one that has too many."""
+        job, node, reason = fields.get("jobId"), fields.get("fromNode"), fields.get("reason")
+        self.note(f"offer of {job} from {node}: {reason}")
+        of_leader = bool(file.look("SELECT 1 FROM sim_offers WHERE id = ?", (message.message_id,)))
+        ending = self.is_ending(str(node))
+        # One that is told to end may have an offer on the wire by which it was to have less.
+        moved = reason == REBALANCE and (not ending or bool(file.look(_MARKED, (job, node, REBALANCE))))
+        right = reason == NODE_CRASH if of_leader else moved or (reason == SHUTDOWN and ending)
+        if not right:
+            self.complain(f"S0-42, S0-56: {job} of {node} was offered for the reason {reason!r}")
+
     def acknowledging(self, delivery: Delivery) -> None:
-        if delivery.queue.endswith((".status", ".logs")) and self.file is not None and not self.is_over:
+        if self.file is None or self.is_over:
+            return
+        if delivery.queue in (JOB_ASSIGNED, JOB_HANDOFF):
+            self._judge_taking(self.file, delivery.queue, json.loads(delivery.body))
+        elif delivery.queue.endswith((".status", ".logs")):
             fields = json.loads(delivery.body)
             if not self._is_settled(fields, delivery.queue.endswith(".logs")):
                 self.complain(f"{fields['historyId']} {fields['seq']} was acknowledged before its commit")
+
+    def _judge_taking(self, file: SqliteFile, queue: str, fields: dict[str, Any]) -> None:
+        """Whoever acknowledges an offer has found an owner, by what is committed."""
+        found = file.look("SELECT owner, owner_epoch, channels FROM jobs WHERE id = ?", (fields["jobId"],))
+        if not found or not found[0][2]:
+            return
+        owner, epoch, _ = found[0]
+        offered = fields.get("fromNode"), fields.get("ownerEpoch")
+        if owner is None or ((owner, epoch) == offered and fields.get("reason") != REBALANCE):
+            self.complain(f"the offer of {fields['jobId']} was acknowledged before its commit: {owner} owns it")
 
     def _is_settled(self, fields: dict[str, Any], is_log: bool) -> bool:
         assert self.file is not None
@@ -63,9 +100,16 @@ class Notary(Witness):
     def judge(self) -> None:
         """At the end: what was said, what was heard, and by whom."""
         assert self.file is not None
+        self._judge_fences(self.file)
         self._judge_owners(self.file)
         self._judge_statuses(self.file)
         self._judge_lines(self.file)
+
+    def _judge_fences(self, file: SqliteFile) -> None:
+        for what, id, term, holder, present in file.look("SELECT what, id, term, holder, present FROM sim_stale"):
+            self.complain(f"I6: {what} {id} by {holder} in term {term}, when {present} was the term")
+        for history, seq, epoch, present in file.look("SELECT history, seq, epoch, present FROM sim_lines"):
+            self.complain(f"I8: line {seq} of {history} was written under epoch {epoch} instead of {present}")
 
     def _judge_owners(self, file: SqliteFile) -> None:
         last: dict[str, int] = {}
@@ -84,13 +128,14 @@ class Notary(Witness):
 
     def _judge_statuses(self, file: SqliteFile) -> None:
         last: dict[str, int] = {}
-        for job, history, seq, owner, writer in file.look(
-            "SELECT job, history, seq, owner, writer FROM sim_heard ORDER BY n"
-        ):
+        words = "SELECT job, history, seq, owner, epoch, writer, read FROM sim_heard ORDER BY n"
+        for job, history, seq, owner, epoch, writer, read in file.look(words):
             if seq <= last.get(history, 0):
                 self.complain(f"I8: status {seq} of {history} was applied after {last[history]}")
             if owner is None or not owner.startswith(f"{writer}-"):
                 self.complain(f"I8: {writer} wrote what job {job} of {owner} has said")
+            if read != epoch:
+                self.complain(f"I8: status {seq} of {history} was written under epoch {read} instead of {epoch}")
             last[history] = seq
 
     def _judge_lines(self, file: SqliteFile) -> None:

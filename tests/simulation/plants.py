@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import true
 
 from app.broker.port import Delivery, Outcome, Outgoing, Published
+from app.orchestration.events import EventListener, Received, Verdicts
 from app.orchestration.outgoing import message_of
 from app.persistence import moves, outbox
 from app.persistence.engine import Transaction
@@ -66,6 +67,20 @@ def _ack_at_receipt(patch: pytest.MonkeyPatch, queues: str) -> None:
 def event_acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
     """The listener acknowledges what it has received, then does it."""
     _ack_at_receipt(patch, "evt.")
+
+
+def event_acknowledged_as_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """The listener acknowledges inside the transaction that writes."""
+    write = EventListener._write
+
+    async def early(listener: EventListener, batch: Sequence[Received], tx: Transaction) -> Verdicts:
+        verdicts = await write(listener, batch, tx)
+        busy = {one.delivery.tag for one in verdicts.busy}
+        assert listener._consumer is not None
+        await listener._consumer.acknowledge([one.delivery for one in batch if one.delivery.tag not in busy])
+        return verdicts
+
+    patch.setattr(EventListener, "_write", early)
 
 
 def command_acknowledged_before_event(patch: pytest.MonkeyPatch) -> None:
@@ -122,6 +137,7 @@ def only_the_last_step_is_undone(patch: pytest.MonkeyPatch) -> None:
 PLANTS: dict[Plant, str] = {
     publish_before_commit: "is on the wire, its row is not committed",
     event_acknowledged_before_commit: "was acknowledged before its commit",
+    event_acknowledged_as_it_is_written: "was acknowledged before its commit",
     command_acknowledged_before_event: "was acknowledged before its event arrived",
     confirms_not_awaited: "before",
     guard_does_not_look: "after its end",

@@ -1,0 +1,184 @@
+"""House: the nodes, the workers and the database of a simulation of jobs.
+
+Whole nodes are simulated, over real SQL, and whole workers: membership, leadership, dispatch, ownership, hand-off,
+drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from app import clock
+from app.bootstrap.coordinator import Cluster, make_coordinator
+from app.bootstrap.jobs import Jobs
+from app.broker.port import Topology, WantedTopology
+from app.broker.topology import STOPS, saga_topology
+from app.cluster.coordinator import Coordinator
+from app.config import Settings
+from app.domain.jobs import FINAL
+from app.domain.leases import Fence, Mode
+from app.lifecycle import Service
+from app.orchestration.incarnation import Incarnation
+from app.orchestration.relay import OutboxRelay
+from app.testing.inline_sqlite import SqliteClient, SqliteFile
+from app.testing.memory_client import MemoryBroker
+from app.testing.virtual_time import Process, VirtualLoop
+from sagas.app_provisioning import APP_PROVISIONING
+from sagas.engine.catalog import Catalog
+from tests.simulation import fences
+from tests.simulation.hands import WorkerMember
+from tests.simulation.notary import Notary
+from tests.simulation.realm import Member, Realm
+from tests.simulation.slowness import SlowDatabase, Slowness
+
+CATALOG = Catalog([APP_PROVISIONING])
+TIMES = {
+    "cluster": {
+        "heartbeat": 2.0,
+        "dead": 6.0,
+        "lease": 6.0,
+        "renew": 2.0,
+        "presence": 1.5,
+        "handoff_ack": 1.0,
+        "handoff_hard": 8.0,
+        "orphan_check": 4.0,
+        "reconcile": 4.0,
+    },
+    "jobs": {"beat": 2.0, "silent": 6.0, "max_live": 50},
+}
+STEERED: Final = (
+    "dispatch",
+    "schedules",
+    "time-outs",
+    "lost workers",
+    "orphans",
+    "deaths",
+    "back and forth",
+    "drained alone",
+)
+"""What is brought about beside the bad days: one in each seed, in turns. See `steering`."""
+TRIGGERS = (
+    "CREATE TABLE sim_heard (n INTEGER PRIMARY KEY, job, history, seq, owner, epoch, writer, read)",
+    "CREATE TABLE sim_owned (n INTEGER PRIMARY KEY, job, owner, epoch, writer, former, offered)",
+    "CREATE TABLE sim_sent (n INTEGER PRIMARY KEY, job, history, term, holder, writer)",
+    "CREATE TRIGGER sim_heard_of AFTER UPDATE OF seq ON jobs WHEN NEW.seq <> OLD.seq AND NEW.seq <> 0 BEGIN"
+    " INSERT INTO sim_heard (job, history, seq, owner, epoch, writer, read)"
+    " VALUES (NEW.id, NEW.history_id, NEW.seq, NEW.owner, NEW.owner_epoch, writer(), read_epoch(NEW.id)); END",
+    "CREATE TRIGGER sim_taken AFTER UPDATE OF owner_epoch ON jobs WHEN NEW.owner_epoch <> OLD.owner_epoch BEGIN"
+    " INSERT INTO sim_owned (job, owner, epoch, writer, former, offered)"
+    " VALUES (NEW.id, NEW.owner, NEW.owner_epoch, writer(), OLD.owner, OLD.handoff_at); END",
+    "CREATE TRIGGER sim_dispatched AFTER INSERT ON job_attempts BEGIN"
+    " INSERT INTO sim_sent (job, history, term, holder, writer)"
+    " SELECT NEW.job_id, NEW.history_id, term, holder, writer() FROM leases; END",
+    *fences.TRIGGERS,
+)
+
+
+class NodeMember(Member):
+    """A coordinator with its relay."""
+
+    realm: Owners
+    coordinator: Coordinator | None = None
+    jobs: Jobs | None = None
+
+    @property
+    def fence(self) -> Fence | None:
+        return self.coordinator._life.leadership.fence if self.coordinator is not None else None
+
+    async def live(self, process: Process) -> None:
+        client = SqliteClient(self.realm.file)
+        process.on_death.append(client.sever)
+        database = SlowDatabase(client, self.realm.slowness)
+        broker = self.connect("main", saga_topology(CATALOG) + STOPS)
+        relay = OutboxRelay(database, broker, Topology(), node=process.name, lease=5.0, batch=100)
+        incarnation = Incarnation(database, broker, relay, CATALOG)
+        settings = Settings.model_validate({**TIMES, "node_id": process.name})
+        jobs = Jobs(settings=settings, database=database, relay=relay, broker=broker, connect=self.connect)
+        around = Cluster(settings, ["coordinator"], database, self.connect, jobs)
+        coordinator = make_coordinator(f"{process.name}-{clock.token()[:8]}", around)
+        parts: list[Service] = [broker, relay, incarnation, jobs.poke, coordinator]
+        for part in parts:
+            await part.start()
+        self.coordinator, self.jobs = coordinator, jobs
+        await self.stopping.wait()
+        for part in reversed(parts):
+            await part.stop()
+        self.coordinator = self.jobs = None
+
+    def connect(self, name: str, topology: WantedTopology | None = None, heartbeat: int = 10) -> MemoryBroker:
+        """One more link."""
+        made = MemoryBroker(self.realm.server, topology=topology)
+        self.process.on_death.append(made.sever)
+        self.brokers.append(made)
+        return made
+
+
+class Owners(Realm):
+    """Three nodes, two workers, a database, and somebody who wants jobs done."""
+
+    witness: Notary
+
+    def __init__(self, seed: int, loop: VirtualLoop, folder: Path, template: Path) -> None:
+        super().__init__(seed, loop, Notary())
+        disk = self.dice("disk")
+        self.file = SqliteFile(
+            folder / f"{seed}.db", template=template, pace=lambda: disk.uniform(0.0, 0.003), prepare=fences.prepared
+        )
+        self.witness.file, self.witness.is_ending = self.file, self._is_ending
+        self.slowness = Slowness(lambda: row[0].term if (row := self.row()) is not None else 0)
+        self.file.committed = self.slowness.committed
+        forget = self.server.forget
+
+        def forgetting() -> None:
+            self.witness.broker_forgets()
+            forget()
+
+        self.server.forget = forgetting  # type: ignore[method-assign]
+        self.members += [NodeMember(self, f"n{place}") for place in range(3)]
+        self.members += [WorkerMember(self, f"w{place}") for place in range(2)]
+        self.steered = STEERED[seed % len(STEERED)]
+        self.wanted = 0
+        self.submitted: list[str] = []
+
+    @property
+    def nodes(self) -> list[NodeMember]:
+        """Those that can be asked."""
+        found = (one for one in self.members if isinstance(one, NodeMember))
+        return [one for one in found if one.process.alive and one.jobs is not None]
+
+    def broker(self, name: str) -> MemoryBroker:
+        return MemoryBroker(self.server)
+
+    def row(self) -> tuple[Fence, Mode] | None:
+        found = self.file.look("SELECT term, holder, mode FROM leases")
+        return (Fence(found[0][0], found[0][1]), Mode(found[0][2])) if found else None
+
+    def database_fails(self) -> None:
+        self.file.fail()
+
+    def database_recovers(self) -> None:
+        self.file.recover()
+
+    def lose_commits(self, fate: Callable[[], bool | None]) -> None:
+        self.file.commit_lost = fate
+
+    def is_quiet(self) -> bool:
+        """Whether all that was asked for has ended, and is cleared away."""
+        states = ",".join(f"'{state}'" for state in FINAL)
+        open_ = f"SELECT count(*) FROM jobs WHERE state NOT IN ({states}) OR channels = 1"
+        done = self.file.look(open_)[0][0] == 0 and self.file.look("SELECT count(*) FROM outbox")[0][0] == 0
+        return done and len(self.submitted) >= self.wanted
+
+    def _is_ending(self, node_id: str) -> bool:
+        process = node_id.partition("-")[0]
+        return any(one.process.name == process and one.stopping.is_set() for one in self.members)
+
+    def busiest(self, column: str, but: Member | None = None) -> Member | None:
+        """Whose process owns most jobs, or works on most: `column` says which; not `but`."""
+        terms = f"channels = 1 AND {column} IS NOT NULL GROUP BY 1 ORDER BY count(*) DESC, 1"
+        found = self.file.look(f"SELECT {column} FROM jobs WHERE {terms}")
+        names = [name.partition("-")[0] for (name,) in found]
+        others = [one for one in self.members if one is not but]
+        return next((one for name in names for one in others if one.process.name == name), None)
