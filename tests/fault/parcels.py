@@ -1,5 +1,5 @@
-"""Sagas and jobs of the outside trials: an order of five steps with three undos, a parcel of one step, an errand whose
-step is a job; what each does is in its key.
+"""Sagas and jobs of the outside trials: an order of five steps with three undos, a parcel and a note of one step
+each, an errand whose step is a job; what each does is in its key.
 
 Copied beside the processes of a test, which load it as a user's module. Every step that is undone leaves a file in the
 folder of the process, named by the instance, which holds its effect key; each beginning of `pack`, `ship` and a job a
@@ -23,7 +23,7 @@ WORK: Final = float(os.environ.get("PARCELS_WORK", "0"))
 QUICK: Final = float(os.environ.get("PARCELS_QUICK", "0"))
 """Seconds that every other `pack` takes."""
 LIMIT: Final = float(os.environ.get("PARCELS_LIMIT", "60"))
-"""Seconds that `pack` may take."""
+"""Seconds that a note may take; `pack` too, or thrice as long as it takes."""
 TOLD_WITHIN: Final = float(os.environ.get("PARCELS_TOLD_WITHIN", "10"))
 """Seconds that the last step of an order may take."""
 SLOW, POISON, LATE = "slow", "poison", "late"
@@ -103,6 +103,21 @@ PARCEL: Final = Saga(
             event="evt.packed",
             then=COMPLETED,
             undo=NothingToUndo("a parcel hurts nobody"),
+            timeout=timedelta(seconds=max(LIMIT, 3 * WORK)),
+            retry=_RETRY,
+        ),
+    ),
+)
+NOTE: Final = Saga(
+    name="note",
+    steps=(
+        Step(
+            name="note",
+            state="NOTING",
+            command="cmd.note",
+            event="evt.noted",
+            then=COMPLETED,
+            undo=NothingToUndo("what was noted hurts nobody"),
             timeout=timedelta(seconds=LIMIT),
             retry=_RETRY,
         ),
@@ -200,6 +215,11 @@ async def pack(context: Context, command: Command) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.sleep(WORK if context.app_name.startswith(SLOW) else QUICK)
     _make(context, "pack")
+
+
+@handles("cmd.note")
+async def note(context: Context, command: Command) -> None:
+    """Instant."""
 
 
 @job("carry", queue=CARRIERS)

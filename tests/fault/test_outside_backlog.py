@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sagas.engine.definition import COMPLETED, FAILED
-from tests.fault.outside import all_in, all_kept, parcels_env, start_all
-from tests.fault.parcels import PARCEL
+from tests.fault.outside import all_in, all_kept, begun, parcels_env, start_all
+from tests.fault.parcels import NOTE, PARCEL, SLOW
 from tests.fault.world import World
+from tests.support import eventually
 
 
 async def test_nobody_fails_who_waits_longer_than_a_step_may_take(
@@ -30,3 +31,26 @@ async def test_nobody_fails_who_waits_longer_than_a_step_may_take(
     assert not failed, f"{len(failed)} of {count} failed, such as {failed[:3]}"
     tried = [(one.name, one.reasons) for one in ledger.apps if len(one.reasons) > 2]
     assert not tried, f"{len(tried)} of {count} used up a try, such as {tried[:3]}"
+
+
+async def test_an_instant_step_behind_slow_ones_of_another_queue_keeps_its_time(world: World) -> None:
+    """All places of the only worker are taken for three times as long as the instant step may take."""
+    work, limit, places = 6, 2, 4
+    env = parcels_env(
+        world.system.folder,
+        PARCELS_WORK=str(work),
+        PARCELS_LIMIT=str(limit),
+        ORCHESTRIX_WORKER__CONCURRENCY=str(places),
+    )
+    await world.up(nodes=1, workers=1, env=env)
+    warm = [f"warm-{n}" for n in range(3 * places)]
+    await start_all(world.urls[0], NOTE, warm)
+    await all_in(world.system.database_url, NOTE, warm, (COMPLETED,), deadline=20)
+    slow, instant = [f"{SLOW}-{n}" for n in range(places)], [f"instant-{n}" for n in range(20)]
+    await start_all(world.urls[0], PARCEL, slow)
+    await eventually(lambda: len(begun(world.system.folder)) == places, deadline=20, message="every place is taken")
+    await start_all(world.urls[0], NOTE, instant)
+    await all_in(world.system.database_url, NOTE, instant, (COMPLETED, FAILED), deadline=5 * work)
+    ledger = await all_kept(world.system.database_url, NOTE, instant)
+    late = [(one.name, one.reasons) for one in ledger.apps if one.reasons != ["created", "evt.noted"]]
+    assert not late, f"{len(late)} of {len(instant)} used up a try, such as {late[:3]}"

@@ -25,7 +25,8 @@ LOG = 1_000_000
 """Bytes that it may write meanwhile."""
 CLOSED_WITHIN = 45.0
 """Seconds until whoever has not said what he wants is gone: the time for a head (10 s), with slack."""
-SERVES_WITHIN = 30.0
+SERVES_WITHIN = 60.0
+"""Seconds until somebody else is served: those who hold every place have half a minute for what they promised."""
 HEAD = b"POST /apps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-"
 WORDS = {"nothing": b"", "half a head": HEAD, "no body": HEAD + b"Length: 60\r\n\r\n"}
 
