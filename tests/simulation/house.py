@@ -137,7 +137,7 @@ class Owners(Realm):
 
         self.server.forget = forgetting  # type: ignore[method-assign]
         self.members += [NodeMember(self, f"n{place}") for place in range(3)]
-        self.members += [WorkerMember(self, f"w{place}") for place in range(2)]
+        self.members += [WorkerMember(self, f"w{place}", self.file) for place in range(2)]
         self.steered = STEERED[seed % len(STEERED)]
         self.wanted = 0
         self.submitted: list[str] = []
