@@ -25,8 +25,6 @@ CLONED: Final = "cloned"
 """The row is a copy of another installation's: nothing is done for it before a person has looked."""
 UNDO_FAILED: Final = "undo_failed"
 UNSENDABLE: Final = "unsendable"
-CLONED: Final = "cloned"
-"""It came into a copy of its database, where it is held as a pause would hold it."""
 ORCHESTRATOR: Final = "orchestrator"
 
 
