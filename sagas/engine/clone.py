@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from .definition import Saga, milliseconds
 from .orders import Moved, progressed
-from .state import CLONED, PAUSED, RETRY, Instance
+from .state import CLONED, DEADLINE, JOB, PAUSED, RETRY, Instance
 from .transition import change, move
 
 
@@ -22,9 +22,9 @@ def parked(saga: Saga, instance: Instance, now: datetime, taken: datetime | None
     since = taken or instance.updated_at
     rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - since))
     wait = timedelta(0) if instance.wake_at is None else max(timedelta(0), instance.wake_at - since)
-    kept = instance.wake_reason == RETRY
-    held = progressed(move(saga, instance, instance.state, row), resume=instance.wake_reason, run_ms=rest)
-    wait_ms = milliseconds(wait) if kept else 0
+    reason = instance.wake_reason if instance.wake_reason in (RETRY, JOB) else DEADLINE
+    held = progressed(move(saga, instance, instance.state, row), resume=reason, run_ms=rest)
+    wait_ms = milliseconds(wait) if reason == RETRY else 0
     return Moved(replace(held, blocker=CLONED, wake_at=None, wake_reason=None, wait_ms=wait_ms), (row,), None)
 
 
