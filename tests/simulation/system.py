@@ -11,9 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from app import clock
 from app.bootstrap.node import Node
 from app.bootstrap.parts import DatabaseWatch
-from app.broker.topology import saga_topology
+from app.broker.port import Outgoing
+from app.broker.topology import EVENTS, saga_topology
 from app.config import Settings
 from app.errors import Conflict, RetryLater
 from app.lifecycle import Health
@@ -32,11 +34,12 @@ from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Ask, RefusedVerb, Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import BadAsk
-from sagas.engine.messages import Command
+from sagas.engine.definition import STEP_STARTED
+from sagas.engine.messages import Command, dump
 from sagas.engine.state import Instance
 from sagas.engine.transition import Start
 from tests.simulation.witness import Witness, watched
-from workers import Context, HandlerTable, Permanent, Transient, Worker
+from workers import Context, HandlerTable, Hold, Permanent, Transient, Worker
 from workers.sdk.errors import Unavailable
 
 STEP_TIME = timedelta(seconds=6)
@@ -198,7 +201,7 @@ class WorkerMember(Member):
 
     async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
         database = client.database()
-        work = Work(self.world, self.name)
+        work = Work(self.world, self.name, broker)
         handlers = HandlerTable([(command, work.handle) for command in self.world.catalog.commands])
         worker = Worker(broker, database, self.world.catalog, handlers, SETTINGS)
         watch = DatabaseWatch(database, every=60.0)
@@ -217,14 +220,26 @@ class Work:
     What was undone is refused if it comes late.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, broker: MemoryBroker) -> None:
         self._world = world
         self._dice = world.dice(f"work of {name}")
+        self._whims = world.dice(f"whims of {name}")
+        self._broker = broker
+
+    async def _says_so(self, command: Command) -> None:
+        """Tells that it has begun, as a worker may whenever it likes."""
+        told = {"appId": command.app_id, "saga": command.saga, "correlationId": command.correlation_id}
+        body = dump({**told, "causationId": command.id, "beganMsAgo": self._whims.randrange(0, 500)})
+        await self._broker.publish([Outgoing(EVENTS, STEP_STARTED, body, clock.uuid7())])
 
     async def handle(self, context: Context, command: Command) -> Mapping[str, Any]:
         """Handles every command alike."""
         witness, fate = self._world.witness, self._dice.random()
         witness.begins(command)
+        if self._whims.random() < 0.25:
+            await self._says_so(command)
+        if self._whims.random() < 0.02:
+            raise Hold("a person has to look at it")
         await elapse(self._dice.uniform(0.0, 0.3 if fate > 0.08 else 9.0))
         if fate > 0.97:
             raise Permanent("Refused", "the provider says no")

@@ -16,7 +16,7 @@ from app.broker.topology import COMMANDS, DEAD, EVENTS
 from app.testing.inline_sqlite import SqliteFile
 from app.testing.virtual_time import EPOCH
 from sagas.engine.catalog import Catalog
-from sagas.engine.definition import COMPLETED, FAILED, TERMINAL, Compensation, Saga
+from sagas.engine.definition import COMPLETED, FAILED, STEP_STARTED, TERMINAL, Compensation, Saga
 from sagas.engine.messages import Command
 
 LOOK_IS_GOOD = 1.5
@@ -25,6 +25,7 @@ _STOPS = re.compile("(pause|cancel|skip|terminate): ")
 _GOOD = {"created", "immediate"}
 _TABLES = {"app": ("apps", "app_state_history", "app_id", "app_name")}
 _OTHERS = ("saga_instances", "saga_history", "instance_id", "key")
+_WAITS = ("begun_id", "wake_reason")
 _TRIED = ("tries", "progress")
 
 
@@ -82,7 +83,8 @@ class Witness:
 
     def _event_published(self, message: Outgoing) -> None:
         cause = json.loads(message.body).get("causationId")
-        self._reported.add(str(cause))
+        if message.routing_key != STEP_STARTED:  # which is no answer
+            self._reported.add(str(cause))
         if cause is not None and cause not in self._arrived:
             self.complain(f"I10: {message.routing_key} answers {cause}, which never went out")
 
@@ -108,7 +110,9 @@ class Witness:
         if delivery.queue.endswith(".dead"):
             return
         body = json.loads(delivery.body)
-        if delivery.queue.startswith("evt."):
+        if delivery.queue == STEP_STARTED:
+            self._begin_acknowledged(body)
+        elif delivery.queue.startswith("evt."):
             self._event_acknowledged(delivery.queue, body)
         else:
             self._command_acknowledged(body)
@@ -129,6 +133,14 @@ class Witness:
         asked = "SELECT count(*) FROM saga_notes WHERE saga = ? AND instance_id = ? AND type = ?"
         if not done and not self.file.look(asked, (saga.name, body["appId"], kind))[0][0]:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged before its commit")
+
+    def _begin_acknowledged(self, body: Mapping[str, Any]) -> None:
+        row = self._row(body["saga"], body["appId"])
+        waits = row is not None and row["command_id"] == body["causationId"] and row["state"] not in TERMINAL
+        if row is None or not waits or row["blocker"] is not None or row["wake_reason"] == "retry":
+            return
+        if row["begun_id"] != row["command_id"]:
+            self.complain(f"a begin of {body['saga']} {body['appId']} was acknowledged before its commit")
 
     def _command_acknowledged(self, body: Mapping[str, Any]) -> None:
         row = self._row(body["saga"], body["appId"])
@@ -283,7 +295,19 @@ class Witness:
 
     def _rows(self, saga: str, number: int | None = None) -> list[Mapping[str, Any]]:
         table, _, _, key = _tables(saga)
-        columns = ("id", key, "state", "version", "command_id", "correlation_id", "blocker", "data", *_TRIED)
+        columns = (
+            "id",
+            key,
+            "state",
+            "version",
+            "command_id",
+            "correlation_id",
+            "blocker",
+            "data",
+            "begun_id",
+            "wake_reason",
+            *_TRIED,
+        )
         where = ("" if table == "apps" else f" AND saga = '{saga}'") + ("" if number is None else f" AND id = {number}")
         found = self.file.look(f"SELECT {', '.join(columns)} FROM {table} WHERE 1 = 1{where} ORDER BY id")
         return [dict(zip(columns, row, strict=True)) for row in found]

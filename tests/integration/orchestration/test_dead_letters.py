@@ -16,15 +16,17 @@ import pytest
 from app.broker.devserver import DevServer
 from app.broker.port import Consumer, Delivery, Outcome, Outgoing, Published
 from app.errors import Conflict, Invalid, NotFound, Unavailable
+from app.orchestration import quota
 from app.orchestration.autopsy import Corpse, examine, renewed
 from app.orchestration.dead_letters import DeadLetterFilter, NotSendable
-from app.orchestration.mover import PREFETCH
+from app.orchestration.mover import PREFETCH, DeadLetterMover
+from app.orchestration.quota import Quota
 from app.persistence import dead_letters, schema
 from app.persistence.dead_letters import DeadLetter
 from app.persistence.engine import Database, Transaction
 from sagas.engine.catalog import Catalog
-from tests.integration.orchestration.house import ADA, CREATE, CREATED, House, report
-from tests.support import eventually
+from tests.integration.orchestration.house import ADA, CATALOG, CREATE, CREATED, House, report
+from tests.support import eventually, holds
 
 MIB = 1024 * 1024
 LIMITED = {CREATE: 2, CREATED: 2}
@@ -664,3 +666,27 @@ async def test_a_dropped_letter_is_gone(house: House) -> None:
     for call in (house.letters.drop, house.letters.redrive):
         with pytest.raises(NotFound):
             await call(letter.id, ADA)
+
+
+async def test_more_than_a_minute_has_room_for_stays_in_its_queue(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What follows by itself from a letter does not count: a saga must not wait behind junk that anybody can send."""
+    monkeypatch.setattr(quota, "PAUSE", 0.1)
+    house.mover = mover = DeadLetterMover(house.database, house.broker, CATALOG, house.relay.poke, quota=Quota(5))
+    app = await house.begin()
+    await house.holds(CREATE, 1)
+    await house.kill(CREATE)
+    await mover.start()
+    await house.kept()
+    for number in range(12):
+        await house.bury(CREATED, b"junk", id=f"m-{number}")
+    await house.kept(6)
+    await eventually(lambda: mover.trouble() is not None, deadline=5)
+    await holds(lambda: mover.trouble() is not None, during=1.0)
+    assert len(await house.all_kept()) == 6, "five of them, and the command, which does not count"
+    said = [one for one in caplog.records if "dead letters in a minute" in one.getMessage()]
+    assert len(said) == 1
+    await mover.stop()
+    await house.holds(f"{CREATED}.dead", 7)
+    assert (await house.now(app)).attempt == 1

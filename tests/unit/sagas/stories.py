@@ -12,13 +12,14 @@ from typing import Any
 
 from sagas import COMPLETED, FAILED, Command, Compensation, Event, Saga
 from sagas.engine.asks import Acted, Ask, RefusedVerb, Verb
+from sagas.engine.clone import parked
 from sagas.engine.control import act, allowed
 from sagas.engine.definition import TERMINAL, BadData
-from sagas.engine.expiry import Rearmed, Surroundings, wake
+from sagas.engine.expiry import Rearmed, Surroundings, begin, wake
 from sagas.engine.messages import StepError
 from sagas.engine.orders import NEVER, Moved, Tick, command_for, key_of, out
 from sagas.engine.reaction import advance
-from sagas.engine.state import PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
+from sagas.engine.state import CLONED, HELD, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
 from sagas.engine.transition import Ignored, block
 from tests.unit.sagas.builders import CORRELATION, NOW, began, success
 
@@ -52,6 +53,16 @@ class Blocked:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A worker has begun with the command that is out."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Its row is copied into another installation, in which the story goes on."""
+
+
+@dataclass(frozen=True)
 class Asked:
     """A person asks for something. `more` is an output, a patch or seconds."""
 
@@ -60,7 +71,7 @@ class Asked:
     seconds: int = 60
 
 
-Happening = Arrival | Elapsed | Blocked | Asked
+Happening = Arrival | Elapsed | Blocked | Begun | Copied | Asked
 
 
 class Story:
@@ -92,6 +103,10 @@ class Story:
                 self._elapses(what)
             case Blocked():
                 self._is_blocked()
+            case Begun():
+                self._begins()
+            case Copied():
+                self._is_copied()
             case Asked():
                 self._is_asked(what)
         assert before == kept, "rules change nothing by themselves"
@@ -114,8 +129,8 @@ class Story:
         causation = causations.get(what.causation, self.ids[-2] if len(self.ids) > 1 else None)
         more: dict[str, Any] = {"causation_id": causation, "data": DATA[what.data]}
         more["correlation_id"] = "another" if what.wrong_correlation else CORRELATION
-        if what.says in ("failed", "failed for good"):
-            error = StepError("E", "m", what.says == "failed", retry_after_ms=None)
+        if what.says in ("failed", "failed for good", "held"):
+            error = StepError("E", "m", what.says == "failed", hold=what.says == "held")
             return success("evt.stepFailed", error=error, **more)
         if what.step is None or what.step >= len(self.saga.steps):
             return success("evt.nobody", **more)
@@ -154,7 +169,10 @@ class Story:
             return
         self.now = max(self.now, before.wake_at)
         since = self.now if what.excuse == "broker" else LONG_AGO
-        around = Surroundings(what.excuse == "unsent", None if what.excuse == "unheard" else LONG_AGO, since)
+        served = None if what.excuse == "unheard" else LONG_AGO
+        waiting = self.now + timedelta(days=1) if what.excuse in ("queue", "overtaken") else None
+        begun = self.now + timedelta(days=1) if what.excuse == "overtaken" else None
+        around = Surroundings(what.excuse == "unsent", served, since, waiting, begun)
         result = wake(self.saga, before, around, self.tick(what.chance))
         if isinstance(result, Moved):
             self._took(result.instance, result.history, result.command)
@@ -175,6 +193,23 @@ class Story:
         for pending in self.unanswered.values():
             pending.discard(before.command_id or "")
         self._took(result.instance, result.history, result.command)
+
+    def _begins(self) -> None:
+        before = self.instance
+        after = begin(self.saga, before, 500, self.now)
+        if after is None:
+            return
+        assert (after.version, after.state, after.progress, after.command_id) == (
+            (before.version, before.state, before.progress, before.command_id)
+        )
+        assert before.blocker is None
+        assert before.wake_reason != RETRY
+        self.instance = after
+
+    def _is_copied(self) -> None:
+        result = parked(self.saga, self.instance, self.now)
+        if result is not None:
+            self._took(result.instance, result.history, result.command)
 
     def _is_asked(self, what: Asked) -> None:
         before, verbs = self.instance, allowed(self.saga, self.instance)
@@ -317,6 +352,7 @@ class Story:
     def _is_freed(self, skip: bool = False) -> bool:
         """Whether nobody held it; else a person lets it go."""
         frees = {PAUSED: Verb.RESUME, UNDO_FAILED: Verb.SKIP if skip else Verb.RETRY, UNSENDABLE: Verb.RETRY}
+        frees |= {HELD: Verb.SKIP if skip else Verb.RETRY, CLONED: Verb.RESUME}
         if self.instance.blocker is None:
             return True
         self.happens(Asked(frees[self.instance.blocker]))

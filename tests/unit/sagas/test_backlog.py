@@ -228,6 +228,12 @@ def test_nothing_begins_before_it_was_made(ago: int) -> None:
     assert begun(run, ago).wake_at == NOW + TEN
 
 
+def test_nor_where_its_wait_was_put_off() -> None:
+    run = Run()
+    run.expires(waiting=FAR)
+    assert begun(run, MAX_ID).wake_at == NOW + TEN
+
+
 def test_a_second_worker_that_begins_has_the_whole_time() -> None:
     run = Run()
     run.instance = begun(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -11,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sagas import COMPLETED, FAILED, Compensation, RetryPolicy, Saga, Step
+from sagas import COMPLETED, FAILED, HOLD, Compensation, RetryPolicy, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine import messages
 from sagas.engine.asks import Verb
 from sagas.engine.messages import StepError, Unreadable, dump, load
 from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
-from tests.unit.sagas.stories import Arrival, Asked, Blocked, Elapsed, Happening, Story
+from tests.unit.sagas.stories import Arrival, Asked, Begun, Blocked, Copied, Elapsed, Happening, Story
 
 FAST = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 STORIES = settings(FAST, max_examples=60)
@@ -25,14 +26,14 @@ STORIES = settings(FAST, max_examples=60)
 ARRIVALS = st.builds(
     Arrival,
     step=st.one_of(st.none(), *[st.integers(0, 4)] * 5),
-    says=st.sampled_from(["done", "done", "done", "undone", "failed", "failed for good"]),
+    says=st.sampled_from(["done", "done", "done", "undone", "failed", "failed for good", "held"]),
     causation=st.sampled_from(["none", "current", "current", "current", "first", "former", "nobody"]),
     wrong_correlation=st.sampled_from([False] * 19 + [True]),
     data=st.sampled_from(["none", "none", "good", "bad"]),
 )
 ELAPSED = st.builds(
     Elapsed,
-    excuse=st.sampled_from(["none", "none", "none", "unsent", "unheard", "broker"]),
+    excuse=st.sampled_from(["none", "none", "none", "unsent", "unheard", "broker", "queue", "overtaken"]),
     chance=st.sampled_from([0.0, 0.5, 0.999]),
 )
 ASKED = st.builds(
@@ -41,7 +42,8 @@ ASKED = st.builds(
     data=st.sampled_from(["none", "none", "good", "bad"]),
     seconds=st.integers(1, 500),
 )
-HAPPENINGS = st.lists(st.one_of(ARRIVALS, ARRIVALS, ELAPSED, ASKED, st.builds(Blocked)), max_size=40)
+RARE = st.sampled_from([Blocked(), Blocked(), Begun(), Begun(), Copied()])
+HAPPENINGS = st.lists(st.one_of(ARRIVALS, ARRIVALS, ELAPSED, ASKED, RARE), max_size=40)
 
 
 @st.composite
@@ -64,14 +66,20 @@ def sagas(draw: st.DrawFn) -> Saga:
     return Saga("drawn", (first, *draw(st.permutations(rest))), immediate, data=ORDER.data, timeout=time)
 
 
+def _held(saga: Saga) -> Saga:
+    """The same, whose steps wait for a person when they have failed for good."""
+    return replace(saga, steps=tuple(replace(one, on_failure=HOLD) for one in saga.steps))
+
+
 ANY_SAGA = st.one_of(st.just(APP_PROVISIONING), st.just(ORDER), sagas(), sagas())
+SOME_HELD = st.one_of(ANY_SAGA, sagas().map(_held))
 FOR_GOOD = Arrival(None, "failed for good")
 ALL_THE_WAY = [Arrival(0), FOR_GOOD, Arrival(0, "undone")]
 
 
 @pytest.mark.req("S3-33", "S3-46")
 @STORIES
-@given(ANY_SAGA, HAPPENINGS)
+@given(SOME_HELD, HAPPENINGS)
 @example(APP_PROVISIONING, [Arrival(0), Arrival(1), Arrival(0, causation="none"), Arrival(None, "failed")])
 @example(APP_PROVISIONING, [Arrival(0), Blocked(), FOR_GOOD, Blocked()])
 @example(APP_PROVISIONING, [*ALL_THE_WAY, Arrival(0), Asked(Verb.RETRY), Arrival(0, "undone"), FOR_GOOD])
@@ -87,7 +95,7 @@ def test_history_is_a_gapless_path_and_nothing_is_stuck_or_forgotten(saga: Saga,
 
 
 @STORIES
-@given(ANY_SAGA, HAPPENINGS, st.booleans())
+@given(SOME_HELD, HAPPENINGS, st.booleans())
 def test_whatever_came_before_it_can_be_driven_to_an_end(saga: Saga, happenings: list[Happening], well: bool) -> None:
     story = Story(saga)
     for what in happenings:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from app.testing import Story, StoryError, between, given
-from sagas import IllegalTransition
+from sagas import Command, IllegalTransition
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import BadData
 from tests.unit.testing import orders
 from tests.unit.testing.orders import ORDER, PROVIDER, RETRY
-from workers import Context, Permanent
+from workers import Context, Hold, Permanent
 from workers.sdk.errors import Unavailable
 
 GOOD = ["ORDERED", "PAYING", "SHIPPING", "COMPLETED"]
@@ -405,3 +405,33 @@ def test_a_mistake_of_the_handler_is_not_tried_again() -> None:
     story = given(ORDER, handlers={**dict.fromkeys(_commands(), _nothing), "cmd.pay": pay}, data={"amount": 1})
     story.run()
     story.expect(state="FAILED", attempts={"cmd.pay": 1}, error="BadCall: context.log(…) is a job's")
+
+
+def test_a_step_that_asks_for_a_person_and_gets_an_answer() -> None:
+    story = order()
+    story.when("cmd.pay").holds("the amount is over the limit").times(1)
+    story.run()
+    story.expect(state="PAYING", blocker="held", error="the amount is over the limit", undone=[])
+    story.retry(data={"amount": 7}).run()
+    story.expect(state="COMPLETED", blocker=None, attempts={"cmd.pay": 2}, data={"amount": 7, "paid": 7})
+
+
+def test_a_handler_that_asks_for_a_person() -> None:
+    async def look(context: Context, command: Command) -> None:
+        raise Hold("look at it", unsure=True)
+
+    handlers = {"cmd.reserve": orders.reserve, "cmd.free": orders.free, "cmd.ship": orders.ship}
+    handlers |= {"cmd.pay": look, "cmd.refund": orders.refund}
+    story = given(ORDER, handlers=handlers, data={"amount": 12})
+    story.run()
+    story.expect(state="PAYING", blocker="held", error="look at it")
+    story.cancel().run()
+    story.expect(state="FAILED", undone=["pay", "reserve"])
+
+
+def test_a_person_who_is_asked_survives_every_crash() -> None:
+    story = order()
+    story.when("cmd.pay").holds().times(1)
+    story.run()
+    story.retry(data={"amount": 3}).run()
+    story.crash_everywhere(state="COMPLETED", fresh=PROVIDER.empty)
