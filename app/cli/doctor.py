@@ -18,7 +18,7 @@ from app.cli.finding import FAIL, OK, WARN, Finding
 from app.cli.job_checks import examined, facts
 from app.cli.passing import phase_of
 from app.cli.places import hidden
-from app.cli.queues import letters, queues
+from app.cli.queues import deaths, letters, queues
 from app.cli.settings import chosen, flags, quieten
 from app.config import Settings
 from app.errors import ConfigError, DefinitionError, OrchestrixError
@@ -122,7 +122,7 @@ async def _database(settings: Settings, folder: Path) -> list[Finding]:
         await database.ping()
         schema = await _schema(database, url)
         found = [Finding(OK, "database", shown(url)), schema]
-        return found if schema.status == FAIL else [*found, *await letters(database)]
+        return found if schema.status == FAIL else [*found, *await letters(database), *await deaths(database)]
     finally:
         await database.close()
 

@@ -74,7 +74,7 @@ class Work:
         if handler is None:
             raise ConfigError(f"{command.type} has no handler for a try that its answers leave out")
         output = handler(context, command)  # one that is no coroutine runs here: a thread has no place on virtual time
-        return await output if inspect.isawaitable(output) else output  # type: ignore[return-value]
+        return await output if inspect.isawaitable(output) else output
 
     def _answer(self, command: Command) -> Answer | None:
         tries = self._tries.setdefault(command.type, [])

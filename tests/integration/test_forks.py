@@ -83,9 +83,8 @@ def test_a_child_ends_by_sigterm(where: str) -> None:
 
 
 def test_a_child_says_nothing_in_its_parents_name_and_takes_nothing_from_it() -> None:
-    assert (
-        answer(
-            """
+    assert answer(
+        """
             async def main():
                 ours, theirs = socket.socketpair()
                 reader, writer = await asyncio.open_connection(sock=ours)
@@ -115,9 +114,7 @@ def test_a_child_says_nothing_in_its_parents_name_and_takes_nothing_from_it() ->
                 keeps.kill()
                 keeps.join(10)
             """
-        ).splitlines()
-        == ["loop free", "from the parent to the parent 0", "the port is free while a child lives"]
-    )
+    ).splitlines() == ["loop free", "from the parent to the parent 0", "the port is free while a child lives"]
 
 
 @pytest.mark.parametrize("where", ["work()", "await beside(work)"])

@@ -45,7 +45,7 @@ class Intake:
         self._last = len(deliveries)
         if not deliveries:  # the consumer is closed: nothing will come before this loop is stopped
             await asyncio.sleep(LOOK)
-            return
+            return None
         crash.point("worker.after_receive")
         jobs = [job for delivery in deliveries if (job := self._admit(delivery))]
         try:

@@ -39,4 +39,3 @@ def _ours() -> dict[str, logging.Logger]:
     known = logging.getLogger().manager.loggerDict
     names = [name for name in known if name.partition(".")[0] == OURS]
     return {name: one for name in names if isinstance(one := known[name], logging.Logger)}
-

@@ -103,7 +103,9 @@ class Runners:
 
     def condemn(self, job: Job) -> None:
         """Fails the step before the broker's own delivery limit takes the command away without a word."""
-        message = f"{job.command.type} was in hand when {job.deaths} workers ended, the last time with nothing beside it"
+        message = (
+            f"{job.command.type} was in hand when {job.deaths} workers ended, the last time with nothing beside it"
+        )
         LOGGER.error("%s: it is not tried again", message, extra=job.told)
         outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
         self._reporter.add(Report(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))

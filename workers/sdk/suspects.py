@@ -154,4 +154,3 @@ class Suspects:
             await asyncio.shield(self._work.begin(job))
         finally:
             await self._outage.over(KEY)
-

@@ -104,7 +104,9 @@ class Town:
     async def _main(self, process: Process, name: str) -> None:
         broker = MemoryBroker(self.server, topology=saga_topology(CATALOG))
         process.on_death += [broker.sever, lambda: self._died(name)]
-        worker = Worker(broker, cast(Database, self.rows), CATALOG, HandlerTable([(CREATE, self._handle)]), self._settings)
+        worker = Worker(
+            broker, cast(Database, self.rows), CATALOG, HandlerTable([(CREATE, self._handle)]), self._settings
+        )
         self.workers[name] = process, worker
         await broker.start()
         await worker.start()

@@ -204,7 +204,9 @@ class Floor:
             if given_up(error, task):
                 raise
             told = attempt.order.told
-            LOGGER.error("the worker itself failed at job %s", attempt.order.handler, exc_info=printable(error), extra=told)
+            LOGGER.error(
+                "the worker itself failed at job %s", attempt.order.handler, exc_info=printable(error), extra=told
+            )
             await self._consumer.give_back(attempt.deliveries)
         finally:
             self._forget(attempt)
