@@ -80,7 +80,7 @@ def _files(loop: Any) -> None:
     os.close(nothing)
     if isinstance(selector, getattr(selectors, "EpollSelector", ())):
         empty = select.epoll()
-        _become([selector.fileno()], empty.fileno())
+        _become([loop._selector.fileno()], empty.fileno())
         empty.close()
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from app import clock, forks
 from app.errors import Deposed, RetryLater
+from app.stalls import StallWatch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -155,9 +156,12 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     runner = asyncio.Runner()
     runner.get_loop().set_default_executor(Beside())
     forks.belongs_here(runner.get_loop())
+    stalls = StallWatch(runner.get_loop())
+    stalls.start()
     try:
         runner.run(main)
     finally:
+        stalls.stop()
         forks.belongs_here(None)
         if runner.run(_all_ended()):
             runner.close()

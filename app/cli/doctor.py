@@ -19,7 +19,7 @@ from app.cli.finding import FAIL, OK, WARN, Finding
 from app.cli.job_checks import examined, facts
 from app.cli.passing import phase_of
 from app.cli.places import hidden
-from app.cli.queues import letters, queues, waves
+from app.cli.queues import deaths, letters, queues, waves
 from app.cli.settings import chosen, flags, quieten
 from app.cli.target import api_at
 from app.config import Settings
@@ -124,7 +124,9 @@ async def _database(settings: Settings, folder: Path) -> list[Finding]:
         await database.ping()
         schema = await _schema(database, url)
         found = [Finding(OK, "database", shown(url)), schema]
-        return found if schema.status == FAIL else [*found, *await waves(database), *await letters(database)]
+        if schema.status == FAIL:
+            return found
+        return [*found, *await waves(database), *await letters(database), *await deaths(database)]
     finally:
         await database.close()
 

@@ -72,6 +72,29 @@ async def waves(database: Database) -> list[Finding]:
     ]
 
 
+async def deaths(database: Database) -> list[Finding]:
+    """A warning for each queue whose commands workers died with, if a saga still waits for them. Raises
+    `Unavailable`."""
+    from app.orchestration import crash_why
+    from app.persistence import instances, suspects
+    from app.persistence.pairs import pair_of
+
+    worst: dict[str, suspects.Suspect] = {}
+    counts: Counter[str] = Counter()
+    async with database.read() as connection:
+        for one in await suspects.page(connection, _LETTERS):
+            row = await instances.get(connection, pair_of(one.saga), one.saga, one.instance_id)
+            if row is None or not row.live or row.command_id != one.command_id:
+                continue
+            counts[one.queue] += 1
+            if one.queue not in worst or one.deaths > worst[one.queue].deaths:
+                worst[one.queue] = one
+    return [
+        Finding(WARN, "deaths", f"{crash_why.told(one)} ({one.saga} {one.instance_id}); {counts[queue]} like it wait")
+        for queue, one in worst.items()
+    ]
+
+
 def _counted(reasons: Counter[str], more: str) -> str:
     parts = [
         f"{count}{more} {reason}" + (f" ({_ADVICE[reason]})" if reason in _ADVICE else "")

@@ -6,7 +6,7 @@ import asyncio
 
 from app import clock
 from app.lifecycle import Loop
-from app.persistence import idempotency
+from app.persistence import idempotency, suspects
 from app.persistence.engine import Database
 
 EVERY = 600.0
@@ -16,7 +16,7 @@ CHUNK = 1000
 
 
 class Housekeeping:
-    """Forgets idempotency keys after a day, a thousand at a time."""
+    """Forgets idempotency keys after a day, and what was noted of suspects; a thousand at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -32,4 +32,5 @@ class Housekeeping:
 
     async def _round(self) -> None:
         forgotten = await self._database.run(lambda tx: idempotency.purge(tx, older_than_s=KEPT, limit=CHUNK))
+        await self._database.run(lambda tx: suspects.purge(tx, older_than_s=KEPT, limit=CHUNK))
         await asyncio.sleep(1.0 if forgotten >= CHUNK else clock.uniform(EVERY / 2, EVERY))

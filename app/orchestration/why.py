@@ -10,18 +10,20 @@ from typing import Final
 from app.broker.port import Broker
 from app.broker.topology import UNROUTED
 from app.errors import NotFound
+from app.orchestration import crash_why
 from app.orchestration.autopsy import cause_of
 from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import by_blocker, still_coming
 from app.orchestration.surroundings import Counts, Surroundings, needed
 from app.orchestration.worker_why import Unheard, behind_others, patient
-from app.persistence import dead_letters, instances, outbox
+from app.persistence import dead_letters, instances, outbox, suspects
 from app.persistence.audit import AuditRow
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.engine import Connection, Database
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, pair_of
+from app.persistence.suspects import Suspect
 from app.persistence.versions import NoReader, Reader
 from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
@@ -68,6 +70,7 @@ class Facts:
     job: Work | None = None
     phase: str | None = None
     gone: GivenUp | None = None
+    suspect: Suspect | None = None
 
     @property
     def here(self) -> Out | None:
@@ -145,10 +148,13 @@ class Explainer:
             deed, gone = await wait_of(connection, found), await end_of(connection, found)
             letter = await _letter(connection, known, found)
             job = await work_of(connection, known, found, self._silent)
+            suspect = await suspects.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()
-        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone))
+        return explain(
+            Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone, suspect)
+        )
 
     async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
         await self._reader.meet(connection, [(found.saga, found.definition_version)])
@@ -413,6 +419,7 @@ CATALOGUE: Final[tuple[Callable[[Facts], Found | None], ...]] = (
     _awaited,
     _unsent,
     _no_consumer,
+    crash_why.found,
     _backlog,
     _no_deadline,
     _working,

@@ -69,3 +69,17 @@ def history_columns(owner: str, table: str) -> list[SchemaItem]:
         Column("at", UtcTime, nullable=False),
         UniqueConstraint(owner, "version"),
     ]
+
+
+def suspect_columns() -> tuple[SchemaItem, ...]:
+    """Of the commands that came back from workers that died."""
+    return (
+        Column("command_id", String(36), primary_key=True),
+        Column("queue", String(255), nullable=False),
+        Column("saga", String(40), nullable=False),
+        Column("instance_id", BigInteger, nullable=False),
+        Column("deaths", Integer, nullable=False),
+        Column("place", String(200), nullable=False),
+        Column("noted_at", UtcTime, nullable=False),
+        Index(None, "noted_at"),
+    )

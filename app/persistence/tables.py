@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from .columns import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
-from .saga_columns import NEVER_STUCK, history_columns, instance_columns, stuck
+from .saga_columns import NEVER_STUCK, history_columns, instance_columns, stuck, suspect_columns
 
 metadata = MetaData(
     naming_convention={
@@ -191,18 +191,7 @@ installation = _table(
     Column("resetting", String(36)),
 )
 
-suspects = _table(
-    "suspects",
-    Column("command_id", String(36), nullable=False),
-    Column("queue", String(255), nullable=False),
-    Column("saga", String(40), nullable=False),
-    Column("instance_id", BigInteger, nullable=False),
-    Column("deaths", Integer, nullable=False),
-    Column("place", String(200), nullable=False),
-    Column("noted_at", UtcTime, nullable=False),
-    PrimaryKeyConstraint("command_id"),
-    Index("ix_suspects_noted_at", "noted_at"),
-)
+suspects = _table("suspects", *suspect_columns())
 
 saga_definitions = _table(
     "saga_definitions",

@@ -17,7 +17,6 @@ from workers.sdk.context import Context
 from workers.sdk.errors import StepFailed
 from workers.sdk.failures import given_up, said, sole, unforeseen
 from workers.sdk.handlers import Handler, Output
-from workers.sdk.threads import is_async
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class Work:
         if handler is None:
             raise ConfigError(f"{command.type} has no handler for a try that its answers leave out")
         output = handler(context, command)  # one that is no coroutine runs here: a thread has no place on virtual time
-        return await output if is_async(handler) and inspect.isawaitable(output) else output  # type: ignore[return-value]
+        return await output if inspect.isawaitable(output) else output
 
     def _answer(self, command: Command) -> Answer | None:
         tries = self._tries.setdefault(command.type, [])

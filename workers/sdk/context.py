@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -17,7 +17,12 @@ LOGGER: Final = logging.getLogger("orchestrix.worker")
 
 
 class StepLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines say which step they are about."""
+    """A logger whose lines say which step they are about, beside what each is given as `extra`."""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        given = kwargs.get("extra")
+        kwargs["extra"] = {**(given if isinstance(given, Mapping) else {}), **(self.extra or {})}
+        return msg, kwargs
 
     if not TYPE_CHECKING:  # it would hide from type checkers that it cannot be called
 

@@ -106,7 +106,8 @@ class Desk:
 
         What was given out before says nothing about how much more may be taken: its last reader may have died of it.
         """
-        fresh, again = [], []
+        fresh: list[Delivery] = []
+        again: list[Delivery] = []
         for job in jobs:
             self.forget(job)
             (again if job.redelivered else fresh).extend(job.deliveries)

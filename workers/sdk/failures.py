@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import Any, Final
 
+from sagas.engine.errors import OrchestrixError
 from sagas.engine.messages import MAX_ID, StepError
 from sagas.engine.wanted import number
 
@@ -72,7 +74,22 @@ def traced(error: BaseException) -> BaseException:
         trace = trace.tb_next
     if own is not None:
         own.tb_next = None
+    return printable(error)
+
+
+def printable(error: BaseException) -> BaseException:
+    """`error`, or what can be written into a log in its place: its own text, or that of its cause, may raise anything,
+    and a log that ends the worker tells nobody."""
+    try:
+        traceback.format_exception(error)
+    except BaseException:
+        words = f"{type(error).__name__}, whose text, or that of its cause, cannot be read"
+        return Unreadable(words).with_traceback(error.__traceback__)
     return error
+
+
+class Unreadable(OrchestrixError):
+    """Stands in the log for an error that cannot be written there."""
 
 
 def _meant(error: BaseException) -> BaseException:

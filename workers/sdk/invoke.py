@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 
 from app.broker.port import Outgoing
 from sagas.engine.messages import Command, StepError
@@ -15,7 +14,7 @@ from .handlers import Handler
 from .job import Job
 from .limit import Limit, MoreTime, no_more
 from .outputs import sendable
-from .threads import call, is_async
+from .threads import Scope, call
 
 
 async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[Outgoing, bool]:
@@ -38,10 +37,14 @@ async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[
 async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
     context = Context.of(job.command, job.ends)
     task = asyncio.current_task()
-    limit = Limit(job, context.remaining, more) if is_async(handler) else None
+    limits: list[Limit] = []
+
+    def scope() -> Limit:
+        limits.append(Limit(job, context.remaining, more))
+        return limits[-1]
+
     try:
-        async with limit or nullcontext():
-            return await _answer(handler, context, job.command)
+        return await _answer(handler, context, job.command, scope)
     except OWN_TROUBLE:
         raise
     except StepFailed as failure:
@@ -51,14 +54,14 @@ async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
     except BaseException as error:  # whatever it is derived from: nobody else would answer
         if failures.given_up(error, task):
             raise
-        if isinstance(error, TimeoutError) and limit is not None and limit.expired:
+        if isinstance(error, TimeoutError) and any(limit.expired for limit in limits):
             return _timeout(job)
         return _bug(job, error)
 
 
-async def _answer(handler: Handler, context: Context, command: Command) -> object:
+async def _answer(handler: Handler, context: Context, command: Command, scope: Scope) -> object:
     try:
-        return await call(handler, context, command)
+        return await call(handler, context, command, scope=scope)
     except BaseExceptionGroup as group:
         error = failures.sole(group)
     raise error

@@ -14,6 +14,7 @@ from app.errors import ConfigError, OrchestrixError
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.definition import Saga
 
+from . import own_log
 from .failures import unforeseen
 from .functions import OURS, is_ours
 from .handlers import HandlerTable, registered
@@ -76,7 +77,8 @@ def _load(name: str, setting: str) -> ModuleType:
     if (top := _top(name)) in OURS:
         raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
     try:
-        return importlib.import_module(name)
+        with own_log.kept():
+            return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

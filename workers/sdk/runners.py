@@ -16,7 +16,7 @@ from . import events
 from .context import LOGGER
 from .desk import Desk
 from .errors import OWN_TROUBLE
-from .failures import given_up
+from .failures import given_up, printable
 from .handlers import HandlerTable
 from .invoke import invoke
 from .job import Job
@@ -155,7 +155,7 @@ class Runners:
         except BaseException as error:
             if given_up(error, task):
                 raise
-            LOGGER.exception("the worker itself failed at %s", job.command.type)
+            LOGGER.error("the worker itself failed at %s", job.command.type, exc_info=printable(error))
             await self._desk.reject([job])
         finally:
             self._busy.pop(job, None)

@@ -8,23 +8,47 @@ import contextlib
 import contextvars
 import inspect
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
+_awaited: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""What does not look like an `async def`, and has returned something to be awaited: a decorator may hide one."""
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether the function runs in the event loop, so that it can be cancelled."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return True
+    try:
+        return function in _awaited
+    except TypeError:  # nothing can be remembered of it
+        return False
 
 
-async def call(function: Callable[..., Any], *arguments: object) -> Any:
-    """The answer of `function`: an `async def` runs in the loop, any other in a thread. Raises what it raises."""
-    if not is_async(function):
-        return await in_thread(function, *arguments)
-    answer = function(*arguments)
-    return await answer if inspect.isawaitable(answer) else answer
+Scope = Callable[[], contextlib.AbstractAsyncContextManager[object]]
+
+
+async def call(function: Callable[..., Any], *arguments: object, scope: Scope = contextlib.nullcontext) -> Any:
+    """The answer of `function`: an `async def` runs in the loop, any other in a thread. Raises what it raises.
+
+    Nobody can see of a decorated function whether it is to be awaited: that is done if it returns what can be. Whatever
+    is awaited here is so within `scope()`, which can cancel it.
+    """
+    if is_async(function):
+        async with scope():
+            answer = function(*arguments)
+            return await answer if inspect.isawaitable(answer) else answer
+    answer = await in_thread(function, *arguments)
+    if not inspect.isawaitable(answer):
+        return answer
+    with contextlib.suppress(TypeError):
+        _awaited.add(function)
+    async with scope():
+        return await answer
 
 
 async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:

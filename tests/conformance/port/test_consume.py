@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -274,3 +275,46 @@ async def test_acks_and_publishes_go_on_while_a_consumer_is_reopened(broker: Amq
             await consumer.reopen()
         await consumer.acknowledge(batch)
     assert broker.generation == 1
+
+
+async def test_what_is_finished_without_growth_lets_nothing_more_come(broker: AmqpBroker) -> None:
+    await fill(broker, 20)
+    consumer = await broker.consume(["jobs"], 16)
+    for done in range(3):
+        await eventually(_steady(broker, 20), deadline=5, every=0.1)
+        (one,) = await consumer.receive(100)
+        assert await in_flight(broker, 20) == done + 1
+        await consumer.acknowledge([one], grow=False)
+    consumer.grow()
+    await eventually(lambda: _in_flight_is(broker, 20, 3 + 4), deadline=5, message="the prefetch is four now")
+
+
+async def _in_flight_is(broker: AmqpBroker, of: int, count: int) -> bool:
+    return await in_flight(broker, of) == count
+
+
+async def test_no_more_of_a_queue_is_in_hand_than_is_allowed(broker: AmqpBroker) -> None:
+    await fill(broker, 40)
+    consumer = await broker.consume(["jobs", "others"], 16)
+    consumer.allow("jobs", 3)
+    await consumer.acknowledge(await take(consumer, 1, acknowledge=False))
+    await eventually(lambda: _in_flight_is(broker, 40, 4), deadline=5)
+    held = await take(consumer, 3, acknowledge=False)
+    consumer.allow("jobs", 0)
+    await consumer.acknowledge(held)
+    await asyncio.sleep(0.3)  # nothing is to come
+    await eventually(lambda: _in_flight_is(broker, 40, 4), deadline=5, message="nothing comes of a closed queue")
+    assert bodies(held) == [1, 2, 3]
+    await fill(broker, 1, "others")
+    assert [one.queue for one in await take(consumer, 1)] == ["others"], "the other queue flows"
+    consumer.allow("jobs", 16)
+    left = await take(consumer, 36)
+    assert sorted(bodies(left)) == list(range(4, 40))
+    assert not [one for one in left if one.delivery_count > 1]
+
+
+async def test_the_time_of_sending_comes_with_the_message(broker: AmqpBroker) -> None:
+    sent = datetime(2026, 11, 29, 12, 0, 1, 900_000, tzinfo=UTC)
+    await broker.publish([replace(message(b"x"), timestamp=sent), message(b"y")])
+    first, second = await take(await broker.consume(["jobs"], 10), 2)
+    assert (first.sent_at, second.sent_at) == (sent.replace(microsecond=0).timestamp(), None)

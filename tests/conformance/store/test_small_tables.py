@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 
 from app.errors import Contention
-from app.persistence import groups, idempotency, incarnation, notes
+from app.persistence import groups, idempotency, incarnation, notes, suspects
 from app.persistence.engine import Database
 from app.persistence.idempotency import StoredAnswer
+from app.persistence.suspects import Suspect
 from tests.conformance.store.build import note
 
 ANSWER = StoredAnswer("fingerprint", 200, {"ETag": '"1"', "Location": "/apps/1"}, b'{"id":1}\xff')
@@ -177,3 +178,20 @@ async def test_everybody_registering_at_once_sees_one_group(database: Database, 
     nodes = [database, peer] * 4
     seen = await asyncio.gather(*(register(node, f"m{place}") for place, node in enumerate(nodes)))
     assert len(set(seen)) == 1
+
+
+async def test_of_a_suspect_the_latest_is_known_until_it_is_forgotten(database: Database) -> None:
+    one = Suspect("c-1", "cmd.pay", "order", 7, 3, "it waits")
+    for noted in (
+        one,
+        Suspect("c-2", "cmd.ship", "order", 8, 4, "é" * 300),
+        Suspect("c-1", "cmd.pay", "order", 7, 5, "x"),
+    ):
+        await database.run(lambda tx, noted=noted: suspects.put(tx, noted))  # type: ignore[misc]
+    async with database.read() as connection:
+        assert await suspects.of_command(connection, "c-1") == Suspect("c-1", "cmd.pay", "order", 7, 5, "x")
+        assert await suspects.of_command(connection, "c-3") is None
+        assert [row.command_id for row in await suspects.page(connection, 10)] == ["c-1", "c-2"]
+    assert await database.run(lambda tx: suspects.purge(tx, 3600, 10)) == 0
+    assert await database.run(lambda tx: suspects.purge(tx, -60, 1)) == 1
+    assert await database.run(lambda tx: suspects.purge(tx, -60, 10)) == 1

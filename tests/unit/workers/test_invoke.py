@@ -537,8 +537,11 @@ def test_an_answer_that_comes_back_as_it_was_is_not_gone_through(monkeypatch: py
     assert seen == [{"seat": (3, 4)}]
 
 
-async def test_a_plain_function_that_forgets_its_await_is_told_so() -> None:
-    error = await error_of(plain(lambda _: fetched()))
+async def test_an_async_function_that_forgets_its_await_is_told_so() -> None:
+    async def forgetful(context: Context, command: Command) -> Any:
+        return fetched()
+
+    error = await error_of(forgetful)
     assert (error["type"], "for an await is missing" in error["message"]) == ("BadOutput", True)
 
 

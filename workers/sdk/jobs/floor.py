@@ -12,7 +12,7 @@ from app import clock, crash
 from app.broker.port import Consumer, Delivery
 from app.lifecycle import Wake
 from workers.sdk.context import LOGGER
-from workers.sdk.failures import given_up
+from workers.sdk.failures import given_up, printable
 
 from .attempt import Attempt
 from .dispatch import Cancel, Dispatch
@@ -207,7 +207,10 @@ class Floor:
         except BaseException as error:
             if given_up(error, task):
                 raise
-            LOGGER.exception("the worker itself failed at job %s", attempt.order.handler, extra=attempt.order.told)
+            told = attempt.order.told
+            LOGGER.error(
+                "the worker itself failed at job %s", attempt.order.handler, exc_info=printable(error), extra=told
+            )
             await self._consumer.give_back(attempt.deliveries)
         finally:
             self._forget(attempt)

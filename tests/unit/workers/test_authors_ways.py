@@ -1,0 +1,170 @@
+"""Does the worker cope with what authors write: decorators, errors that cannot be printed, loggers of their own?"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.stalls import StallWatch
+from sagas import Command
+from tests.support import eventually
+from workers import Context
+from workers.sdk.context import LOGGER
+from workers.sdk.modules import load_modules
+
+from .rig import Rig, command
+
+
+async def plain(context: Context, command: Command) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"thread": threading.current_thread() is threading.main_thread()}
+
+
+def decorated(handler: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(handler)
+    def wrapper(*arguments: Any) -> Any:
+        return handler(*arguments)
+
+    return wrapper
+
+
+class Shop:
+    @classmethod
+    async def sell(cls, context: Context, command: Command) -> dict[str, Any]:
+        return await plain(context, command)
+
+    async def __call__(self, context: Context, command: Command) -> dict[str, Any]:
+        return await plain(context, command)
+
+
+WAYS = [decorated(plain), decorated(decorated(plain)), functools.partial(plain), Shop.sell, Shop(), decorated(Shop())]
+WAYS += [functools.partial(decorated(plain)), decorated(functools.partial(Shop()))]
+
+
+@pytest.mark.parametrize("handler", WAYS)
+async def test_an_async_function_is_awaited_however_it_is_wrapped(rig: Rig, handler: Any) -> None:
+    if isinstance(handler, functools.partial):
+        handler.__qualname__ = "a partial"  # type: ignore[attr-defined]
+    await rig.start(handler)
+    rig.send(1, 2)
+    await rig.settled()
+    assert [body["data"] for body in rig.bodies()] == [{"thread": True}] * 2
+
+
+async def test_what_is_hidden_by_a_decorator_has_its_time_limit_too(rig: Rig) -> None:
+    async def hangs(context: Context, command: Command) -> None:
+        await asyncio.Event().wait()
+
+    await rig.start(decorated(hangs))
+    rig.rows.put(1)
+    rig.put(command(1, timeout_ms=100))
+    await rig.settled()
+    assert rig.error()["type"] == "Timeout"
+
+
+class Mute(Exception):
+    """One whose text ends the process that asks for it."""
+
+    def __init__(self, raises: type[BaseException]) -> None:
+        self.raises = raises
+
+    def __str__(self) -> str:
+        raise self.raises()
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, ValueError])
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_an_error_whose_text_raises_anything_is_a_failure_of_its_step(
+    rig: Rig, raises: type[BaseException], threaded: bool
+) -> None:
+    def beside(context: Context, command: Command) -> None:
+        raise Mute(raises) from Mute(raises)
+
+    async def fails(context: Context, command: Command) -> None:
+        raise Mute(raises)
+
+    await rig.start(beside if threaded else fails)
+    logging.getLogger().addHandler(strict := logging.StreamHandler(open("/dev/null", "w")))  # noqa: SIM115
+    try:
+        rig.send(1)
+        await rig.settled()
+    finally:
+        logging.getLogger().removeHandler(strict)
+        strict.stream.close()
+    assert (rig.error()["type"], rig.error()["retryable"]) == ("Mute", True)
+
+
+async def test_what_a_line_is_given_as_extra_is_kept(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    async def says(context: Context, command: Command) -> None:
+        context.log.warning("sold", extra={"seat": 7, "app_id": "another"})
+
+    await rig.start(says)
+    rig.send(3)
+    await rig.settled()
+    (record,) = [one for one in caplog.records if one.message == "sold"]
+    assert (vars(record)["seat"], vars(record)["app_id"], vars(record)["step"]) == (7, 3, "createGitRepo")
+
+
+SILENCERS = {
+    "config": "import logging.config\nlogging.config.dictConfig({'version': 1, 'root': {'level': 'CRITICAL'}})",
+    "disable": "import logging\nlogging.disable(logging.CRITICAL)",
+    "root": "import logging\nlogging.getLogger().handlers.clear()\nlogging.getLogger('orchestrix.worker').setLevel(99)",
+    "level": "import logging\nfor one in logging.getLogger().handlers: one.setLevel(99)",
+}
+
+
+@pytest.mark.parametrize("silencer", SILENCERS)
+def test_a_module_that_sets_up_logging_does_not_silence_ours(
+    silencer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+
+    class Ours(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    (tmp_path / f"silent_{silencer}.py").write_text(SILENCERS[silencer] + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    root, handler = logging.getLogger(), Ours()
+    root.addHandler(handler)
+    before = root.level
+    root.setLevel(logging.INFO)
+    try:
+        load_modules([f"silent_{silencer}"], "ORCHESTRIX_WORKERS")
+        LOGGER.info("still here")
+        logging.getLogger("orchestrix.new").warning("so is this")
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        logging.disable(logging.NOTSET)
+        sys.modules.pop(f"silent_{silencer}")
+    assert lines == ["still here", "so is this"]
+
+
+async def test_who_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    def blocks() -> None:
+        time.sleep(1.8)
+
+    watch = StallWatch(asyncio.get_running_loop())
+    watch.start()
+    await asyncio.sleep(0.1)
+    try:
+        for _ in range(2):
+            blocks()
+            await asyncio.sleep(0)
+        await eventually(lambda: any("blocks" in one.message for one in caplog.records), deadline=5)
+    finally:
+        watch.stop()
+    (line,) = [one for one in caplog.records if "kept everything else" in one.message]
+    assert "blocks" in vars(line)["stack"]

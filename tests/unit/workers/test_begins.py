@@ -1,0 +1,163 @@
+"""Is the orchestrator told when work begins late or lasts long, and are places known that will not come back?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app import clock
+from app.broker.port import Outcome, Outgoing, Published
+from sagas import Command
+from tests.fakes.time import Shifted
+from tests.support import eventually
+from workers import Context
+
+from .rig import CREATE, Rig, command
+from .test_worker import Gate, make
+
+STARTED = "evt.stepStarted"
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.sdk.watch.EVERY_S", 0.02)
+
+
+def seconds_ago(seconds: float) -> float:
+    return clock.now().timestamp() - seconds
+
+
+async def test_work_that_begins_late_is_told_of_as_soon_as_it_lasts(rig: Rig, time: Shifted) -> None:
+    gate = Gate()
+    worker = await rig.start(gate)
+    rig.send(1, sent_at=seconds_ago(20))
+    await gate.has_begun(1)
+    assert not rig.bodies(STARTED)
+    time.advance(0.25)
+    await eventually(lambda: rig.bodies(STARTED), deadline=5)
+    (body,) = rig.bodies(STARTED)
+    began = body.pop("beganMsAgo")
+    assert 250 <= began < 2000
+    expected = {"type": STARTED, "saga": "app", "appId": 1, "correlationId": "c-1", "causationId": "m-1"}
+    assert {name: value for name, value in body.items() if name != "id"} == expected
+    gate.open.set()
+    await rig.settled()
+    assert (len(rig.bodies(STARTED)), worker.counts.started, worker.counts.done) == (1, 1, 1)
+
+
+async def test_work_that_lasts_a_quarter_of_its_time_is_told_of(rig: Rig, time: Shifted) -> None:
+    gate = Gate()
+    await rig.start(gate)
+    rig.send(1, sent_at=seconds_ago(10))
+    await gate.has_begun(1)
+    time.advance(14)
+    await asyncio.sleep(0.1)
+    assert not rig.bodies(STARTED)
+    time.advance(2)
+    await eventually(lambda: rig.bodies(STARTED), deadline=5)
+    gate.open.set()
+    await rig.settled()
+
+
+async def test_short_work_is_never_told_of(rig: Rig) -> None:
+    await rig.start(make)
+    rig.send(1, sent_at=seconds_ago(50))
+    rig.put(command(2, timeout_ms=100))
+    rig.rows.put(2)
+    await rig.settled()
+    await asyncio.sleep(0.1)
+    assert not rig.bodies(STARTED)
+
+
+async def test_the_result_is_never_followed_by_the_begin(rig: Rig, time: Shifted) -> None:
+    gate = Gate()
+    worker = await rig.start(gate)
+    tries: list[str] = []
+
+    def judge(message: Outgoing) -> Published:
+        tries.append(message.routing_key)
+        return Published(Outcome.UNKNOWN if message.routing_key == STARTED else Outcome.CONFIRMED)
+
+    rig.broker.judge = judge
+    rig.send(1, sent_at=seconds_ago(50))
+    await gate.has_begun(1)
+    time.advance(0.3)
+    await eventually(lambda: tries, deadline=5)
+    gate.open.set()
+    await rig.settled()
+    await asyncio.sleep(0.1)
+    assert tries[-1] == "evt.gitRepoCreated"
+    assert worker.counts.started == 0
+
+
+async def test_the_time_of_the_work_counts_from_its_begin(rig: Rig, time: Shifted) -> None:
+    seen: list[float] = []
+
+    async def look(context: Context, command: Command) -> None:
+        seen.append(context.remaining)
+
+    await rig.start(look)
+    rig.send(1, sent_at=seconds_ago(3600))
+    await rig.settled()
+    assert 59 < seen[0] <= 60
+
+
+@pytest.fixture
+def stuck() -> Iterator[threading.Event]:
+    """What hanging handlers wait for."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_closes_the_worker(
+    rig: Rig, time: Shifted, stuck: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[int] = []
+
+    def hangs(context: Context, command: Command) -> dict[str, Any]:
+        begun.append(context.app_id)
+        stuck.wait(30)
+        return {}
+
+    worker = await rig.start(hangs, concurrency=2, stop_timeout=0.1)
+    rig.send(1, 2)
+    await eventually(lambda: len(begun) == 2, deadline=5)
+    rig.rows.put(1, command_id="m-9")  # its deadline is over
+    rig.rows.put(2, command_id="m-9")
+    time.advance(60 + 9)
+    await asyncio.sleep(0.1)
+    assert "its place is lost" not in caplog.text, "it may still come to its end"
+    time.advance(2)
+    await eventually(lambda: rig.consumer.paused, deadline=5, message="it takes nothing more")
+    told = [one.message for one in caplog.records if "its place is lost" in one.message]
+    assert len(told) == 2
+    assert "0 of 2 are left" in told[1]
+    assert not rig.broker.queue(CREATE).unacked, "nothing that is over stays in hand"
+    rig.send(3)
+    await asyncio.sleep(0.1)
+    assert len(rig.broker.queue(CREATE).ready) == 1, "others get it"
+    stuck.set()
+    await rig.settled()
+    assert (sorted(begun), worker.counts.done) == ([1, 2, 3], 3)
+
+
+async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
+    rig: Rig, time: Shifted, stuck: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    def works(context: Context, command: Command) -> None:
+        stuck.wait(30)
+
+    await rig.start(works, stop_timeout=0.1)
+    rig.send(1)
+    await eventually(lambda: rig.broker.queue(CREATE).unacked, deadline=5)
+    rig.rows.put(1, wake_at=clock.now().replace(year=2090))
+    time.advance(100)
+    await asyncio.sleep(0.2)
+    assert "its place is lost" not in caplog.text
+    stuck.set()
+    await rig.settled()
