@@ -207,9 +207,6 @@ class Ending:
 SILENT: Final = Ending(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
 OVERDUE: Final = Ending(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
 FORGOTTEN: Final = Ending(LOST, {"type": "BrokerLost", "message": "the broker had lost its memory"}, counts=False)
-STRANDED: Final = Ending(
-    LOST, {"type": "OrderLost", "message": "its queue was deleted before a worker had begun it"}, counts=False
-)
 TWICE: Final = Ending(LOST, {"type": "BegunTwice", "message": "a second worker had begun the same try"}, counts=False)
 
 
@@ -232,6 +229,11 @@ def dispatched(job: Job, history_id: str, now: datetime) -> Moved:
         progress=None,
     )
     return Moved(fresh, _attempt(fresh))
+
+
+def sent_again(job: Job, now: datetime) -> Job:
+    """The order for its present attempt leaves once more; its time goes on as it was."""
+    return replace(_changed(job, now), dispatched_at=now)
 
 
 def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | Ignored:
