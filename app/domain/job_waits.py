@@ -87,9 +87,11 @@ def waits_for(job: Job, now: datetime, around: Around, trouble: str | None = Non
     crew = _unheard_of(led) if not around.crew.heard and led < _missed(around.limit) else _unworked(job, around.crew)
     if job.state == RUNNING:
         return _unheard(job, now, around, crew)
-    if around.is_empty and around.crew.heard:
-        return _lost(around)
-    return crew if around.is_read or not around.crew.heard else _UNREAD
+    if not around.crew.heard:
+        return crew
+    if not around.is_read:
+        return _UNREAD
+    return _lost(around) if around.is_empty else crew
 
 
 _UNLED: Final = {

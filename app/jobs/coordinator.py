@@ -184,7 +184,8 @@ class Coordinator:
             [
                 Dispatcher(around.database, fence, self.due, around.relay, **places),
                 Sweep("time-outs of jobs", watchman.look),
-                Sweep("jobs without owner", orphanage.look, self.orphaned),
+                Sweep("jobs whose owner is gone", orphanage.orphans, self.orphaned),
+                Sweep("jobs without owner", orphanage.unowned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
                 _later("queues of ended jobs", broom.look, BROOM_AFTER),

@@ -10,7 +10,7 @@ import pytest
 
 from app.domain import jobs as rules
 from app.domain.job_waits import Around, Crew, overdue, unserved, waits_for
-from app.domain.jobs import DISPATCHED, FAILED, PENDING, RUNNING, TIMED_OUT, Job
+from app.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, Job
 from app.domain.schedules import HELD
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -215,7 +215,6 @@ def test_what_is_served_waits_for_its_turn() -> None:
 
 
 def test_an_order_that_is_in_no_queue_is_told() -> None:
-    sent = replace(pending(), state=DISPATCHED, dispatched_at=NOW)
-    told = str(waits_for(sent, NOW + timedelta(minutes=1), around(Crew(1), is_empty=True)))
+    told = str(waits_for(DISPATCHED, NOW + timedelta(minutes=1), around(Crew(1), is_empty=True)))
     assert "its order is in no queue" in told
     assert "sent again within 60 s" in told

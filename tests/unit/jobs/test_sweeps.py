@@ -98,6 +98,12 @@ async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
     await database.close()
 
 
+async def look_at_owners(desk: Desk) -> tuple[float, float]:
+    """Looks for jobs whose owner is gone, and for such as have none; in how many seconds again."""
+    orphanage = Orphanage(desk.office, desk.broker, every=LIMIT)
+    return await orphanage.orphans(), await orphanage.unowned()
+
+
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The transactions that the leader has begun."""
@@ -121,7 +127,7 @@ async def aged(desk: Desk, job: Job, **ago: timedelta) -> Job:
 async def test_a_look_that_finds_nothing_writes_nothing(desk: Desk, writes: list[object]) -> None:
     job = await owned(desk.database, NODE, await running(desk.database, timeout_ms=60_000))
     assert 1 < await desk.watchman.look() <= 5
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert writes == []
     assert (await now(desk.database, job)).version == job.version
 
@@ -273,10 +279,10 @@ async def test_nothing_is_offered_while_no_offer_could_leave(desk: Desk, writes:
     await owned(desk.database, "gone", await running(desk.database))
     await stopped(desk.database, "gone", "DEAD")
     desk.link.blocked = "low on memory"
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert writes == []
     desk.link.blocked = None
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert len(writes) == 1
 
 
@@ -286,7 +292,34 @@ async def test_what_has_no_owner_is_offered_in_the_same_look(desk: Desk, writes:
     await stopped(desk.database, "gone", "DEAD")
     lonely = await dispatched(desk.database)
     lonely = await aged(desk, lonely, dispatched_at=MINUTE)
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert len(writes) == 2
     assert (await now(desk.database, orphan)).ownership == ORPHAN_PENDING
     assert (await now(desk.database, lonely)).handoff_reason == "Unowned"
+
+
+@pytest.mark.req("S0-71")
+@pytest.mark.parametrize("every", [0.5, 30.0, 120.0])
+async def test_orphans_are_looked_for_as_often_as_the_setting_says(desk: Desk, every: float) -> None:
+    orphanage = Orphanage(desk.office, desk.broker, every=every)
+    assert await orphanage.orphans() == every
+    assert await orphanage.unowned() == 10.0
+    await joined(desk.database, "gone")
+    await owned(desk.database, "gone", await running(desk.database))
+    await stopped(desk.database, "gone", "DEAD")
+    assert await orphanage.orphans() == every
+    desk.link.blocked = "low on memory"
+    assert await orphanage.orphans() == 1.0
+
+
+async def test_an_orphan_that_others_have_in_hand_is_looked_for_again_soon(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def skipped(*_: object) -> list[Job]:
+        return []
+
+    await joined(desk.database, "gone")
+    await owned(desk.database, "gone", await running(desk.database))
+    await stopped(desk.database, "gone", "DEAD")
+    monkeypatch.setattr(jobs, "orphans", skipped)
+    assert await Orphanage(desk.office, desk.broker, every=LIMIT).orphans() == 1.0
