@@ -23,7 +23,7 @@ BATCH: Final = 100
 NAP: Final = 5.0
 """Seconds between two looks when nothing is due earlier and nobody says that something is."""
 FULL: Final = 0.2
-"""Seconds until the next look where nothing of what is due may be sent now: nobody tells that a worker has begun one."""
+"""Seconds until the next look where nothing that is due may be sent now: nobody tells that a worker has begun one."""
 
 AHEAD: Final = 100
 """Rows that may wait for their queues when more jobs are sent. What waits for long outlives its claim, and then lies

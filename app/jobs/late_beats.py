@@ -51,7 +51,7 @@ class LateBeats:
             await self._wake.wait(None)
             return
         at = next(iter(self._owed.values()))
-        chunk = {name: at for name in [name for name, its in self._owed.items() if its == at][:CHUNK]}
+        chunk = dict.fromkeys([name for name, its in self._owed.items() if its == at][:CHUNK], at)
         if await self._is_noted(chunk):
             self._failures = 0
             return

@@ -74,7 +74,9 @@ class Stuck:
     async def page(self, saga: Saga, wanted: Filter, sort: str, limit: int, after: After | None) -> list[Instance]:
         """Up to `limit` instances that are stuck, or are not, as `wanted` says; otherwise as `instances.page`."""
         counts = await self._around.counts([name for step in saga.steps for name in _commands(step)], fresh=FRESH)
-        jobs = {dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None}
+        jobs = {
+            dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
+        }
         empty = [jobs[queue] for queue in await self._around.empty(jobs, fresh=FRESH)]
         async with self._database.read() as connection:
             known = await _known(connection, saga, self._silent, empty)
@@ -120,9 +122,7 @@ async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
     return {id for one in known if (id := one.instance_id) in waiting and answers(waiting[id], one)}
 
 
-async def _unworked(
-    connection: Connection, saga: Saga, silent: float, empty: Collection[str]
-) -> Unworked | None:
+async def _unworked(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> Unworked | None:
     """Which of the saga's jobs nobody will begin or end as things stand; None where it has no jobs.
 
     Also those that were sent to queues that are `empty` now, though these are served: their orders may be lost.

@@ -52,6 +52,7 @@ class Last:
         """Its place."""
         return self.attempt, self.seq
 
+
 _FIELDS: Final = tuple(field.name for field in fields(Log))
 _INSERT: Final = BulkInsert(job_logs, _FIELDS, key=("history_id", "seq"))
 _values: Final = attrgetter(*_FIELDS)

@@ -38,7 +38,9 @@ async def due(tx: Transaction, limit: int, most_open: int, silent: float) -> lis
     room = Room.of(queues, await open_jobs(tx), served, most_open)
     first = await _first(tx, [(queue, min(room.queues[queue], limit)) for queue in queues])
     chosen = fair(first, room, served, limit - len(found))
-    return found + (await rows.oldest(tx, [*ready, tx.dialect.among(jobs.c.id, sorted(chosen))], limit) if chosen else [])
+    return found + (
+        await rows.oldest(tx, [*ready, tx.dialect.among(jobs.c.id, sorted(chosen))], limit) if chosen else []
+    )
 
 
 async def waiting(connection: Connection) -> list[str]:

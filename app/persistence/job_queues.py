@@ -65,9 +65,7 @@ async def around(
     known = await served(connection, [job.queue for job in waiting], limit)
     listening = set((await connection.execute(job_signs.listening(connection, limit / 2))).scalars())
     read = {job.id: job.ownership == OWNED and job.owner in listening for job in waiting}
-    return {
-        job.id: replace(known[job.queue], is_read=read[job.id], is_empty=job.queue in empty) for job in waiting
-    }
+    return {job.id: replace(known[job.queue], is_read=read[job.id], is_empty=job.queue in empty) for job in waiting}
 
 
 async def served(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, Around]:

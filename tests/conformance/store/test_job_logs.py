@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from app.domain import jobs as rules
 from app.domain.jobs import Attempt, Job
 from app.persistence import job_logs, jobs
 from app.persistence.engine import Database

@@ -331,9 +331,7 @@ async def owed(url: str, handler: str) -> None:
 
 
 @pytest.mark.parametrize("handler", ["wait", "sleep"])
-async def test_sigterm_gives_jobs_up_with_a_word(
-    owner: Owner, process: Process, sqlite_url: str, handler: str
-) -> None:
+async def test_sigterm_gives_jobs_up_with_a_word(owner: Owner, process: Process, sqlite_url: str, handler: str) -> None:
     await owner.own()
     await owed(sqlite_url, handler)
     await owner.send(handler)
@@ -354,9 +352,7 @@ async def test_what_nobody_owes_is_a_dead_letter(owner: Owner, process: Process)
     assert (owner.said, owner.held()) == ([], [])
 
 
-async def test_a_killed_worker_says_nothing_and_beats_no_more(
-    owner: Owner, process: Process, sqlite_url: str
-) -> None:
+async def test_a_killed_worker_says_nothing_and_beats_no_more(owner: Owner, process: Process, sqlite_url: str) -> None:
     await owner.own()
     await owed(sqlite_url, "wait")
     await owner.send("wait")

@@ -36,7 +36,9 @@ class Bench:
     async def run(self, function: Any, *, grace: float = 10.0, places: int = 10) -> None:
         """Begins the job `work`, which is done by `function`."""
         table = JobTable([JobFunction("work", "default", function, grace)])
-        self.runner = JobRunner(self.broker, table, [], believed, worker_id="w", places=places, stop_timeout=0.1, beat=10.0)
+        self.runner = JobRunner(
+            self.broker, table, [], believed, worker_id="w", places=places, stop_timeout=0.1, beat=10.0
+        )
         await self.runner.start()
         self.send()
 
