@@ -49,8 +49,8 @@ class Job:
     when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
     first dispatch until they were deleted. `owner` is the node that reads them, since `taken_at`; each new owner raises
     `owner_epoch`.
-    `traceparent` and `tracestate` are the trace of whoever wanted it, which every attempt joins. `log_lines` and
-    `log_bytes` are what is kept of its log; with `log_cut` nothing more is kept.
+    `traceparent` and `tracestate` are the trace of whoever wanted it; `log_lines` and `log_bytes` are what is kept of
+    its log, `log_cut` that it was longer.
     """
 
     id: str
@@ -231,11 +231,6 @@ def dispatched(job: Job, history_id: str, now: datetime) -> Moved:
     return Moved(fresh, _attempt(fresh))
 
 
-def sent_again(job: Job, now: datetime) -> Job:
-    """The order for its present attempt leaves once more; its time goes on as it was."""
-    return replace(_changed(job, now), dispatched_at=now)
-
-
 def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | Ignored:
     """What a worker's status does. `chance` in [0, 1) draws the wait before another try."""
     if status.history_id != job.history_id or not job.live:
@@ -247,7 +242,9 @@ def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | 
     job = replace(job, seq=status.seq, worker_id=job.worker_id or status.worker_id, started_at=job.started_at or now)
     if status.status == RUNNING:
         return _running(job, status, now)
-    job = replace(job, last_log_seq=status.last_log_seq, progress=_either(status.progress, job.progress))
+    job = replace(
+        job, last_log_seq=status.last_log_seq, progress=job.progress if status.progress is None else status.progress
+    )
     if status.status == FAILED:
         return ended(job, _failure(status), now, chance)
     error = status.error if status.status == CANCELLED else None
@@ -334,7 +331,7 @@ def _running(job: Job, status: Status, now: datetime) -> Moved:
     fresh = replace(
         _changed(job, now),
         state=RUNNING,
-        progress=_either(status.progress, job.progress),
+        progress=job.progress if status.progress is None else status.progress,
         worker_beat_at=now,
         wake_at=_until(job, now) if first else job.wake_at,
     )
@@ -400,7 +397,3 @@ def _changed(job: Job, now: datetime) -> Job:
 
 def _until(job: Job, now: datetime) -> datetime | None:
     return None if job.timeout_ms is None else now + timedelta(milliseconds=job.timeout_ms)
-
-
-def _either(new: Any, old: Any) -> Any:
-    return old if new is None else new

@@ -90,8 +90,8 @@ class Coordinator:
         self.stops = Stops(control)
         sent = around.relay.poke
         cap = Cap(around.jobs.log_lines, around.jobs.log_bytes)
-        told = {"stop": self.stops.tell, "due": self.poke, "news": around.news, "sent": sent}
-        self.events = JobEvents(database, node, **told, cap=cap)
+        tell, due, news = self.stops.tell, self.poke, around.news
+        self.events = JobEvents(database, node, stop=tell, due=due, news=news, sent=sent, cap=cap)
         self.holdings = Holdings(database, self.events, node, around.open_link)
         self.taker = Taker(database, control, self.holdings, node)
         acks = Acks(control, node)
@@ -177,12 +177,12 @@ class Coordinator:
         heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
         watchman = Watchman(office, around.control, silent=around.jobs.silent, heard=heard)
         broom = Broom(office, around.control)
-        places = {"most_open": around.jobs.max_live, "silent": around.jobs.silent}
+        most, silent = around.jobs.max_live, around.jobs.silent
         lost = LostOrders(office, around.control, after=around.jobs.silent, heard=heard)
         orphanage = Orphanage(office, around.control, every=around.cluster.orphan_check)
         return Services(
             [
-                Dispatcher(around.database, fence, self.due, around.relay, **places),
+                Dispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
                 Sweep("time-outs of jobs", watchman.look),
                 Sweep("jobs whose owner is gone", orphanage.orphans, self.orphaned),
                 Sweep("jobs without owner", orphanage.unowned),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain import jobs as rules
 from app.domain.jobs import DISPATCHED, Job
 from app.jobs import outgoing
 from app.persistence import jobs, outbox
@@ -21,8 +20,9 @@ async def again(tx: Transaction, ids: Sequence[str]) -> list[Job]:
     locked = await jobs.lock(tx, ids)
     payloads = await jobs.payloads(tx, ids)
     found = [job for job in locked.values() if job.state == DISPATCHED]
-    sent = [rules.sent_again(job, tx.now()) for job in found]
+    now = tx.now()  # its time to begin goes on as it was
+    sent = [replace(job, version=job.version + 1, updated_at=now, dispatched_at=now) for job in found]
     await jobs.store(tx, [(before.version, job) for before, job in zip(found, sent, strict=True)])
-    rows = [outgoing.dispatch(replace(job, payload=payloads.get(job.id)), tx.now()) for job in sent]
+    rows = [outgoing.dispatch(replace(job, payload=payloads.get(job.id)), now) for job in sent]
     await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
     return sent

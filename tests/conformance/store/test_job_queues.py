@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import update
 
@@ -124,7 +125,7 @@ async def test_orders_that_later_ones_of_their_queue_have_overtaken(database: Da
     await stored(database, late, replace(late, version=9, dispatched_at=ago[40], taken_at=ago[40]))
     busy, done = await running(database, queue="a"), await running(database, queue="b")
     await stored(database, busy, replace(busy, version=9, dispatched_at=ago[90], started_at=ago[50]))
-    over = {"state": FAILED, "dispatched_at": ago[90], "started_at": ago[50], "finished_at": ago[40]}
+    over: dict[str, Any] = {"state": FAILED, "dispatched_at": ago[90], "started_at": ago[50], "finished_at": ago[40]}
     await stored(database, done, replace(done, version=9, **over))
     await running(database, queue="c")
     async with database.read() as connection:

@@ -100,6 +100,6 @@ async def test_a_leader_that_has_only_just_begun_is_not_called_late(world: World
     assert [one.partition(",")[0] for one in said] == [
         "no node leads",
         "the leader has only begun 2 s ago",
-        "it has not been sent yet: no more jobs of one queue are sent than a part of jobs.max_live before workers begin "
-        "them",
+        "it has not been sent yet: no more jobs of one queue are sent than a part of jobs.max_live before workers "
+        "begin them",
     ]
