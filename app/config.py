@@ -227,7 +227,7 @@ class Settings(_Group):
     database_url: str | None = None
     broker_url: str | None = None
     api_url: str | None = None
-    node_id: str = "node"
+    node_id: str = "coordinator"
     sagas: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     http: HttpSettings = HttpSettings()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -83,6 +83,9 @@ class Surroundings(Protocol):
     @property
     def trouble(self) -> str | None:
         """Why it cannot be used, if it cannot."""
+
+    async def empty(self, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
+        """Those of the queues that have nothing ready, or are not there, as it was at most `fresh` seconds ago."""
 
 
 class Redispatcher(Protocol):

@@ -154,13 +154,8 @@ def _name(one: Log) -> str:
 async def _place(context: ApiContext, job_id: str, text: str) -> After | None:
     """The place of the line that is called so; by its attempt, whose id says nothing of the order."""
     history_id, _, seq = text.partition(" ")
-    whole = seq.isascii() and seq.isdigit() and len(seq) <= 16
-    if (
-        not whole
-        or not 0 <= int(seq) < MAX_ID
-        or not 0 < len(history_id) <= 36
-        or not (history_id.isascii() and history_id.isprintable())
-    ):
+    whole = seq.isascii() and seq.isdigit() and len(seq) <= 16 and int(seq) < MAX_ID
+    if not whole or not 0 < len(history_id) <= 36 or not (history_id.isascii() and history_id.isprintable()):
         return None
     async with context.database.read() as connection:
         return await job_logs.place(connection, job_id, history_id, int(seq))

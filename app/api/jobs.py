@@ -23,11 +23,13 @@ from app.api.routes import Call, Route
 from app.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from app.api.start import JSON
 from app.api.views import moment, perhaps
+from app.broker.topology import dispatch_queue
 from app.domain.idempotency import StoredAnswer
 from app.domain.job_waits import may_wait, waits_for
-from app.domain.jobs import PENDING, STATES, Attempt, Job
+from app.domain.jobs import DISPATCHED, PENDING, STATES, Attempt, Job
 from app.errors import Conflict
 from app.jobs.submit import Order, OrderKey
+from app.orchestration.surroundings import FRESH
 from app.persistence import job_queues, jobs
 from app.persistence.engine import Connection
 from app.persistence.job_logs import complete
@@ -172,7 +174,10 @@ def whole(job: Job, tried: list[Attempt], waits: str | None = None, *, done: boo
 async def _waits(call: Call, connection: Connection, found: Sequence[Job]) -> dict[str, str | None]:
     """What those of the jobs wait for that may wait; as many questions for all as for one."""
     now, limit, trouble = connection.now(), call.context.silent, call.context.surroundings.trouble
-    around = await job_queues.around(connection, [job for job in found if may_wait(job, now, limit)], limit)
+    waiting = [job for job in found if may_wait(job, now, limit)]
+    sent = {dispatch_queue(job.queue): job.queue for job in waiting if job.state == DISPATCHED}
+    empty = [sent[name] for name in await call.context.surroundings.empty(sent, fresh=FRESH)]
+    around = await job_queues.around(connection, waiting, limit, empty)
     return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}
 
 

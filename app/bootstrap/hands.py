@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from app.broker.devserver import DevServer
+from app.broker.port import CONNECTION
 from app.broker.topology import UNROUTED, beats_queue, dead_letters_of, dispatch_queue, logs_queue, status_queue
 from workers import Worker
 
@@ -93,7 +94,7 @@ class Hands:
         """Each of them has been empty once: what others say meanwhile is not waited for."""
         while True:
             left = self.broker.unsettled()
-            queues = {name for name in queues if left.get(name)}
+            queues = {name for name in queues if _is_left(left, name)}
             if not queues:
                 return
             await asyncio.sleep(LOOK)  # the broker tells nobody what becomes of its messages
@@ -110,3 +111,10 @@ class Hands:
         orders = [dispatch_queue(name) for name in self.worker.jobs.queues] if self.worker.jobs is not None else []
         yield from map(dead_letters_of, (*self.events, *self.commands, *orders))
         yield UNROUTED
+
+
+def _is_left(left: Mapping[str, int], queue: str) -> bool:
+    """Whether anything is in a queue, or in one that each connection calls anew."""
+    if CONNECTION not in queue:
+        return bool(left.get(queue))
+    return any(count and name.startswith(queue.removesuffix(CONNECTION)) for name, count in left.items())

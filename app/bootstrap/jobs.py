@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from app.broker.port import Broker, Topology
+from app.bootstrap.parts import Connect
+from app.broker.port import Broker
 from app.broker.topology import jobs_topology
 from app.config import Settings
 from app.jobs.cancel import Canceller, Stops
@@ -19,6 +20,10 @@ from app.jobs.undelivered import Undelivered
 from app.jobs.watch import JobWatch
 from app.persistence.engine import Database
 
+LINK_HEARTBEAT: Final = 3
+"""Seconds: for two to three of them the broker keeps the queues of jobs for a connection that is broken on our side
+alone, and gives what workers say to nobody else."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Jobs:
@@ -31,7 +36,7 @@ class Jobs:
     database: Database
     relay: Relay
     broker: Broker
-    connect: Callable[[str, Topology | None], Broker]
+    connect: Connect
     alone: bool = False
     watch: JobWatch = field(default_factory=JobWatch)
     poke: LeaderPoke = field(init=False)
@@ -77,8 +82,10 @@ class Jobs:
         return Surroundings(
             database=self.database,
             relay=self.relay,
-            control=self.connect(f"orchestrix jobs of {node}", jobs_topology(node)),
-            open_link=lambda number: self.connect(f"orchestrix jobs {number} of {node}", None),
+            control=self.connect(f"orchestrix jobs of {node}", jobs_topology(node), heartbeat=LINK_HEARTBEAT),
+            open_link=lambda number: self.connect(
+                f"orchestrix jobs {number} of {node}", None, heartbeat=LINK_HEARTBEAT
+            ),
             cluster=self.settings.cluster,
             jobs=self.settings.jobs,
             poke=self.poke,

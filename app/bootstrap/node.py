@@ -218,7 +218,7 @@ class Node:
         phase = self.health.phase
         return phase if self.alone or phase == "starting" else None
 
-    def _own_link(self, _name: str, _topology: Topology | None) -> Broker:
+    def _own_link(self, name: str, topology: Topology | None = None, *, heartbeat: int = 0) -> Broker:
         return self.broker
 
     def _duties(self) -> list[Service]:

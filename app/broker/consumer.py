@@ -301,7 +301,7 @@ class AmqpConsumer(Listener):
         for queue in self._queues:
             share = await self._share(channel, queue)
             if share and (queue in self._shares or self._own is not None or await self._is_there(link, queue)):
-                await self._subscribe(channel, queue, share)
+                await self._subscribe(channel, queue, share, link.named(queue))
 
     async def _share(self, channel: Channel, queue: str) -> int:
         """What may still be added to the shares of the queue; what is too much is taken away, the latest share first."""
@@ -327,14 +327,14 @@ class AmqpConsumer(Listener):
         self._absent[queue] = clock.monotonic() + backoff.next(), backoff
         return False
 
-    async def _subscribe(self, channel: Channel, queue: str, share: int) -> None:
+    async def _subscribe(self, channel: Channel, queue: str, share: int, name: str) -> None:
         tag = f"{len(self._tags)}.{clock.token()}"
         self._tags[tag] = queue
         self._shares.setdefault(queue, {})[tag] = share
         if share != self._qos:
             await channel.call(commands.Basic.Qos(prefetch_count=share))  # for the consumers that come after it
             self._qos = share
-        await channel.call(commands.Basic.Consume(queue=queue, consumer_tag=tag, exclusive=self._exclusive))
+        await channel.call(commands.Basic.Consume(queue=name, consumer_tag=tag, exclusive=self._exclusive))
 
     async def _unsubscribe(self, channel: Channel) -> None:
         """What arrives until the broker's answer stays valid, and so does what was delivered before."""

@@ -24,6 +24,7 @@ from app.errors import Unavailable
 
 from . import codec
 from .channel import Channel, Listener
+from .port import CONNECTION
 
 log = logging.getLogger("orchestrix.broker")
 
@@ -124,6 +125,7 @@ class Link:
 
     def __init__(self, purpose: str) -> None:
         self.purpose = purpose
+        self._token = clock.token()
         self.heard_at = clock.monotonic()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.on_lost: Callable[[str], None] = lambda reason: None
@@ -169,6 +171,10 @@ class Link:
         self._channels[number] = channel
         await channel.call(commands.Channel.Open())
         return channel
+
+    def named(self, queue: str) -> str:
+        """What the broker calls a queue of this connection."""
+        return queue.replace(CONNECTION, f".{self._token}")
 
     def check(self) -> None:
         """Raises Unavailable if the link is gone."""

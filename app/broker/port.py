@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 Headers = Mapping[str, str | int]
+CONNECTION: Final = ":connection:"
+"""Stands in the name of an exclusive queue for what each connection is called anew: so a connection that the broker has
+not missed yet keeps no other from a queue of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from pamqp import commands
@@ -48,7 +49,7 @@ async def count(link: Link, queue: str) -> tuple[int, int] | None:
     check_name(queue)
     try:
         async with await link.channel() as channel:
-            answer = await channel.call(commands.Queue.Declare(queue=queue, passive=True))
+            answer = await channel.call(commands.Queue.Declare(queue=link.named(queue), passive=True))
     except ChannelLost as e:
         if e.code == _MISSING:
             return None
@@ -62,7 +63,7 @@ async def delete(link: Link, queue: str) -> None:
     check_name(queue)
     try:
         async with await link.channel() as channel:
-            await channel.call(commands.Queue.Delete(queue=queue), DECLARE_WITHIN)
+            await channel.call(commands.Queue.Delete(queue=link.named(queue)), DECLARE_WITHIN)
     except ChannelLost as e:
         if e.code != _MISSING:
             raise
@@ -70,9 +71,11 @@ async def delete(link: Link, queue: str) -> None:
 
 async def declare(link: Link, topology: Topology) -> None:
     """Exchanges, then queues, then bindings. Goes on where one is wrong, and raises one ConfigError that names all."""
+    queues = [replace(one, name=link.named(one.name)) for one in topology.queues]
+    bindings = [replace(one, queue=link.named(one.queue)) for one in topology.bindings]
     complaints = await _declare_all(link, [_exchange(one) for one in topology.exchanges], pause=0)
-    complaints += await _declare_all(link, [_queue(one) for one in topology.queues], pause=LET_GO)
-    complaints += await _bind(link, topology.bindings, {one.name for one in topology.queues if one.exclusive})
+    complaints += await _declare_all(link, [_queue(one) for one in queues], pause=LET_GO)
+    complaints += await _bind(link, bindings, {one.name for one in queues if one.exclusive})
     if complaints:
         raise ConfigError("; ".join(complaints))
 

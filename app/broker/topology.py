@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sagas.engine.catalog import Catalog
 
-from .port import Binding, Exchange, Queue, Topology
+from .port import CONNECTION, Binding, Exchange, Queue, Topology
 
 COMMANDS: Final = "orchestrator.commands"
 EVENTS: Final = "orchestrator.events"
@@ -73,7 +73,7 @@ def node_queue(node_id: str) -> str:
 
 def heartbeat_queue(node_id: str) -> str:
     """Where a node hears the others' heartbeats."""
-    return f"{HEARTBEAT}.{node_id}"
+    return f"{HEARTBEAT}.{node_id}{CONNECTION}"
 
 
 def cluster_topology(node_id: str) -> Topology:
@@ -120,7 +120,7 @@ def job_dispatch(queue: str) -> Topology:
 
 def cancel_queue(worker_id: str) -> str:
     """Where a worker hears which jobs are to stop."""
-    return f"{JOB_CANCEL}.{worker_id}"
+    return f"{JOB_CANCEL}.{worker_id}{CONNECTION}"
 
 
 def worker_ear(worker_id: str) -> Topology:
@@ -152,7 +152,7 @@ def handoff_ack(node_id: str) -> str:
 
 def beats_queue(node_id: str) -> str:
     """Where a node hears the beats of workers."""
-    return f"{WORKER_HEARTBEAT}.{node_id}"
+    return f"{WORKER_HEARTBEAT}.{node_id}{CONNECTION}"
 
 
 STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))

@@ -179,7 +179,7 @@ async def _jobs(settings: Settings, folder: Path) -> list[Finding]:
     url = places.broker(settings, folder)()
     broker = open_broker(url, "orchestrix doctor")
     try:
-        known = await facts(database, settings.jobs.silent)
+        known = await facts(database, settings.jobs.silent, settings.jobs.max_live)
         await broker.start()
         await broker.wait_up(BROKER_PATIENCE)
         return await examined(known, broker, url, folder, settings.jobs.max_live)

@@ -13,6 +13,7 @@ from app.broker.port import Broker
 from app.broker.topology import dispatch_queue, logs_queue, status_queue
 from app.cli import devfile, management
 from app.cli.finding import OK, WARN, Finding
+from app.domain.job_places import share
 
 if TYPE_CHECKING:
     from app.persistence.engine import Database
@@ -31,21 +32,26 @@ _LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the database says: how many jobs are open, how many of each queue nobody has begun, which ended lately.
+    """What the database says: how many jobs are open, how many of them hold a place, how many of each queue nobody has
+    begun, which ended lately.
 
     `causes` has for each of those queues why nobody begins them, if it is not only their turn, and what helps.
     """
 
     open: int = 0
+    held: int = 0
     unbegun: dict[str, int] = field(default_factory=dict)
     causes: dict[str, tuple[str, str]] = field(default_factory=dict)
     ended: Sequence[str] = ()
 
 
-async def facts(database: Database, silent: float) -> Facts:
-    """As they are now; a worker is lost after `silent` seconds without a beat. Raises `Unavailable`."""
+async def facts(database: Database, silent: float, most: int) -> Facts:
+    """As they are now; a worker is lost after `silent` seconds without a beat, and `most` jobs may be open.
+
+    Raises `Unavailable`.
+    """
     from app.domain.job_waits import unserved
-    from app.persistence import job_queues, jobs
+    from app.persistence import job_places, job_queues, jobs
 
     after = (database.now() - _LATELY, "")
     async with database.read() as connection:
@@ -53,12 +59,13 @@ async def facts(database: Database, silent: float) -> Facts:
         unbegun, now = await job_queues.unbegun(connection), connection.now()
         around = await job_queues.served(connection, unbegun, silent)
         causes = {queue: unserved(queue, now, known) for queue, known in around.items()}
-        return Facts(await jobs.occupied(connection), unbegun, causes, tuple(job_id for _, job_id in ended))
+        open, held = await jobs.occupied(connection), await job_places.held(connection, most, silent)
+        return Facts(open, held, unbegun, causes, tuple(job_id for _, job_id in ended))
 
 
 async def examined(known: Facts, broker: Broker, url: str, folder: Path, most: int) -> list[Finding]:
     """What is to be said of jobs; `most` may be open at a time. Raises `Unavailable`."""
-    found = [*await _unread(known, broker), *_crowded(known, most), *await _left_behind(known.ended, broker)]
+    found = [*await _unread(known, broker, most), *_crowded(known, most), *await _left_behind(known.ended, broker)]
     return [await _room(known, url, folder, most), *found]
 
 
@@ -88,20 +95,21 @@ def _compared(told: management.Descriptors, known: Facts, most: int, need: str) 
     return Finding(WARN, "jobs", f"{detail}: {more}", fix)
 
 
-async def _unread(known: Facts, broker: Broker) -> list[Finding]:
+async def _unread(known: Facts, broker: Broker, most: int) -> list[Finding]:
     """A worker whose hands are full, or that stops, reads none: only the crew of the queue tells who is there."""
     found: list[Finding] = []
     for queue, count in sorted(known.unbegun.items()):
         there = await broker.message_count(dispatch_queue(queue))
         if there is None or there[1] == 0:
             cause, fix = known.causes[queue]
-            found.append(Finding(WARN, "jobs", f"queue {queue}: {count} sent and not begun: {cause}", fix))
+            full = ", as many as may be of one queue: others wait" if count >= share(most) else ""
+            found.append(Finding(WARN, "jobs", f"queue {queue}: {count} sent and not begun{full}: {cause}", fix))
     return found
 
 
 def _crowded(known: Facts, most: int) -> Iterable[Finding]:
-    if known.open >= most:
-        detail = f"{known.open:,} are open, and no more than {most:,} may be: others wait"
+    if known.held >= most:
+        detail = f"{known.held:,} are open, and no more than {most:,} may be: others wait"
         yield Finding(WARN, "jobs", detail, f"orchestrix jobs list --state RUNNING, or raise {_LIVE}")
 
 

@@ -32,13 +32,14 @@ class Around:
     """What is known around a job: who serves its queue, and since when a node leads, which alone notes what is heard.
 
     After `limit` seconds without a beat a worker's attempts are lost. `is_read` says that the node which owns the job,
-    and reads what is said of it, was heard of lately.
+    and reads what is said of it, was heard of lately; `is_empty` that no order is in the queue of its workers.
     """
 
     crew: Crew
     limit: float
     led_since: datetime | None
     is_read: bool = True
+    is_empty: bool = False
 
 
 def overdue(job: Job, crew: Crew) -> Ending:
@@ -82,11 +83,15 @@ def waits_for(job: Job, now: datetime, around: Around, trouble: str | None = Non
         return f"no node leads, so {_UNLED[job.state]}: start one with `orchestrix serve`, unless one starts or stops"
     led = now - around.led_since
     if job.state == PENDING:
-        return _unsent(led)
+        return _unsent(job, led, around.crew)
     crew = _unheard_of(led) if not around.crew.heard and led < _missed(around.limit) else _unworked(job, around.crew)
     if job.state == RUNNING:
         return _unheard(job, now, around, crew)
-    return crew if around.is_read or not around.crew.heard else _UNREAD
+    if not around.crew.heard:
+        return crew
+    if not around.is_read:
+        return _UNREAD
+    return _lost(around) if around.is_empty else crew
 
 
 _UNLED: Final = {
@@ -97,15 +102,29 @@ _UNLED: Final = {
 _UNREAD: Final = "no node reads just now whether a worker has begun it: wait, one that lives takes that over"
 
 
+def _lost(around: Around) -> str:
+    within = 2 * around.limit
+    return (
+        "no worker has begun it, and its order is in no queue: one has it in hand, or it is lost and sent again within "
+        f"{within:g} s"
+    )
+
+
 def _missed(limit: float) -> timedelta:
     """A worker beats more than twice within the limit: after so long, one beat at least is missing."""
     return timedelta(seconds=limit / 2)
 
 
-def _unsent(led: timedelta) -> str:
+def _unsent(job: Job, led: timedelta, crew: Crew) -> str:
     if led <= USUAL:
         return f"{_begun(led)}, and sends it soon"
-    return "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or the leader is late"
+    if not crew.heard:
+        most = "no more jobs of one queue are sent than a part of jobs.max_live before workers begin them"
+        return f"it has not been sent yet: {most}, and {_unworked(job, crew)}"
+    return (
+        "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or as many of its queue as may be "
+        "that no worker has begun, or the leader is late"
+    )
 
 
 def _unheard_of(led: timedelta) -> str:

@@ -49,8 +49,8 @@ class Job:
     when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
     first dispatch until they were deleted. `owner` is the node that reads them, since `taken_at`; each new owner raises
     `owner_epoch`.
-    `traceparent` and `tracestate` are the trace of whoever wanted it, which every attempt joins. `log_lines` and
-    `log_bytes` are what is kept of its log; with `log_cut` nothing more is kept.
+    `traceparent` and `tracestate` are the trace of whoever wanted it; `log_lines` and `log_bytes` are what is kept of
+    its log, `log_cut` that it was longer.
     """
 
     id: str
@@ -207,9 +207,6 @@ class Ending:
 SILENT: Final = Ending(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
 OVERDUE: Final = Ending(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
 FORGOTTEN: Final = Ending(LOST, {"type": "BrokerLost", "message": "the broker had lost its memory"}, counts=False)
-STRANDED: Final = Ending(
-    LOST, {"type": "OrderLost", "message": "its queue was deleted before a worker had begun it"}, counts=False
-)
 TWICE: Final = Ending(LOST, {"type": "BegunTwice", "message": "a second worker had begun the same try"}, counts=False)
 
 
@@ -245,7 +242,9 @@ def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | 
     job = replace(job, seq=status.seq, worker_id=job.worker_id or status.worker_id, started_at=job.started_at or now)
     if status.status == RUNNING:
         return _running(job, status, now)
-    job = replace(job, last_log_seq=status.last_log_seq, progress=_either(status.progress, job.progress))
+    job = replace(
+        job, last_log_seq=status.last_log_seq, progress=job.progress if status.progress is None else status.progress
+    )
     if status.status == FAILED:
         return ended(job, _failure(status), now, chance)
     error = status.error if status.status == CANCELLED else None
@@ -332,7 +331,7 @@ def _running(job: Job, status: Status, now: datetime) -> Moved:
     fresh = replace(
         _changed(job, now),
         state=RUNNING,
-        progress=_either(status.progress, job.progress),
+        progress=job.progress if status.progress is None else status.progress,
         worker_beat_at=now,
         wake_at=_until(job, now) if first else job.wake_at,
     )
@@ -398,7 +397,3 @@ def _changed(job: Job, now: datetime) -> Job:
 
 def _until(job: Job, now: datetime) -> datetime | None:
     return None if job.timeout_ms is None else now + timedelta(milliseconds=job.timeout_ms)
-
-
-def _either(new: Any, old: Any) -> Any:
-    return old if new is None else new

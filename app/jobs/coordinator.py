@@ -19,10 +19,10 @@ from app.jobs.cancel import Stops
 from app.jobs.dispatch import Dispatcher, Relay
 from app.jobs.events import JobEvents
 from app.jobs.footing import Footing
-from app.jobs.gone import GoneOrders
 from app.jobs.handing import Acks, Giver
 from app.jobs.holdings import Holdings
 from app.jobs.lines import Cap
+from app.jobs.lost_orders import LostOrders
 from app.jobs.rebalance import Rebalance
 from app.jobs.reconcile import Reconcile
 from app.jobs.schedules import Scheduler
@@ -35,7 +35,7 @@ from app.persistence.engine import Database
 log = logging.getLogger("orchestrix.jobs")
 
 BROOM_AFTER: Final = 1.0
-GONE_AFTER: Final = 1.5
+LOST_AFTER: Final = 1.5
 """Seconds from the gain of the lead until what nobody waits for begins: queues are swept, lost orders looked for."""
 
 
@@ -90,8 +90,8 @@ class Coordinator:
         self.stops = Stops(control)
         sent = around.relay.poke
         cap = Cap(around.jobs.log_lines, around.jobs.log_bytes)
-        told = {"stop": self.stops.tell, "due": self.poke, "news": around.news, "sent": sent}
-        self.events = JobEvents(database, node, **told, cap=cap)
+        tell, due, news = self.stops.tell, self.poke, around.news
+        self.events = JobEvents(database, node, stop=tell, due=due, news=news, sent=sent, cap=cap)
         self.holdings = Holdings(database, self.events, node, around.open_link)
         self.taker = Taker(database, control, self.holdings, node)
         acks = Acks(control, node)
@@ -177,16 +177,19 @@ class Coordinator:
         heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
         watchman = Watchman(office, around.control, silent=around.jobs.silent, heard=heard)
         broom = Broom(office, around.control)
+        most, silent = around.jobs.max_live, around.jobs.silent
+        lost = LostOrders(office, around.control, after=around.jobs.silent, heard=heard)
         orphanage = Orphanage(office, around.control, every=around.cluster.orphan_check)
         return Services(
             [
-                Dispatcher(around.database, fence, self.due, around.relay, most_open=around.jobs.max_live),
+                Dispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
                 Sweep("time-outs of jobs", watchman.look),
-                Sweep("jobs without owner", orphanage.look, self.orphaned),
+                Sweep("jobs whose owner is gone", orphanage.orphans, self.orphaned),
+                Sweep("jobs without owner", orphanage.unowned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
                 _later("queues of ended jobs", broom.look, BROOM_AFTER),
-                _later("orders that are gone", GoneOrders(office, around.control, heard=heard).look, GONE_AFTER),
+                _later("orders that are lost", lost.look, LOST_AFTER),
             ]
         )
 

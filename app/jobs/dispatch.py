@@ -13,7 +13,7 @@ from app.domain.jobs import Job
 from app.domain.leases import Fence
 from app.jobs import outgoing
 from app.lifecycle import Loop, Wake
-from app.persistence import jobs, leases, outbox
+from app.persistence import job_places, jobs, leases, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.outbox import OutboxRow
 
@@ -22,8 +22,8 @@ log = logging.getLogger("orchestrix.jobs")
 BATCH: Final = 100
 NAP: Final = 5.0
 """Seconds between two looks when nothing is due earlier and nobody says that something is."""
-FULL: Final = 0.5
-"""Seconds until the next look where all is due that may be, and no more may be at work."""
+FULL: Final = 0.2
+"""Seconds until the next look where nothing that is due may be sent now: nobody tells that a worker has begun one."""
 
 AHEAD: Final = 100
 """Rows that may wait for their queues when more jobs are sent. What waits for long outlives its claim, and then lies
@@ -52,14 +52,19 @@ class Relay(Protocol):
 
 
 class Dispatcher:
-    """A duty of the leader: sends what is due, at most `most_open` jobs at a time, each write fenced by its term."""
+    """A duty of the leader: sends what is due, as `most_open` and the share of each queue allow, each write fenced by
+    its term. A worker is lost after `silent` seconds without a beat.
+    """
 
-    def __init__(self, database: Database, fence: Fence, wake: Wake, relay: Relay, *, most_open: int) -> None:
+    def __init__(
+        self, database: Database, fence: Fence, wake: Wake, relay: Relay, *, most_open: int, silent: float
+    ) -> None:
         self._database = database
         self._fence = fence
         self._wake = wake
         self._relay = relay
         self._most_open = most_open
+        self._silent = silent
         self._loop = Loop("job dispatch", self._round)
 
     async def start(self) -> None:
@@ -87,7 +92,7 @@ class Dispatcher:
             await self._wake.wait(FULL)
 
     async def _write(self, tx: Transaction) -> list[OutboxRow]:
-        due = await jobs.due(tx, BATCH, self._most_open)
+        due = await job_places.due(tx, BATCH, self._most_open, self._silent)
         if not due:
             return []
         crash.point("jobs.dispatch.after_claim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from app.domain.jobs import Job
-from app.jobs import ends, runs
+from app.jobs import ends, orders, runs
 from app.jobs.events import Stop
 from app.persistence import jobs
 from app.persistence.engine import Transaction
@@ -44,6 +44,11 @@ class StepJobs:
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Says once more how those ended that have."""
         if await ends.tell(tx, await jobs.of_ids(tx, ids)):
+            tx.then(self._sent)
+
+    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Sends the orders again of those that no worker has begun; raises `Contention`."""
+        if await orders.again(tx, ids):
             tx.then(self._sent)
 
     def _stopped(self, ids: Iterable[str], stops: Sequence[Stop]) -> None:

@@ -31,6 +31,7 @@ from app.persistence.job_signs import Signs
 
 T = TypeVar("T")
 Find = Callable[[Transaction, int], Awaitable[list[Job]]]
+Work = Callable[[Transaction], Awaitable[list[Job]]]
 Judge = Callable[[Transaction, Sequence[Job]], Awaitable[list[Ending]]]
 log = logging.getLogger("orchestrix.jobs")
 
@@ -38,6 +39,8 @@ BATCH: Final = 200
 SWEEP: Final = 30.0
 SWEPT_AFTER: Final = 120.0
 """Seconds after its end at which a job's queues are deleted once more."""
+SOON: Final = 1.0
+"""Seconds until the next look where there is something that cannot be done just now."""
 UNOWNED: Final = 30.0
 """Seconds for which a job that was sent to a worker may be without an owner."""
 
@@ -258,26 +261,35 @@ class Orphanage:
         self._broker = broker
         self._every = every
 
-    async def look(self) -> float:
-        """Looks once; in how many seconds again."""
-        if self._broker.blocked is not None:
-            return 1.0
-        async with self._office.database.read() as connection:
-            orphaned, unowned = await job_signs.ownerless(connection, self._every, UNOWNED)
-        linked = self._broker.state is LinkState.UP  # else another node may have a link that takes offers
-        if linked and (orphaned or unowned) and not await takes_messages(self._broker):
-            return 1.0
-        if orphaned:
-            await self._all(self._offer)
-        if unowned:
-            await self._all(self._assign)
-        return min(self._every, UNOWNED / 3)
+    async def orphans(self) -> float:
+        """Looks once for those whose owner is gone; in how many seconds again."""
+        return await self._look(0, self._offer, self._every)
 
-    async def _all(self, work: Callable[[Transaction], Awaitable[list[Job]]]) -> None:
+    async def unowned(self) -> float:
+        """Looks once for those that nobody has ever owned; in how many seconds again."""
+        return await self._look(1, self._assign, UNOWNED / 3)
+
+    async def _look(self, which: int, work: Work, every: float) -> float:
+        if self._broker.blocked is not None:
+            return SOON
+        async with self._office.database.read() as connection:
+            found = (await job_signs.ownerless(connection, self._every, UNOWNED))[which]
+        if not found:
+            return every
+        linked = self._broker.state is LinkState.UP  # else another node may have a link that takes offers
+        if linked and not await takes_messages(self._broker):
+            return SOON
+        # What others have in hand is passed over: it is looked for again soon, not only at the next turn.
+        return every if await self._all(work) else min(every, SOON)
+
+    async def _all(self, work: Work) -> int:
+        count = 0
         while found := await self._office.write(work):
             self._office.relay.poke()
+            count += len(found)
             if len(found) < BATCH:
-                return
+                break
+        return count
 
     async def _offer(self, tx: Transaction) -> list[Job]:
         found = await jobs.orphans(tx, self._every, BATCH)

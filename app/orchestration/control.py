@@ -99,6 +99,8 @@ class Control:
         acted = act(saga, found, action.ask, tick)
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
+        elif action.ask.verb is Verb.RETRY and not action.dry_run:
+            await self._jobs.again(tx, [found], resend=True)  # its order may be lost, though its try is out
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: Ask) -> Saga:

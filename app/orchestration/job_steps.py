@@ -25,6 +25,9 @@ class JobDesk(Protocol):
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Says once more how those ended that have."""
 
+    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Sends the orders again of those that no worker has begun."""
+
 
 class Done(Protocol):
     """What has become of an instance: how it is now, what its history says, and what it owes."""
@@ -67,8 +70,11 @@ class JobSteps:
         if new:
             await self._desk().put(tx, new)
 
-    async def again(self, tx: Transaction, waiting: Iterable[Instance]) -> int:
-        """Makes sure that the jobs are there that these wait for, or that their ends are told; how many those are."""
+    async def again(self, tx: Transaction, waiting: Iterable[Instance], *, resend: bool = False) -> int:
+        """Makes sure that the jobs are there that these wait for, or that their ends are told; how many those are.
+
+        Because a person says so it can `resend` what workers are to do, too: by itself the leader sends what is lost.
+        """
         ids: list[str] = []
         owed: list[Job] = []
         for one in waiting:
@@ -82,6 +88,8 @@ class JobSteps:
         if ids:
             await self._desk().put(tx, owed)
             await self._desk().repeat(tx, ids)
+        if ids and resend:
+            await self._desk().resend(tx, ids)
         return len(ids)
 
     def _has_jobs(self, instance: Instance) -> bool:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from app.broker.topology import dispatch_queue
 from app.domain.job_waits import Around, waits_for
-from app.domain.jobs import RUNNING, Job
+from app.domain.jobs import DISPATCHED, RUNNING, Job
+from app.orchestration.surroundings import Surroundings
 from app.persistence import job_queues, jobs
 from app.persistence.engine import Connection
 from sagas.engine.definition import Saga
@@ -27,13 +29,17 @@ class Work:
     around: Around | None = None
 
 
-async def work_of(connection: Connection, saga: Saga, instance: Instance, silent: float) -> Work | None:
+async def work_of(
+    connection: Connection, saga: Saga, instance: Instance, silent: float, around: Surroundings
+) -> Work | None:
     """The job that a live instance waits for, if it waits for one; a worker is lost after `silent` seconds."""
     id = job_at_work(saga, instance) if instance.live else None
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
         return None if id is None else Work(id, None)
-    return Work(id, job, (await job_queues.around(connection, [job], silent))[job.id])
+    empty = await around.empty([dispatch_queue(job.queue)]) if job.state == DISPATCHED else set()
+    known = await job_queues.around(connection, [job], silent, [job.queue] if empty else [])
+    return Work(id, job, known[job.id])
 
 
 def told(work: Work, now: datetime) -> tuple[str, str]:

@@ -33,7 +33,7 @@ class By:
 class Redispatch:
     """Sends current commands again under their old ids, which changes nothing where they have arrived.
 
-    Where a job is at it, and has ended, that is told again.
+    Where it is a job, its order is sent again unless a worker has begun it; one that has ended is told again.
     """
 
     def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog, jobs: JobSteps | None = None) -> None:
@@ -98,7 +98,7 @@ class Redispatch:
             return await instances.owed(connection, pair, names, after, CHUNK)
 
     async def _owe(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
-        return await send_again(tx, self._catalog, wanted) + await self._jobs.again(tx, wanted)
+        return await send_again(tx, self._catalog, wanted) + await self._jobs.again(tx, wanted, resend=True)
 
     def _audited(self, names: Sequence[str], sent: int, by: By) -> AuditRow:
         detail = {"sagas": list(names), "sent": sent}

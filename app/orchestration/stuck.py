@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from app.broker.port import Broker
-from app.broker.topology import UNROUTED
+from app.broker.topology import UNROUTED, dispatch_queue
 from app.domain.job_waits import USUAL
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING
 from app.orchestration.surroundings import FRESH, Counts, Surroundings, needed
@@ -74,8 +75,12 @@ class Stuck:
     async def page(self, saga: Saga, wanted: Filter, sort: str, limit: int, after: After | None) -> list[Instance]:
         """Up to `limit` instances that are stuck, or are not, as `wanted` says; otherwise as `instances.page`."""
         counts = await self._around.counts([name for step in saga.steps for name in _commands(step)], fresh=FRESH)
+        jobs = {
+            dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
+        }
+        empty = [jobs[queue] for queue in await self._around.empty(jobs, fresh=FRESH)]
         async with self._database.read() as connection:
-            known = await _known(connection, saga, self._silent)
+            known = await _known(connection, saga, self._silent, empty)
             around = _Around(self._around.trouble is not None, counts, known)
             wanted = replace(wanted, hindered=around.of(saga))
             found: list[Instance] = []
@@ -93,12 +98,12 @@ def _is_open(wanted: Filter, one: Instance) -> bool:
     return undone and bool(wanted.hindered.steps)
 
 
-async def _known(connection: Connection, saga: Saga, silent: float) -> Hindered:
+async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> Hindered:
     """What the database knows of that holds up instances: answers in vain, wake-ups and jobs that nobody sees to."""
     pair, before = pair_of(saga.name), connection.now() - timedelta(seconds=OVERDUE)
     found = await _unanswered(connection, saga)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE, NAMED + 1)
-    unworked = await _unworked(connection, saga, silent)
+    unworked = await _unworked(connection, saga, silent, empty)
     held = await job_steps.held_up(connection, pair, unworked, NAMED + 1) if unworked is not None else []
     many = len(held) > NAMED
     ids = found.union(late if len(late) <= NAMED else (), () if many else held)
@@ -118,16 +123,23 @@ async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
     return {id for one in known if (id := one.instance_id) in waiting and answers(waiting[id], one)}
 
 
-async def _unworked(connection: Connection, saga: Saga, silent: float) -> Unworked | None:
-    """Which of the saga's jobs nobody will begin or end as things stand; None where it has no jobs."""
-    if not any(order.job is not None for step in saga.steps for order in _orders(step)):
+async def _unworked(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> Unworked | None:
+    """Which of the saga's jobs nobody will begin or end as things stand; None where it has no jobs.
+
+    Also those that were sent to queues that are `empty` now, though these are served: their orders may be lost.
+    """
+    if not any(order.job is not None for order in _all_orders(saga)):
         return None
     lease, now = await leases.read(connection), connection.now()
     beat = timedelta(seconds=silent / 2)  # a worker beats more than twice within the time after which it is lost
     since = {DISPATCHED: now - USUAL, RUNNING: now - beat}
     if lease is None or lease.lapsed:
         return Unworked(saga.name, {PENDING: now - USUAL, **since})
-    return Unworked(saga.name, since, await job_steps.served(connection, beat))
+    return Unworked(saga.name, since, await job_steps.served(connection, beat), empty)
+
+
+def _all_orders(saga: Saga) -> list[Order]:
+    return [order for step in saga.steps for order in _orders(step)]
 
 
 def _orders(step: Step) -> list[Order]:

@@ -43,6 +43,15 @@ class Surroundings:
                 found[queue] = count
         return found
 
+    async def empty(self, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
+        """Those of them that have nothing ready, or are not there; without those of which nothing is known."""
+        wanted = list(queues)
+        there = await self.counts(wanted, fresh=fresh)
+        if self._broker.state is not LinkState.UP:
+            return set()
+        missing = {queue for queue in wanted if self._known.get(queue, (0.0, (0, 0)))[1] is None}
+        return missing | {queue for queue, (ready, _) in there.items() if ready == 0}
+
     async def _count(self, queue: str, fresh: float) -> tuple[int, int] | None:
         if self._broker.state is not LinkState.UP:
             return None

@@ -147,7 +147,7 @@ class Explainer:
             rows = await outbox.of_instance(connection, saga, id)
             deed, gone = await wait_of(connection, found), await end_of(connection, found)
             letter = await _letter(connection, known, found)
-            job = await work_of(connection, known, found, self._silent)
+            job = await work_of(connection, known, found, self._silent, self._around)
             suspect = await suspects.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))

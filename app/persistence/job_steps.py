@@ -25,12 +25,14 @@ _SINCE: Final = {PENDING: jobs.c.wake_at, DISPATCHED: jobs.c.dispatched_at, RUNN
 class Unworked:
     """The jobs of `saga` in the states of `since` that wait for somebody since that moment or longer.
 
-    Those whose queue is one of `served` are not among them: the machine will have them done.
+    Those whose queue is one of `served` are not among them: the machine will have them done; but those that were sent
+    to one of the queues that are `empty` are.
     """
 
     saga: str
     since: Mapping[str, datetime]
     served: Collection[str] = ()
+    empty: Collection[str] = ()
 
 
 async def held_up(connection: Connection, pair: Pair, which: Unworked, limit: int) -> list[int]:
@@ -61,4 +63,8 @@ def unworked(which: Unworked) -> list[ColumnElement[bool]]:
     """What a job has to be to be one of these."""
     long = [and_(jobs.c.state == state, _SINCE[state] <= since) for state, since in which.since.items()]
     found = [jobs.c.saga == which.saga, jobs.c.state.in_(sorted(which.since)), or_(*long)]
-    return [*found, jobs.c.queue.not_in(sorted(which.served))] if which.served else found
+    if not which.served:
+        return found
+    lost = and_(jobs.c.state == DISPATCHED, jobs.c.queue.in_(sorted(which.empty)))
+    unserved = jobs.c.queue.not_in(sorted(which.served))
+    return [*found, or_(unserved, lost) if which.empty else unserved]

@@ -29,7 +29,6 @@ __all__ = [
     "balance",
     "by_histories",
     "cleared",
-    "due",
     "get",
     "histories",
     "insert",
@@ -38,6 +37,7 @@ __all__ = [
     "next_due",
     "occupied",
     "of_ids",
+    "oldest",
     "orphans",
     "overdue",
     "owned_by",
@@ -160,18 +160,9 @@ async def store(tx: Transaction, changed: Sequence[tuple[int, Job]], tried: Iter
     await _put(tx, {attempt.history_id: attempt for attempt in tried})
 
 
-async def due(tx: Transaction, limit: int, most_open: int) -> list[Job]:
-    """Locks and reads up to `limit` jobs that wait for a worker and whose time has come, the longest waiting first.
-
-    Those that have queues already come first, then as many others as there may be queues: `most_open` jobs in all.
-    """
-    table = jobs.c
-    ready = _select().where(table.state == PENDING, table.wake_at <= tx.dialect.clock(tx.now()))
-    found = await _jobs(tx, _oldest(ready.where(table.channels == 1), limit))
-    room = min(limit - len(found), most_open - await occupied(tx))
-    if room > 0:
-        found += await _jobs(tx, _oldest(ready.where(table.channels == 0), room))
-    return found
+async def oldest(tx: Transaction, which: Sequence[ColumnElement[bool]], limit: int) -> list[Job]:
+    """Locks and reads up to `limit` whole jobs of which all this is so, the longest due first."""
+    return await _jobs(tx, _first(_select().where(*which), jobs.c.wake_at, limit))
 
 
 async def next_due(connection: Connection) -> float | None:
@@ -283,10 +274,6 @@ def _attempt_update() -> Any:
 
 async def _found(tx: Transaction, terms: job_signs.Terms, by: ColumnElement[Any], limit: int) -> list[Job]:
     return await _jobs(tx, _first(_select(whole=False).where(*terms), by, limit))
-
-
-def _oldest(query: Select[Any], limit: int) -> Select[Any]:
-    return _first(query, jobs.c.wake_at, limit)
 
 
 def _first(query: Select[Any], by: ColumnElement[Any], limit: int) -> Select[Any]:

@@ -12,7 +12,7 @@ import pytest
 from app import clock
 from app.domain import jobs as rules
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
-from app.persistence import job_beats, job_logs, job_queues, job_signs, job_steps, jobs
+from app.persistence import job_beats, job_logs, job_places, job_queues, job_signs, job_steps, jobs
 from app.persistence.engine import Database, Transaction
 from app.persistence.job_logs import Log
 from app.persistence.job_steps import Unworked
@@ -73,10 +73,11 @@ async def is_narrow(database: Database, work: Work) -> None:
 @pytest.mark.parametrize(
     "work",
     [
-        partial(jobs.due, limit=10, most_open=1000),
+        partial(job_places.due, limit=10, most_open=1000, silent=30.0),
         partial(jobs.overdue, limit=10, heard=15.0),
         partial(jobs.silent, seconds=30.0, limit=10, heard=15.0),
-        partial(job_queues.stranded, queues=["q"], seconds=30.0, heard=15.0, limit=10),
+        partial(job_queues.stranded, empty=["q"], passed={"r": NOON}, seconds=30.0, heard=15.0, limit=10),
+        partial(job_queues.passed, queues=["q"], seconds=30.0),
         partial(jobs.unheard, limit=10),
         partial(jobs.unowned, seconds=30.0, limit=10),
         partial(jobs.orphans, seconds=30.0, limit=10),
@@ -87,6 +88,8 @@ async def is_narrow(database: Database, work: Work) -> None:
         partial(job_signs.signs, limit=30.0, heard=15.0, since=NOON),
         partial(job_signs.ownerless, orphaned=30.0, without=30.0),
         jobs.loads,
+        job_places.waiting,
+        job_places.open_jobs,
         jobs.occupied,
     ],
     ids=lambda work: getattr(work, "func", work).__name__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import update
 
@@ -13,7 +14,7 @@ from app.domain.job_waits import Crew
 from app.domain.jobs import FAILED, HANDING_OFF, Attempt
 from app.domain.leases import Fence
 from app.jobs import outgoing
-from app.persistence import job_logs, job_queues, jobs, nodes, outbox
+from app.persistence import job_beats, job_logs, job_queues, jobs, nodes, outbox
 from app.persistence.engine import Database
 from app.persistence.job_logs import Last
 from app.persistence.nodes import WorkerBeat
@@ -112,7 +113,32 @@ async def test_orders_that_the_broker_has_had_for_a_while(database: Database) ->
 
 async def _stranded(database: Database, queues: list[str], seconds: float, limit: int = 10) -> list[str]:
     async with database.begin() as tx:
-        return await job_queues.stranded(tx, queues, seconds, 15.0, limit)
+        return await job_queues.stranded(tx, queues, {}, seconds, 15.0, limit)
+
+
+async def test_orders_that_later_ones_of_their_queue_have_overtaken(database: Database) -> None:
+    await joined(database, "alive")
+    at = database.now()
+    ago = {n: at - timedelta(seconds=n) for n in (40, 50, 90, 100)}
+    early, late = [await owned(database, "alive", await dispatched(database, queue="a")) for _ in range(2)]
+    early = await stored(database, early, replace(early, version=9, dispatched_at=ago[100], taken_at=ago[100]))
+    await stored(database, late, replace(late, version=9, dispatched_at=ago[40], taken_at=ago[40]))
+    busy, done = await running(database, queue="a"), await running(database, queue="b")
+    await stored(database, busy, replace(busy, version=9, dispatched_at=ago[90], started_at=ago[50]))
+    over: dict[str, Any] = {"state": FAILED, "dispatched_at": ago[90], "started_at": ago[50], "finished_at": ago[40]}
+    await stored(database, done, replace(done, version=9, **over))
+    await running(database, queue="c")
+    async with database.read() as connection:
+        found = await job_queues.passed(connection, ["a", "b", "c"], 30.0)
+        assert found == {"a": ago[90], "b": ago[90]}
+        assert await job_queues.passed(connection, [], 30.0) == {}
+        assert await job_queues.passed(connection, ["a"], 60.0) == {}
+    async with database.begin() as tx:
+        assert await job_queues.stranded(tx, [], found, 30.0, 15.0, 10) == [early.id]
+        assert await job_queues.stranded(tx, [], {"a": ago[100]}, 30.0, 15.0, 10) == []
+    await database.run(lambda tx: job_beats.beaten(tx, [str(early.history_id)], tx.now()))
+    async with database.begin() as tx:
+        assert await job_queues.stranded(tx, ["a"], found, 30.0, 15.0, 10) == [late.id], "somebody beats for it"
 
 
 async def test_what_somebody_changes_is_not_stranded(served: Database, served_peer: Database) -> None:

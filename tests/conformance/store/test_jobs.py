@@ -181,33 +181,6 @@ async def test_of_two_nodes_one_takes_a_job(database: Database, peer: Database) 
     assert (await now(database, job)).owner_epoch == 1
 
 
-async def test_those_that_are_due_come_in_order_and_within_bounds(database: Database) -> None:
-    at = database.now()
-    new = [pending(database, wake_at=at - n * SECOND) for n in range(1, 6)]
-    await inserted(database, *new, pending(database, wake_at=at + 60 * SECOND))
-    again = await dispatched(database, retries=1, wake_at=at - 60 * SECOND)
-    error = {"type": "x"}
-    moved = rules.ended(again, rules.Ending(FAILED, error, answered=True), database.now() - 5 * SECOND, 0.0)
-    again = await stored(database, again, moved)
-    async with database.begin() as tx:
-        assert await jobs.occupied(tx) == 1
-        assert [job.id for job in await jobs.due(tx, 10, 100)] == [again.id, *(job.id for job in reversed(new))]
-        assert [job.id for job in await jobs.due(tx, 3, 100)] == [again.id, new[4].id, new[3].id]
-        assert [job.id for job in await jobs.due(tx, 10, 3)] == [again.id, new[4].id, new[3].id]
-        assert [job.id for job in await jobs.due(tx, 10, 1)] == [again.id]
-        assert (await jobs.due(tx, 1, 100))[0].payload is None
-
-
-async def test_two_leaders_do_not_send_the_same_job(served: Database, served_peer: Database) -> None:
-    new = [pending(served) for _ in range(4)]
-    await inserted(served, *new)
-    async with served.begin() as one:
-        first = await jobs.due(one, 2, 100)
-        async with served_peer.begin() as other:
-            second = await jobs.due(other, 10, 100)
-    assert sorted(job.id for job in first + second) == [job.id for job in new]
-
-
 async def test_how_long_until_something_is_due(database: Database) -> None:
     async with database.read() as connection:
         assert await jobs.next_due(connection) is None

@@ -7,12 +7,14 @@ from datetime import timedelta
 
 from app import clock
 from app.api.job_schemas import JobBody, JobPage
+from app.broker.topology import dispatch_queue
 from app.domain import jobs as rules
 from app.domain.leases import Fence
 from app.persistence import nodes
 from app.persistence.nodes import WorkerBeat
 from tests.conformance.store.plans import watched
 from tests.integration.jobs.rows import joined, leading
+from tests.support import eventually
 
 from .test_jobs import changed, running, said, submitted
 from .world import World
@@ -35,7 +37,14 @@ async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
     await joined(world.database, "node-1")
     job = await changed(world, id, lambda job: rules.taken(job, "node-1", world.database.now()))
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-    assert answer.json()["waitsFor"].startswith("the one worker of queue reports, heard of 0 s ago, is busy")
+    assert answer.json()["waitsFor"].startswith("no worker has begun it, and its order is in no queue")
+    world.broker.put(dispatch_queue("reports"), b"{}")
+
+    async def busy() -> bool:
+        again = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
+        return str(again.json()["waitsFor"]).startswith("the one worker of queue reports, heard of")
+
+    await eventually(busy, deadline=5, message="the broker is asked again after a second")
     job = await said(world, job, "RUNNING", 1)
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
     assert answer.json()["waitsFor"] is None
@@ -91,5 +100,6 @@ async def test_a_leader_that_has_only_just_begun_is_not_called_late(world: World
     assert [one.partition(",")[0] for one in said] == [
         "no node leads",
         "the leader has only begun 2 s ago",
-        "it has not been sent yet: as many jobs are open as may be (jobs.max_live)",
+        "it has not been sent yet: no more jobs of one queue are sent than a part of jobs.max_live before workers "
+        "begin them",
     ]

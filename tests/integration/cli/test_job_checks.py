@@ -28,10 +28,10 @@ async def test_workers_that_are_full_or_away_or_unknown_are_told_apart(database:
     for queue in ("full", "empty"):
         await dispatched(database, queue=queue)
     await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["full"], 4)]))
-    unled = await facts(database, 30.0)
+    unled = await facts(database, 30.0, 1000)
     assert {cause for cause, _ in unled.causes.values()} == {"no node leads, so nobody knows which workers are there"}
     await leading(database, Fence(1, "node-1"))
-    known = await facts(database, 30.0)
+    known = await facts(database, 30.0, 1000)
     assert known.unbegun == {"full": 1, "empty": 1}
     cause, fix = known.causes["full"]
     assert "the one worker of queue full, heard of 0 s ago, is busy" in cause

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.broker.topology import dispatch_queue
 from app.config import JobsSettings
 from app.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
 from app.errors import Conflict, NotFound
-from tests.integration.jobs.plant import Hand, Node, Plant, Task
+from tests.integration.jobs.plant import Hand, Plant, Task
 from tests.support import eventually, holds, stand_still
 
 CALM = JobsSettings(beat=2.0, silent=20.0)
@@ -120,26 +119,6 @@ async def test_time_does_not_count_while_no_attempt_is_out(plant: Plant) -> None
     assert (await hand.take()).order["jobId"] == second.id
 
 
-async def test_an_order_that_was_deleted_with_its_queue_is_sent_anew(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.jobs.gone.EVERY", 0.3)
-    node = await plant.node(leads=True)
-    job = await plant.submit(queue="rare")
-    await eventually(lambda: _waits(node, "rare"), deadline=10, message="the order has come")
-    await node.control.delete(dispatch_queue("rare"))
-    again = await plant.reached(job, DISPATCHED, attempt=2)
-    assert again.tries == 1
-    assert [one.state for one in await plant.attempts(job)] == [LOST, DISPATCHED]
-    hand = await plant.worker(queue="rare")
-    assert (await hand.take()).order["attempt"] == 2
-
-
-async def _waits(node: Node, queue: str) -> bool:
-    found = await node.control.message_count(dispatch_queue(queue))
-    return found is not None and found[0] == 1
-
-
 async def test_a_worker_that_stops_costs_no_try_and_its_wish_is_heard(plant: Plant) -> None:
     await plant.node(leads=True)
     hand = await plant.worker()
@@ -230,14 +209,35 @@ async def test_a_dispatch_that_comes_twice_ends_in_one_attempt(plant: Plant) -> 
 
 async def test_more_than_may_be_open_wait_for_their_turn(plant: Plant) -> None:
     await plant.node(leads=True, tuned=JobsSettings(max_live=2, beat=2.0, silent=20.0))
-    hand = await plant.worker()
+    hand = await plant.worker(beats=True)
     jobs = [await plant.submit() for _ in range(3)]
-    tasks = [await hand.take() for _ in range(2)]
-    assert [(await plant.now(job)).state for job in jobs] == [DISPATCHED, DISPATCHED, PENDING]
+    tasks = [await hand.take()]
+    assert [(await plant.now(job)).state for job in jobs] == [DISPATCHED, PENDING, PENDING], "a share of one is unbegun"
     await tasks[0].running()
+    tasks.append(await hand.take())
+    await tasks[1].running()
+    await plant.reached(jobs[1], RUNNING)
+    await holds(lambda: True, during=0.5)
+    assert (await plant.now(jobs[2])).state == PENDING
     await tasks[0].succeed()
     third = await hand.take()
     assert third.order["jobId"] == jobs[2].id
+
+
+async def test_a_queue_that_nobody_serves_keeps_nobody_waiting(plant: Plant) -> None:
+    await plant.node(leads=True, tuned=JobsSettings(max_live=5, beat=2.0, silent=20.0))
+    dead = [await plant.submit(queue=f"dead-{n % 5}") for n in range(10)]
+    for job in dead[:5]:
+        await plant.reached(job, DISPATCHED)
+    hand = await plant.worker(beats=True)
+    for _ in range(6):
+        job = await plant.submit()
+        task = await hand.take()
+        assert task.order["jobId"] == job.id
+        await task.running()
+        await task.succeed()
+        await plant.reached(job, SUCCEEDED)
+    assert [(await plant.now(job)).state for job in dead[5:]] == [PENDING] * 5
 
 
 async def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(plant: Plant) -> None:

@@ -324,7 +324,7 @@ async def owed(url: str, handler: str) -> None:
     """The database owes what `owner.send` asks for."""
     database = Database(url)
     now = database.now()
-    who = {"created_by": "ada", "correlation_id": "c-1", "created_at": now, "updated_at": now}
+    who: dict[str, Any] = {"created_by": "ada", "correlation_id": "c-1", "created_at": now, "updated_at": now}
     job = rules.dispatched(Job(id="j-1", queue="default", handler=handler, **who), "h-1", now).job
     await database.run(lambda tx: jobs.insert(tx, [job]))
     await database.close()

@@ -35,7 +35,7 @@ def test_where_a_value_comes_from(shell: Shell) -> None:
 
 
 def test_a_process_name_is_a_nodes_name(shell: Shell) -> None:
-    assert shown(shell)["node_id"] == ("node", "default")
+    assert shown(shell)["node_id"] == ("coordinator", "default")
     shell.set(PROCESS_NAME="coordinator-2")
     assert shown(shell)["node_id"] == ("coordinator-2", "alias PROCESS_NAME")
     shell.set(ORCHESTRIX_NODE_ID="mine")

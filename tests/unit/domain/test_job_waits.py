@@ -194,7 +194,7 @@ def test_a_leader_that_has_only_just_begun_blames_nobody(job: Job, led: float, c
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        (pending(), "as many jobs are open as may be (jobs.max_live)"),
+        (pending(), "a part of jobs.max_live before workers begin them, and no worker that serves queue reports is"),
         (pending(wake_at=HELD), "another run of its schedule"),
         (pending(wake_at=LATER), None),
         (pending(state=FAILED, wake_at=None), None),
@@ -208,3 +208,13 @@ def test_what_has_not_been_sent_says_why_if_it_should_have_been(job: Job, says: 
 
 def test_a_moment_is_no_wait() -> None:
     assert waits_for(DISPATCHED, NOW + timedelta(seconds=5), around()) is None
+
+
+def test_what_is_served_waits_for_its_turn() -> None:
+    assert "as many jobs are open as may be (jobs.max_live)" in str(waits_for(pending(), LATER, around(Crew(1))))
+
+
+def test_an_order_that_is_in_no_queue_is_told() -> None:
+    told = str(waits_for(DISPATCHED, NOW + timedelta(minutes=1), around(Crew(1), is_empty=True)))
+    assert "its order is in no queue" in told
+    assert "sent again within 60 s" in told

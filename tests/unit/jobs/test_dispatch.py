@@ -46,7 +46,7 @@ class Carrier:
 
 async def test_what_is_due_waits_while_the_relay_has_enough_to_do() -> None:
     database, relay, due = Asked(), Carrier(AHEAD), Wake()
-    dispatcher = Dispatcher(cast(Database, database), Fence(1, "node-1"), due, relay, most_open=10)
+    dispatcher = Dispatcher(cast(Database, database), Fence(1, "node-1"), due, relay, most_open=10, silent=30.0)
     await dispatcher.start()
     due.set()
     await holds(lambda: database.looks == 0, during=3 * PAUSE)

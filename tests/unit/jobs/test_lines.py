@@ -46,9 +46,8 @@ def test_the_first_line_above_it_says_so_and_the_rest_is_dropped(cap: Cap) -> No
 
 def test_what_is_kept_counts_over_many_batches_and_attempts() -> None:
     job, first = kept(JOB, LINES[:3], Cap(5, 1000), NOW)
-    job, second = kept(
-        replace(job, history_id="h2"), [replace(one, history_id="h2") for one in LINES], Cap(5, 1000), NOW
-    )
+    lines = [replace(one, history_id="h2") for one in LINES]
+    job, second = kept(replace(job, history_id="h2"), lines, Cap(5, 1000), NOW)
     assert (len(first), len(second), job.log_cut) == (3, 3, 1)
 
 

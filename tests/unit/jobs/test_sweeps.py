@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -16,11 +17,11 @@ from app.domain.leases import Fence
 from app.errors import Deposed
 from app.jobs.dispatch import Relay
 from app.jobs.events import Stop
-from app.jobs.gone import GoneOrders
 from app.jobs.holdings import Holdings
+from app.jobs.lost_orders import LostOrders
 from app.jobs.reconcile import Reconcile
 from app.jobs.sweeps import Office, Orphanage, Watchman
-from app.persistence import jobs, schema
+from app.persistence import job_beats, jobs, outbox, schema
 from app.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, owned, running, stored
 from tests.integration.jobs.rows import joined, leading, stopped
@@ -39,12 +40,14 @@ class Linked:
 
     def __init__(self) -> None:
         self.is_full = False
+        self.count: tuple[int, int] | None = None
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float) -> list[Published]:
         return [Published(Outcome.UNKNOWN if self.is_full else Outcome.RETURNED)]
 
-    async def message_count(self, queue: str) -> None:
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
         """Nothing is there: somebody has deleted it."""
+        return self.count
 
 
 class Holding:
@@ -95,6 +98,12 @@ async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
     await database.close()
 
 
+async def look_at_owners(desk: Desk) -> tuple[float, float]:
+    """Looks for jobs whose owner is gone, and for such as have none; in how many seconds again."""
+    orphanage = Orphanage(desk.office, desk.broker, every=LIMIT)
+    return await orphanage.orphans(), await orphanage.unowned()
+
+
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The transactions that the leader has begun."""
@@ -118,7 +127,7 @@ async def aged(desk: Desk, job: Job, **ago: timedelta) -> Job:
 async def test_a_look_that_finds_nothing_writes_nothing(desk: Desk, writes: list[object]) -> None:
     job = await owned(desk.database, NODE, await running(desk.database, timeout_ms=60_000))
     assert 1 < await desk.watchman.look() <= 5
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert writes == []
     assert (await now(desk.database, job)).version == job.version
 
@@ -189,19 +198,68 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
     assert (await now(desk.database, job)).state == TIMED_OUT
 
 
-async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(desk: Desk) -> None:
-    job = await owned(desk.database, NODE, await dispatched(desk.database))
-    job = await aged(desk, job, dispatched_at=MINUTE, taken_at=MINUTE)
-    gone = GoneOrders(desk.office, desk.broker, heard=LIMIT)
+@pytest.fixture
+async def order(desk: Desk) -> Job:
+    """A job that was sent a minute ago, and that this node reads."""
+    job = await owned(desk.database, NODE, await dispatched(desk.database, payload={"month": 3}))
+    return await aged(desk, job, dispatched_at=MINUTE, taken_at=MINUTE)
+
+
+async def owed(desk: Desk) -> list[tuple[str, str]]:
+    """The orders in the outbox, each with its queue."""
+    async with desk.database.begin() as tx:
+        rows = await outbox.claim(tx, NODE, 15.0, 100)
+    assert all(json.loads(row.body)["payload"] == {"month": 3} for row in rows)
+    return [(row.id, row.routing_key) for row in rows]
+
+
+async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(desk: Desk, order: Job) -> None:
+    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
     desk.link.is_full = True
     for _ in range(3):
-        await gone.look()
-    assert (await now(desk.database, job)).history_id == job.history_id
+        await lost.look()
+    assert await owed(desk) == []
     desk.link.is_full = False
-    await gone.look()
-    assert (await now(desk.database, job)).state == DISPATCHED, "it is looked at twice"
-    await gone.look()
-    assert (await now(desk.database, job)).state == PENDING
+    assert await lost.look() == LIMIT / 3
+    assert await owed(desk) == [], "it is looked at twice"
+    await lost.look()
+    assert await owed(desk) == [(order.history_id, "orchestrix.job.dispatch.q")]
+    again = await now(desk.database, order)
+    assert (again.state, again.history_id, again.attempt) == (DISPATCHED, order.history_id, order.attempt)
+    assert again.wake_at == order.wake_at, "its time goes on"
+    for _ in range(3):
+        await lost.look()
+    assert await owed(desk) == [], "the next time is a while later"
+
+
+@pytest.mark.parametrize("ready", [None, 0, 1])
+async def test_an_order_is_lost_whose_queue_is_empty_or_gone(desk: Desk, order: Job, ready: int | None) -> None:
+    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    desk.link.count = None if ready is None else (ready, 1)
+    for _ in range(3):
+        await lost.look()
+    assert len(await owed(desk)) == (0 if ready else 1)
+
+
+async def test_one_that_is_held_by_a_beat_is_not_lost(desk: Desk, order: Job) -> None:
+    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    await desk.database.run(lambda tx: job_beats.beaten(tx, [str(order.history_id)], tx.now()))
+    for _ in range(3):
+        await lost.look()
+    assert await owed(desk) == []
+
+
+async def test_one_that_others_have_overtaken_is_lost_though_its_queue_is_never_empty(desk: Desk, order: Job) -> None:
+    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    desk.link.count = (7, 1)
+    later = await aged(desk, await running(desk.database), dispatched_at=MINUTE / 2, started_at=MINUTE / 4)
+    other = await aged(desk, await running(desk.database, queue="other"), dispatched_at=MINUTE, started_at=MINUTE)
+    assert later.queue != other.queue
+    await lost.look()
+    assert await owed(desk) == [], "that has only begun"
+    await aged(desk, later, started_at=MINUTE)
+    await lost.look()
+    assert [name for name, _ in await owed(desk)] == [order.history_id]
 
 
 async def test_last_lines_are_waited_for_while_nobody_could_send_them(desk: Desk) -> None:
@@ -221,10 +279,10 @@ async def test_nothing_is_offered_while_no_offer_could_leave(desk: Desk, writes:
     await owned(desk.database, "gone", await running(desk.database))
     await stopped(desk.database, "gone", "DEAD")
     desk.link.blocked = "low on memory"
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert writes == []
     desk.link.blocked = None
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert len(writes) == 1
 
 
@@ -234,7 +292,34 @@ async def test_what_has_no_owner_is_offered_in_the_same_look(desk: Desk, writes:
     await stopped(desk.database, "gone", "DEAD")
     lonely = await dispatched(desk.database)
     lonely = await aged(desk, lonely, dispatched_at=MINUTE)
-    await Orphanage(desk.office, desk.broker, every=LIMIT).look()
+    await look_at_owners(desk)
     assert len(writes) == 2
     assert (await now(desk.database, orphan)).ownership == ORPHAN_PENDING
     assert (await now(desk.database, lonely)).handoff_reason == "Unowned"
+
+
+@pytest.mark.req("S0-71")
+@pytest.mark.parametrize("every", [0.5, 30.0, 120.0])
+async def test_orphans_are_looked_for_as_often_as_the_setting_says(desk: Desk, every: float) -> None:
+    orphanage = Orphanage(desk.office, desk.broker, every=every)
+    assert await orphanage.orphans() == every
+    assert await orphanage.unowned() == 10.0
+    await joined(desk.database, "gone")
+    await owned(desk.database, "gone", await running(desk.database))
+    await stopped(desk.database, "gone", "DEAD")
+    assert await orphanage.orphans() == every
+    desk.link.blocked = "low on memory"
+    assert await orphanage.orphans() == 1.0
+
+
+async def test_an_orphan_that_others_have_in_hand_is_looked_for_again_soon(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def skipped(*_: object) -> list[Job]:
+        return []
+
+    await joined(desk.database, "gone")
+    await owned(desk.database, "gone", await running(desk.database))
+    await stopped(desk.database, "gone", "DEAD")
+    monkeypatch.setattr(jobs, "orphans", skipped)
+    assert await Orphanage(desk.office, desk.broker, every=LIMIT).orphans() == 1.0

@@ -137,13 +137,14 @@ class Intake:
 
     async def _look_again(self, one: Asked) -> None:
         """For a while: the commit of its row may not be visible here yet. Nobody else waits for that."""
-        until, verdict = clock.monotonic() + VISIBLE_WITHIN, Unknown("")
-        while isinstance(verdict, Unknown):
-            if verdict.reason and clock.monotonic() >= until:
-                return await self._bury(one.delivery, verdict.reason)
+        until = clock.monotonic() + VISIBLE_WITHIN
+        verdict: Verdict = Unknown("unknown")
+        while isinstance(verdict, Unknown) and clock.monotonic() < until:
             await asyncio.sleep(LOOK)
             [(_, verdict)] = await self._looked([one]) or [(one, Stale())]  # its channel is lost: it comes again
-        if not await self._do(one, verdict):
+        if isinstance(verdict, Unknown):
+            await self._bury(one.delivery, verdict.reason)
+        elif not await self._do(one, verdict):
             await self._consumer.give_back([one.delivery])
 
     def _refuse(self, delivery: Delivery, reason: str) -> None:

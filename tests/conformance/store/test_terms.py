@@ -1,0 +1,231 @@
+"""Does a leader whose term is over write nothing, whatever it finds to do, on each database?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from sqlalchemy import func, select
+
+from app import clock
+from app.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Published
+from app.broker.topology import status_queue
+from app.domain.jobs import Job
+from app.domain.leases import Fence
+from app.domain.schedules import HELD
+from app.errors import Deposed
+from app.jobs.dispatch import Dispatcher, Relay
+from app.jobs.events import Heard, JobEvents, Verdict
+from app.jobs.lost_orders import LostOrders
+from app.jobs.schedules import Scheduler
+from app.jobs.sweeps import Office, Orphanage, Watchman
+from app.lifecycle import Wake
+from app.persistence import incarnation, schedules
+from app.persistence.engine import Database
+from app.persistence.tables import outbox
+from sagas.engine.messages import dump
+from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
+from tests.conformance.store.test_schedules import schedule
+from tests.integration.jobs.rows import joined, leading, stopped
+
+LONG_AGO = timedelta(minutes=2)
+LIMIT = 30.0
+MINE, STALE = Fence(7, "node-1"), Fence(6, "node-1")
+
+
+class Up:
+    """A broker that is there and has lost all orders."""
+
+    state, generation, blocked = LinkState.UP, 1, None
+
+    async def publish(self, messages: Sequence[object], timeout: float) -> list[object]:
+        return [Published(Outcome.RETURNED)]
+
+    async def message_count(self, queue: str) -> None:
+        """It is not there."""
+
+
+class Still:
+    """A relay that sends nothing."""
+
+    node, lease, bringing = "node-1", 15.0, 0
+
+    def poke(self) -> None:
+        """Nobody is to be told."""
+
+    def take(self, rows: Sequence[object]) -> None:
+        """Nor here."""
+
+
+@pytest.fixture
+async def led(database: Database) -> Database:
+    """A database in which `MINE` is the term."""
+    await database.ping()
+    await joined(database, "node-1")
+    await joined(database, "gone")
+    await leading(database, MINE)
+    return database
+
+
+def office(database: Database, fence: Fence) -> Office:
+    return Office(database, fence, cast(Relay, Still()), lambda stops: None, lambda: None)
+
+
+async def aged(database: Database, job: Job, *names: str) -> Job:
+    """The job, as if these of its times were long past."""
+    at = dict.fromkeys(names, database.now() - LONG_AGO)
+    return await stored(database, job, replace(job, version=job.version + 1, **at))  # type: ignore[arg-type]
+
+
+Act = Callable[[Database, Fence], Awaitable[object]]
+
+
+async def watch(database: Database, fence: Fence) -> None:
+    """Everything that is held against workers."""
+    watchman = Watchman(office(database, fence), cast(Broker, Up()), silent=LIMIT, heard=LIMIT)
+    watchman._heard_since, watchman._heard_by = database.now() - LONG_AGO / 2, 1
+    watchman._looked_at = clock.monotonic()
+    await watchman.look()
+
+
+async def late(database: Database) -> Job:
+    job = await owned(database, "node-1", await running(database, timeout_ms=1, retries=1))
+    return await aged(database, job, "wake_at")
+
+
+async def silent(database: Database) -> Job:
+    job = await owned(database, "node-1", await running(database, retries=1))
+    return await aged(database, job, "worker_beat_at", "taken_at")
+
+
+async def forgotten(database: Database) -> Job:
+    job = await aged(database, await dispatched(database), "dispatched_at")
+    await database.run(lambda tx: incarnation.replace(tx, None, clock.uuid7()))
+    return job
+
+
+async def offer(database: Database, fence: Fence) -> None:
+    await Orphanage(office(database, fence), cast(Broker, Up()), every=LIMIT).orphans()
+
+
+async def orphan(database: Database) -> Job:
+    job = await owned(database, "gone", await running(database))
+    await stopped(database, "gone", "DEAD")
+    return job
+
+
+async def assign(database: Database, fence: Fence) -> None:
+    await Orphanage(office(database, fence), cast(Broker, Up()), every=LIMIT).unowned()
+
+
+async def lonely(database: Database) -> Job:
+    return await aged(database, await dispatched(database), "dispatched_at")
+
+
+async def resend(database: Database, fence: Fence) -> None:
+    lost = LostOrders(office(database, fence), cast(Broker, Up()), after=LIMIT, heard=LIMIT)
+    await lost.look()
+    await lost.look()
+
+
+async def lost(database: Database) -> Job:
+    job = await owned(database, "node-1", await dispatched(database))
+    return await aged(database, job, "dispatched_at", "taken_at")
+
+
+async def send(database: Database, fence: Fence) -> None:
+    dispatcher = Dispatcher(database, fence, Wake(), cast(Relay, Still()), most_open=9, silent=LIMIT)
+    await database.run(dispatcher._write)
+
+
+async def due(database: Database) -> Job:
+    [job] = await inserted(database, pending(database))
+    return job
+
+
+CASES: dict[str, tuple[Callable[[Database], Awaitable[Job]], Act]] = {
+    "time is over": (late, watch),
+    "worker is silent": (silent, watch),
+    "broker forgot": (forgotten, watch),
+    "owner is gone": (orphan, offer),
+    "no owner": (lonely, assign),
+    "order is lost": (lost, resend),
+    "due": (due, send),
+}
+
+
+async def rows(database: Database) -> int:
+    async with database.read() as connection:
+        return int((await connection.execute(select(func.count()).select_from(outbox))).scalar_one())
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_duty_of_a_term_that_is_over_writes_nothing(led: Database, case: str) -> None:
+    given, act = CASES[case]
+    job = await given(led)
+    with pytest.raises(Deposed):
+        await act(led, STALE)
+    assert (await now(led, job), await rows(led)) == (job, 0)
+    with pytest.raises(Deposed):
+        await act(led, replace(MINE, holder="node-2"))
+    assert (await now(led, job), await rows(led)) == (job, 0)
+    await act(led, MINE)
+    assert (await now(led, job)).version > job.version, "there was something to do"
+
+
+def scheduler(database: Database, fence: Fence) -> Scheduler:
+    return Scheduler(database, fence, Wake(), due=lambda: None, stop=lambda stops: None)
+
+
+async def test_schedules_of_a_term_that_is_over_fire_nothing(led: Database) -> None:
+    one = schedule(due=led.now() - LONG_AGO)
+    await led.run(lambda tx: schedules.insert(tx, one))
+    with pytest.raises(Deposed):
+        await scheduler(led, STALE).fire()
+    async with led.read() as connection:
+        assert await schedules.unfinished(connection, [one.id]) == []
+    assert await scheduler(led, MINE).fire() == 1
+
+
+async def test_runs_are_not_let_go_by_a_term_that_is_over(led: Database) -> None:
+    one = schedule(due=led.now() + LONG_AGO)
+    await led.run(lambda tx: schedules.insert(tx, one))
+    [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=HELD))
+    with pytest.raises(Deposed):
+        await scheduler(led, STALE).let_go()
+    assert await now(led, held) == held
+    assert await scheduler(led, MINE).let_go() == 1
+
+
+class Ear:
+    """A consumer that notes what is acknowledged."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[object] = []
+
+    async def acknowledge(self, deliveries: Sequence[object]) -> None:
+        self.acknowledged += deliveries
+
+
+@pytest.mark.parametrize(("owner", "epoch"), [("node-1", 1), ("node-2", 3), ("node-1", 3)])
+async def test_words_are_written_and_acknowledged_by_the_owner_of_this_epoch_alone(
+    led: Database, owner: str, epoch: int
+) -> None:
+    """The job went from this node to another and back: what it still has in hand of the first time is not its own."""
+    job = await running(led)
+    for node in ("node-1", "node-2", "node-1"):
+        job = await owned(led, node, job)
+    events = JobEvents(led, owner, stop=lambda stops: None, due=lambda: None)
+    body = {"jobId": job.id, "historyId": job.history_id, "workerId": "w", "seq": 2, "status": "SUCCEEDED"}
+    queue, ear = status_queue(job.id), Ear()
+    said = Delivery(dump(body), queue, "", queue, None, None, None, {}, False, 0, 1, 1)
+    heard = Heard(job.id, epoch, cast(Broker, Up()), cast(Consumer, ear), [said])
+    await events.start()
+    verdict = await events.handle(heard)
+    await events.stop()
+    is_mine = (owner, epoch) == ("node-1", 3)
+    assert (verdict is Verdict.LOST, ear.acknowledged == [said]) == (not is_mine, is_mine)
+    assert ((await now(led, job)).state == "SUCCEEDED") is is_mine
