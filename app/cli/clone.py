@@ -13,7 +13,9 @@ from app.config import Settings
 from app.orchestration.clone import Reset, alone
 from app.orchestration.clone import reset as reset_clone
 
-_NEXT = "each live saga is held (blocker `cloned`) until it is resumed or cancelled: `orchestrix sagas list NAME --stuck`"
+_NEXT = (
+    "each live saga is held (blocker `cloned`) until it is resumed or cancelled: `orchestrix sagas list NAME --stuck`"
+)
 
 
 def reset(arguments: argparse.Namespace) -> int:
