@@ -12,18 +12,32 @@ The real node and the real worker play it, on virtual time: what passes here is 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias, Unpack
 
 from app.errors import ConfigError, OrchestrixError
 from app.testing.answers import When
-from app.testing.endings import Ending, Expected, differences
+from app.testing.endings import Ending, Expected, differences, in_doubt
 from app.testing.places import AFTER, BEFORE, Crash, Place, place_of
 from app.testing.repertoire import Part, repertoire
 from app.testing.spans import Span, is_span, seconds_of
 from app.testing.stage import Plot, Stage, StoryError
-from app.testing.wanted import COUNT, FUNCTION, NAME, OBJECT, REASON, SAGA, TEXT, WHOLE, demand, perhaps, plain
+from app.testing.wanted import (
+    COUNT,
+    DIFFERENCES,
+    FUNCTION,
+    NAME,
+    OBJECT,
+    REASON,
+    SAGA,
+    TEXT,
+    WHOLE,
+    demand,
+    perhaps,
+    plain,
+)
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.calls import called_as
 from sagas.engine.catalog import Catalog
@@ -163,22 +177,33 @@ class Story:
             raise AssertionError("\n".join([*wrong, "", self.table()]))
 
     def crash_everywhere(
-        self, *, fresh: Check | None = None, check: Check | None = None, **expected: Unpack[Expected]
+        self,
+        *,
+        fresh: Check | None = None,
+        check: Check | None = None,
+        may_differ: Collection[str] = ("undone",),
+        **expected: Unpack[Expected],
     ) -> list[Place]:
         """Plays the story once without a crash more, then once for each place at which a process can die.
 
         The end must be as `expected`, and its state, data, undone steps and blocker the same each time. `fresh` is
         called before each time, to empty what the handlers keep; `check` after it: it raises `AssertionError`, or
         returns False, if the handlers have done something wrong. Runs and verbs that the story has had are repeated.
+        `may_differ` names what need not be the same: `undone` (the default) lets the step that has failed be undone
+        too, for after a crash nobody knows what it has done; () lets nothing differ.
         Returns the places. Raises `AssertionError` that names those where the end is another, with all that happened.
         """
         __tracebackhide__ = True
         demand("crash_everywhere", fresh=(fresh, perhaps(FUNCTION)), check=(check, perhaps(FUNCTION)))
+        demand("crash_everywhere", may_differ=(may_differ, DIFFERENCES))
         calm = self._again([], expected, fresh, check)
         if calm.wrong:
             raise AssertionError("\n".join(["without a crash:", *calm.wrong, "", calm.table]))
-        wanted: Expected = {**calm.ending.result, **expected} if calm.ending is not None else expected
-        bad = [again for place in calm.places if (again := self._again([Crash(place)], wanted, fresh, check)).wrong]
+        assert calm.ending is not None, "it has come to its end, for nothing is wrong"
+        wanted: Expected = {**calm.ending.result(may_differ), **expected}
+        doubtful = in_doubt(self._plot.saga, calm.ending) if "undone" in may_differ else ()
+        again = partial(self._again, expected=wanted, fresh=fresh, check=check, doubtful=doubtful)
+        bad = [played for place in calm.places if (played := again([Crash(place)])).wrong]
         if bad:
             lines = [f"{len(bad)} of {len(calm.places)} crashes change the end:", *(str(one) for one in bad[:SHOWN])]
             raise AssertionError("\n".join([*lines, "", f"{bad[0]}:", bad[0].table]))
@@ -231,7 +256,14 @@ class Story:
                 raise ConfigError(f'{command} has no handler: give it one, or say story.when("{command}").succeeds()')
         return Stage(self._plot, crashes)
 
-    def _again(self, crashes: list[Crash], expected: Expected, fresh: Check | None, check: Check | None) -> Again:
+    def _again(
+        self,
+        crashes: list[Crash],
+        expected: Expected,
+        fresh: Check | None,
+        check: Check | None,
+        doubtful: Collection[str] = (),
+    ) -> Again:
         if fresh is not None:
             fresh()
         stage, again = self._made([*self._crashes, *crashes]), Again(crashes)
@@ -240,7 +272,7 @@ class Story:
             for act in self._acts or [lambda stage: _run(stage, None, 3600.0)]:
                 act(stage)
             again.ending = _ending(stage)
-            again.wrong += [*differences(again.ending, expected), *_missed(stage), *_checked(check)]
+            again.wrong += [*differences(again.ending, expected, doubtful), *_missed(stage), *_checked(check)]
         except OrchestrixError as error:
             again.wrong.append(str(error))
         finally:

@@ -1,38 +1,101 @@
-"""With which data does a saga begin?"""
+"""Defaults: with which data a saga begins, of what the client has sent and of what its model knows."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, RootModel
+from pydantic.fields import FieldInfo
 
 from .definition import BadData, Saga
 from .messages import Unreadable, dump, load
+from .round_trip import called_in_data, names_of, written
+
+_MISSING = object()
 
 
 def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` and, of what it leaves out, the defaults of the saga's model; raises `BadData` for what that refuses.
 
-    They are found once: every step, and every try of it, sees the same. What is given stays as it is written, and a
-    default of None stays away. Defaults that the model itself would refuse as data, or that are no JSON, are left out.
+    They are found once: every step, and every try of it, sees the same; those of models within the model come too. What
+    is given stays as it is written, and a default of None stays away. One that would not come back from JSON as it is,
+    or that the model itself would refuse as data, is left out.
     """
-    given = saga.check(data)
-    model = saga.data.model_validate(given)
+    model, given = saga.read(data), dict(data)
+    full = _filled(model, given)
+    if full == given or _comes_back(saga, full, model, None):
+        return full
+    kept = dict(given)
+    for name, field in type(model).model_fields.items():
+        key = _key(name, field, full)
+        if key is not None and full[key] != given.get(key, _MISSING):
+            one = {**given, key: full[key]}
+            kept |= {key: full[key]} if _comes_back(saga, one, model, name) else {}
+    return kept if _comes_back(saga, kept, model, "") else given
+
+
+def _comes_back(saga: Saga, data: dict[str, Any], model: BaseModel, name: str | None) -> bool:
+    """Whether the model takes `data`, and makes of them what it was: of all, of the one field, or of none ('')."""
     try:
-        return saga.check({**load(dump(_defaults(model))), **given})
-    except (BadData, PydanticSerializationError, Unreadable, ValueError):
-        return given
+        again = saga.read(load(dump(data)))
+        if name is None:
+            return bool(again == model)
+        return not name or bool(getattr(again, name) == getattr(model, name))
+    except (BadData, Unreadable, ValueError, TypeError):
+        return False
 
 
-def _defaults(model: BaseModel) -> dict[str, Any]:
-    fields = type(model).model_fields
-    absent = fields.keys() - model.model_fields_set
-    found = model.model_dump(mode="json", include=absent, exclude_none=True, warnings=False)
-    return {_called(name, fields[name].validation_alias): found[name] for name in fields if name in found}
+def _filled(model: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` with the defaults of `model`, and of the models in it, that it leaves out."""
+    result = dict(given)
+    for name, field in type(model).model_fields.items():
+        key, value = _key(name, field, given), getattr(model, name, None)
+        if key is not None:
+            result[key] = _within(value, given[key])
+        elif value is not None and name not in model.model_fields_set:
+            called, found = called_in_data(name, field), _default(model, name)
+            if called is not None and found is not _MISSING:
+                result[called] = found
+    return result
 
 
-def _called(name: str, alias: object) -> str:
-    """What the field is called in data."""
-    return alias if isinstance(alias, str) else name
+def _within(value: Any, given: Any) -> Any:
+    """What was given for a field, with the defaults of the models in it."""
+    if isinstance(value, RootModel):
+        return _within(value.root, given)
+    if isinstance(given, dict):
+        if isinstance(value, BaseModel):
+            return _filled(value, given)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return _filled_dataclass(value, given)
+        if isinstance(value, Mapping) and len(value) == len(given):
+            return {key: _within(part, one) for part, (key, one) in zip(value.values(), given.items(), strict=True)}
+    elif isinstance(given, list) and isinstance(value, list | tuple) and len(value) == len(given):
+        return [_within(part, one) for part, one in zip(value, given, strict=True)]
+    return given
+
+
+def _filled_dataclass(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(given)
+    for field in dataclasses.fields(value):
+        part = getattr(value, field.name)
+        if field.name in given:
+            result[field.name] = _within(part, given[field.name])
+        elif part is not None and isinstance(part, str | int | float | bool):
+            result[field.name] = part
+    return result
+
+
+def _default(model: BaseModel, name: str) -> Any:
+    """The field as JSON; missing where it is none, whatever its own serializer says."""
+    try:
+        return written(model, name)
+    except Exception:
+        return _MISSING
+
+
+def _key(name: str, field: FieldInfo, given: Mapping[str, Any]) -> str | None:
+    """Under which of its names the field is given."""
+    return next((one for one in (*names_of(field), name) if one in given), None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .calls import made_as
 from .errors import OrchestrixError
 from .refusals import MOST, errors_of
+from .round_trip import unkept
 from .steps import (
     AGAIN,
     BY_HAND,
@@ -198,21 +200,48 @@ class Saga:
         """How far along the good run `state` lies; a state that the saga does not know lies behind all."""
         return self._positions.get(state, len(self.path))
 
-    def check(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def check(self, data: Mapping[str, Any], *, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """`data` as a plain dict if the saga's model accepts it; raises `BadData` otherwise.
+
+        `before` are data of the saga that were accepted once. Where the model does not take those as they are, because
+        an older release had converted what it checked, it may convert these too.
+        """
+        try:
+            self.read(data)
+        except BadData:
+            if before is None or self._takes(before):
+                raise
+            self._read(self.data.model_validate, data)
+        return dict(data)
+
+    def read(self, data: Mapping[str, Any]) -> BaseModel:
+        """What the model makes of `data`, of which it converts nothing that JSON has a type for: handlers are given
+        what was sent. Raises `BadData`.
 
         An error that a validator of the model has not foreseen is a refusal too, with that error as its cause.
         """
+        return self._read(self._strictly, data)
+
+    def _strictly(self, data: Any) -> BaseModel:
+        return self.data.model_validate_json(json.dumps(data, allow_nan=False), strict=True)
+
+    def _read(self, validate: Callable[[Any], BaseModel], data: Mapping[str, Any]) -> BaseModel:
         try:
-            self.data.model_validate(data)
+            return validate(data)
         except ValidationError as refused:
-            raise BadData(errors_of(refused, self.data.model_validate, data)) from None
+            raise BadData(errors_of(refused, validate, data)) from None
         except KeyboardInterrupt:
             raise
         except BaseException as broken:
             said = f"the model {self.data.__name__} cannot check it, for its own code fails: {type(broken).__name__}"
             raise BadData([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
-        return dict(data)
+
+    def _takes(self, data: Mapping[str, Any]) -> bool:
+        try:
+            self.read(data)
+        except BadData:
+            return False
+        return True
 
 
 def _undo_edges(rest: tuple[str, ...]) -> list[Edge]:
@@ -232,6 +261,7 @@ def _check(saga: Saga) -> None:
     time = saga.timeout
     require(time is None or SHORTEST <= time <= LONGEST, f"{where}: the timeout must be from 1 ms to ten years")
     require(1 <= saga.version < _MOST_VERSIONS, f"{where}: a version is from 1 to {_MOST_VERSIONS - 1}")
+    require((lost := unkept(saga.data)) is None, f"{where}: {lost}")
     for step in saga.steps:
         require(isinstance(step, Step), f"{where}: {brief(step)} stands among its steps and is none: write Step(…)")
         check_step(where, step)
@@ -244,8 +274,8 @@ def _check(saga: Saga) -> None:
     for source, target in saga.immediate.items():
         check_state(where, source)
         check_state(where, target, end=True)
-    lost = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
-    require(not lost, f"{where}: no move leads to {', '.join(sorted(lost))}")
+    astray = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
+    require(not astray, f"{where}: no move leads to {', '.join(sorted(astray))}")
 
 
 def _walk(saga: Saga) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ def _merged(saga: Saga, instance: Instance, output: Mapping[str, Any]) -> Mappin
         return instance.data
     if len(dump(output)) > MAX_DATA:
         raise ValueError(f"data is over {MAX_DATA} bytes")
-    return saga.check({**instance.data, **output})
+    return saga.check({**instance.data, **output}, before=instance.data)
 
 
 def block(instance: Instance, blocker: str, reason: str, now: datetime) -> Moved:

@@ -229,7 +229,8 @@ def test_data_passes_the_model_as_it_is() -> None:
 
 
 def test_data_keeps_what_the_client_wrote() -> None:
-    assert ORDER.check({"amount": "3"}) == {"amount": "3"}, "the model judges, it does not rewrite"
+    day = {"amount": 3, "address": {"at": "2026-01-31"}, "more": [1.0]}
+    assert ORDER.check(day) == day, "the model judges, it does not rewrite"
     assert AppData.model_fields.keys() == {"repoUrl", "executorGroup"}
     assert APP_PROVISIONING.check({}) == {}, "defaults are the reader's business"
 

@@ -380,7 +380,7 @@ def test_data_of_a_failure_is_not_merged() -> None:
     ("output", "says"),
     [
         ({"amount": "many"}, "bad-output: amount: Input should be a valid integer"),
-        ({"address": 1, "amount": 2}, "bad-output: address: Input should be a valid dictionary"),
+        ({"address": 1, "amount": 2}, "bad-output: address: Input should be an object"),
         ({"x": float("nan")}, "bad-output: Out of range float values are not JSON compliant"),
     ],
 )
