@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import config
-from app.cli import devfile, exits, output, places
+from app.cli import database_checks, devfile, exits, output, places
 from app.cli.banner import database as shown
 from app.cli.client import Api
 from app.cli.finding import FAIL, OK, WARN, Finding
@@ -121,8 +121,10 @@ async def _database(settings: Settings, folder: Path) -> list[Finding]:
     try:
         await database.ping()
         schema = await _schema(database, url)
-        found = [Finding(OK, "database", shown(url)), schema]
-        return found if schema.status == FAIL else [*found, *await letters(database)]
+        if schema.status == FAIL:
+            return [Finding(OK, "database", shown(url)), schema]
+        found = [await database_checks.writes(database, shown(url)), schema]
+        return [*found, *await database_checks.clock_of(database), *await letters(database)]
     finally:
         await database.close()
 
@@ -210,7 +212,7 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding
     try:
         api = Api(places.api(settings, folder))
         health = api.get("/health/ready", also=(503,))
-        reasons = _reasons(health)
+        reasons = list(dict.fromkeys(_reasons(health) + _reasons(api.get("/health", also=(503,)))))
     except OrchestrixError as wrong:
         guessed = not named and not devfile.path_of(folder).exists()
         return None, Finding(WARN if guessed else FAIL, "API", str(wrong))
