@@ -15,6 +15,7 @@ from app.api.access import actor
 from app.api.context import ApiContext
 from app.api.parameters import Parameter, Query
 from app.api.schemas import ProblemBody
+from sagas.engine.messages import storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,15 @@ class Call:
     actor: str
 
     def path(self, name: str) -> str:
-        """A part of the path."""
-        return str(self.request.path_params.get(name, ""))
+        """A part of the path. Raises `Problem` 404 for one that no database could hold, so nothing is called that."""
+        text = str(self.request.path_params.get(name, ""))
+        if len(text) > MAX_PART or not storable(text):
+            raise problems.Problem("not_found", f"There is no {name} {text[:60]!r}: nothing has such a name.")
+        return text
 
+
+MAX_PART: Final = 1000
+"""Code points that a part of a path may have: more than any name."""
 
 Handler = Callable[[Call], Awaitable[Response]]
 
