@@ -29,7 +29,9 @@ async def first_commit(folder: Path, readme: str) -> None:
 
     Raises `Transient` if git fails, `Unavailable` if git has gone from this machine. Cancelled, it leaves no process.
     """
-    await _git("init", "--quiet", "--bare", "--template=", f"--initial-branch={BRANCH}", "--", str(folder))
+    await asyncio.to_thread(folder.mkdir, mode=0o700, exist_ok=True)  # git would let everybody read it
+    init = ("init", "--quiet", "--bare", "--template=", "--shared=0600", f"--initial-branch={BRANCH}")
+    await _git(*init, "--", str(folder))
     await _git(*IMPORT, f"--git-dir={folder}", "fast-import", "--quiet", stdin=_stream(readme))
 
 

@@ -184,7 +184,7 @@ def _prepare(root: Path) -> None:
     if git_is_missing():
         raise ConfigError(f"cmd.createGitRepo needs git, which is not on this machine's PATH: {INSTALL}")
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sweep(root)
     except OSError as error:
         where = f"ORCHESTRIX_GIT__ROOT: {root} cannot be used"

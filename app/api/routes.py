@@ -16,6 +16,7 @@ from app.api.context import ApiContext
 from app.api.guard import SAFE
 from app.api.parameters import Parameter, Query
 from app.api.schemas import ProblemBody
+from sagas.engine.messages import storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,15 @@ class Call:
         return self.actor if self.actor != ANONYMOUS else client(self.request)
 
     def path(self, name: str) -> str:
-        """A part of the path."""
-        return str(self.request.path_params.get(name, ""))
+        """A part of the path. Raises `Problem` 404 for one that no database could hold, so nothing is called that."""
+        text = str(self.request.path_params.get(name, ""))
+        if len(text) > MAX_PART or not storable(text):
+            raise problems.Problem("not_found", f"There is no {name} {text[:60]!r}: nothing has such a name.")
+        return text
 
+
+MAX_PART: Final = 1000
+"""Code points that a part of a path may have: more than any name."""
 
 Handler = Callable[[Call], Awaitable[Response]]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from app.bootstrap.former import Former, Left, bury
 from app.bootstrap.hands import Hands
 from app.bootstrap.node import Node, build_node
+from app.bootstrap.owner_only import DATABASE, REPOSITORIES, tighten
 from app.bootstrap.ports import listening, nearby
 from app.broker.devserver import DevServer
-from app.config import Settings
+from app.config import Settings, sqlite_url
 from app.persistence import schema
 from workers.sdk import assemble
 
@@ -58,10 +59,10 @@ async def development(
 
 def _local(settings: Settings, folder: Path) -> Settings:
     root = folder.resolve()
-    root.mkdir(parents=True, exist_ok=True)
+    tighten(root)
     return settings.model_copy(
         update={
-            "database_url": settings.database_url or f"sqlite+aiosqlite:///{root / 'orchestrix.db'}",
-            "git": settings.git.model_copy(update={"root": str(root / "repos")}),
+            "database_url": settings.database_url or sqlite_url(root / DATABASE),
+            "git": settings.git.model_copy(update={"root": str(root / REPOSITORIES)}),
         }
     )

@@ -18,6 +18,7 @@ from app.cluster.vacancy import Vacancy
 from app.config import Settings
 from app.lifecycle import CLOSE, Health, Service, Services
 from app.orchestration.begins import BeginListener, QueueProgress
+from app.orchestration.clock_watch import ClockWatch
 from app.orchestration.control import Control
 from app.orchestration.dead_letters import DeadLetters
 from app.orchestration.events import EventListener
@@ -109,6 +110,7 @@ class Node:
     letters: DeadLetters = field(init=False)
     drainer: Drainer = field(init=False)
     vacancy: Vacancy = field(init=False)
+    clock_watch: ClockWatch = field(init=False)
     alarm: Alarm = field(default_factory=Alarm)
     job_steps: JobSteps | None = None
     """What ties the jobs of steps to their sagas; the starter has it too."""
@@ -142,6 +144,7 @@ class Node:
         self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
         self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
         self.drainer = Drainer(self.database, self.broker)
+        self.clock_watch = ClockWatch(self.database, self.settings.orchestrator.claim)
         self.vacancy = Vacancy(self.database, self.settings.cluster.lease)
         if "coordinator" in self.roles and self.connect is not None:
             around = Cluster(self.settings, sorted(self.roles), membership, self.connect, self.jobs)
@@ -222,7 +225,14 @@ class Node:
         return self.broker
 
     def _duties(self) -> list[Service]:
-        duties: list[Service] = [self.definitions, self.relay, self.watch, self.jobs.poke, self.vacancy]
+        duties: list[Service] = [
+            self.definitions,
+            self.clock_watch,
+            self.relay,
+            self.watch,
+            self.jobs.poke,
+            self.vacancy,
+        ]
         if "orchestrator" in self.roles:
             duties += self._orchestration()
         else:

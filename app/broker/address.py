@@ -11,6 +11,8 @@ from app import clock
 from app.errors import ConfigError
 
 _SCHEMES = ("amqp", "amqps")
+_NUMBERS = ("heartbeat", "timeout")
+_PARAMETERS = ("auth", "cadata", "cafile", "capath", "certfile", "keyfile", "name", "no_verify_ssl", *_NUMBERS)
 
 
 def addresses(url: str) -> list[URL]:
@@ -30,7 +32,20 @@ def addresses(url: str) -> list[URL]:
         sound = False
     if not sound:
         raise ConfigError("the broker URL has a host or port that cannot be read; see amqp://user:password@host:5672/")
+    for name, value in found[0].query.items():
+        _check(name, value)
     return sorted(found, key=lambda _: clock.uniform(0, 1))
+
+
+def _check(name: str, value: str) -> None:
+    """Raises `ConfigError` for a parameter of the URL without effect: it may have been meant to protect something."""
+    if name not in _PARAMETERS:
+        raise ConfigError(
+            f"the broker URL has a parameter {name[:40]!r}, which is not known; known are"
+            f" {', '.join(_PARAMETERS)}, and TLS is written amqps://"
+        )
+    if name in _NUMBERS and not (value.isascii() and value.isdigit()):
+        raise ConfigError(f"the broker URL says {name}={value[:40]}: write a number of seconds")
 
 
 def place(url: URL) -> str:

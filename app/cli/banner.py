@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from app.cli.output import DIM, paint, visible
 from app.cli.places import hidden
@@ -42,7 +42,7 @@ def database(url: str) -> str:
     """The kind of database and where it is, without password."""
     kind = url.split("+")[0]
     if kind == "sqlite":
-        return f"sqlite {_near(hidden(url).split(':///', 1)[-1])}"
+        return f"sqlite {_near(unquote(hidden(url).split(':///', 1)[-1].partition('?')[0]))}"
     return hidden(url)
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from app.cli import exits, output
 from app.cli.passing import phase
 from app.cli.target import api_of
+from app.errors import Invalid
 
 _NODES = ("id", "state", "isLeader", "jobCount", "beatAt", "startedAt", "endedAt")
 _NODE_HEADS = ("NODE", "STATE", "LEADER", "JOBS", "HEARD OF", "STARTED", "ENDED")
@@ -38,7 +39,11 @@ def status(arguments: argparse.Namespace) -> int:
 
 def drain(arguments: argparse.Namespace) -> int:
     """`cluster drain`: lets a node give away its jobs, and take no more."""
-    node = api_of(arguments).send("POST", f"/cluster/nodes/{quote(arguments.node, safe='')}/drain", {})
+    try:
+        part = quote(arguments.node, safe="")
+    except UnicodeEncodeError as wrong:
+        raise Invalid("the node's name is not valid text: write it in UTF-8") from wrong
+    node = api_of(arguments).send("POST", f"/cluster/nodes/{part}/drain", {})
     if arguments.output == "json":
         output.print_json(node)
     else:

@@ -11,14 +11,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from app import clock, forks
 from app.cli.waiting import pause
+from app.config import SQLITE, sqlite_url
 from app.errors import ConfigError, Conflict, Unavailable
 
 FOLDER = ".orchestrix"
 CLAIM_PATIENCE = 0.5
-_SQLITE = "sqlite+aiosqlite:///"
 _foreign = False
 """Whether this process was forked from a `dev`, whose files these are."""
 
@@ -217,10 +218,10 @@ def keep_life(folder: Path, life: Life) -> None:
 
 def absolute(database_url: str, folder: Path) -> str:
     """A relative SQLite path means another file in another folder, so it is written out."""
-    path = database_url.removeprefix(_SQLITE)
-    if path == database_url or path.startswith(("/", ":memory:", "file:")) or not path:
+    place, mark, query = database_url.removeprefix(SQLITE).partition("?")
+    if not database_url.startswith(SQLITE) or place.startswith(("/", ":memory:", "file:")) or not place:
         return database_url
-    return f"{_SQLITE}{(folder / path).resolve()}"
+    return f"{sqlite_url((folder / unquote(place)).resolve())}{mark}{query}"
 
 
 def last_ports(folder: Path) -> Ports:

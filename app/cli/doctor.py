@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import config
-from app.cli import devfile, exits, output, places
+from app.cli import database_checks, devfile, exits, output, places
 from app.cli.banner import database as shown
 from app.cli.client import Api
 from app.cli.finding import FAIL, OK, WARN, Finding
@@ -123,10 +123,12 @@ async def _database(settings: Settings, folder: Path) -> list[Finding]:
     try:
         await database.ping()
         schema = await _schema(database, url)
-        found = [Finding(OK, "database", shown(url)), schema]
         if schema.status == FAIL:
-            return found
-        return [*found, *await waves(database), *await letters(database), *await deaths(database)]
+            return [Finding(OK, "database", shown(url)), schema]
+        found = [await database_checks.writes(database, shown(url)), schema]
+        for check in (database_checks.clock_of, waves, letters, deaths):
+            found += await check(database)
+        return found
     finally:
         await database.close()
 
@@ -214,7 +216,7 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding
     try:
         api = api_at(settings, folder)
         health = api.get("/health/ready", also=(503,))
-        reasons = _reasons(health)
+        reasons = list(dict.fromkeys(_reasons(health) + _reasons(api.get("/health", also=(503,)))))
     except OrchestrixError as wrong:
         guessed = not named and not devfile.path_of(folder).exists()
         return None, Finding(WARN if guessed else FAIL, "API", str(wrong))

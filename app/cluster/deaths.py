@@ -94,7 +94,8 @@ class DeathWatch:
         except RetryLater:
             self._since = None
             raise
-        if self._since is None or clock.monotonic() - asked > self._patience.dead / 3:
+        set_back = self._since is not None and self._since > living.now
+        if self._since is None or set_back or clock.monotonic() - asked > self._patience.dead / 3:
             self._since = living.now
         return living, self._since
 

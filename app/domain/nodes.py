@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
+
+from app.domain.ages import age_s
 
 
 class NodeState(StrEnum):
@@ -37,9 +39,10 @@ class Node:
 def is_silent(node: Node, *, now: datetime, since: datetime, limit: float) -> bool:
     """Whether nothing was heard of the node for `limit` seconds.
 
-    Silence counts from `since` at the earliest: before that, whoever asks was not listening.
+    Silence counts from `since` at the earliest: before that, whoever asks was not listening. A beat that is yet to come
+    was written before the clock was set back, and is none.
     """
-    return (now - max(node.beat_at, since)) / timedelta(seconds=1) >= limit
+    return min(age_s(node.beat_at, now), age_s(since, now)) >= limit
 
 
 @dataclass(frozen=True, slots=True)

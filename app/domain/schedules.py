@@ -9,6 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
+from app.domain.ages import AHEAD
 from app.domain.cron import Cron
 from app.domain.jobs import Job
 from app.errors import Invalid
@@ -22,6 +23,9 @@ SHORTEST_MISSED: Final = timedelta(seconds=10)
 _TOO_SOON: Final = "is too short: due times would count as missed before anybody has looked, which is every 5 s;"
 MOST_CAUGHT_UP: Final = 100
 MOST_BACKFILLED: Final = 1000
+
+OFTEN: Final = timedelta(hours=1)
+"""Due times at most so far apart come again after the clock was set back."""
 
 _TICK: Final = timedelta(microseconds=1)
 _SECOND: Final = timedelta(seconds=1)
@@ -228,21 +232,46 @@ def is_id(key: str) -> bool:
     return lengths == [8, 4, 4, 4, 12] and all(digit in "0123456789abcdef" for group in groups for digit in group)
 
 
-def times_of(schedule: Schedule, zone: tzinfo) -> Times:
-    """The due times of `schedule`, whose time zone is `zone`. Raises `Invalid`."""
+def times_of(schedule: Schedule, zone: tzinfo, now: datetime | None = None) -> Times:
+    """The due times of `schedule`, whose time zone is `zone`. Raises `Invalid`.
+
+    With `now` an interval that was made before the clock was set back goes on by the clock as it is.
+    """
     timing: Cron | Every
     if schedule.cron is not None:
         timing = Cron(schedule.cron, zone)
     elif schedule.interval_ms is not None:
-        timing = Every(timedelta(milliseconds=schedule.interval_ms), begin_of(schedule))
+        timing = Every(timedelta(milliseconds=schedule.interval_ms), begin_of(schedule, now))
     else:
         raise Invalid("a schedule needs cron or interval")
     return Times(timing, schedule.starts_at, schedule.ends_at)
 
 
-def begin_of(schedule: Schedule) -> datetime:
+def begin_of(schedule: Schedule, now: datetime | None = None) -> datetime:
     """The first due time of an interval: nothing was due before."""
-    return schedule.starts_at or schedule.created_at.replace(microsecond=0)
+    begin = schedule.starts_at or schedule.created_at.replace(microsecond=0)
+    if now is None or schedule.starts_at is not None or begin <= now + AHEAD:
+        return begin
+    step = timedelta(milliseconds=schedule.interval_ms or 1)
+    return begin - ((begin - now) // step + 1) * step
+
+
+def rewound(schedule: Schedule, times: Times, now: datetime) -> Schedule:
+    """`schedule` with the next of all its due times, where it waits for a later one: the clock was set back since."""
+    if schedule.due_at is None or schedule.due_at <= now:
+        return schedule
+    next_due = times.after(now)
+    return awaiting(schedule, next_due) if next_due is not None and next_due < schedule.due_at else schedule
+
+
+def comes_again(run: Run, times: Times, now: datetime, made_at: datetime) -> bool:
+    """Whether a due time for which a job was made at `made_at` needs another one: the clock was set back since then,
+    and what comes so often does not wait until the old time has come again. What comes seldom has had its run.
+    """
+    if run.due_at is None or made_at <= now + AHEAD:
+        return False
+    following = times.after(run.due_at)
+    return following is not None and following - run.due_at <= OFTEN
 
 
 def moment_of(schedule: Schedule, due: datetime) -> datetime:

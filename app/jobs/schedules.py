@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from app import clock, crash
+from app.domain.ages import AHEAD
 from app.domain.jobs import PENDING, Job
 from app.domain.leases import Fence
-from app.domain.schedules import HELD, Busy, Firing, Schedule, after_firing, fire, released, times_of
+from app.domain.schedules import (
+    HELD,
+    Busy,
+    Firing,
+    Run,
+    Schedule,
+    after_firing,
+    comes_again,
+    fire,
+    released,
+    rewound,
+    times_of,
+)
 from app.errors import Conflict, Deposed, Invalid
 from app.jobs import runs
 from app.jobs.events import Stop
@@ -66,6 +81,7 @@ class Scheduler:
         self._wake = wake
         self._due = due
         self._stop = stop
+        self._seen: datetime | None = None
         self._loop = Loop("schedules", self._round)
 
     async def start(self) -> None:
@@ -77,6 +93,7 @@ class Scheduler:
         await self._loop.stop()
 
     async def _round(self) -> None:
+        await self._follow_clock()
         wait, held = await self._outlook()
         try:
             moved = await self.fire() if wait <= 0 else 0
@@ -89,6 +106,33 @@ class Scheduler:
             moved = 0
         if not moved:
             await self._wake.wait(wait if wait > 0 else clock.uniform(TAKEN / 2, TAKEN))
+
+    async def _follow_clock(self) -> None:
+        """Brings forward what waits for a time that lies behind a later one: the clock was set back."""
+        now, before = self._database.now(), self._seen
+        self._seen = now
+        if before is not None and now >= before - AHEAD:
+            return
+        after: str | None = ""
+        try:
+            while after is not None:
+                after = await self._database.run(partial(self._rewind, after))
+        except Deposed as refused:
+            log.warning("%s", refused)
+
+    async def _rewind(self, after: str, tx: Transaction) -> str | None:
+        """The id of the last schedule of a full batch behind `after`; None at the end."""
+        found, now, moved = await schedules.later(tx, after, BATCH), tx.now(), 0
+        for one in found:
+            with suppress(Invalid):  # what cannot be read here says so when it is due
+                fresh = rewound(one, times_of(one, zone(one.zone), now), now)
+                if fresh is not one:
+                    await schedules.store(tx, one, fresh)
+                    moved += 1
+        if moved:
+            log.warning("the clock went back: schedules that are due earlier now: %d", moved)
+            await leases.check(tx, self._fence)
+        return found[-1].id if len(found) == BATCH else None
 
     async def fire(self) -> int:
         """Makes jobs of what is due; how many schedules were. Raises `Deposed` if a newer term has begun."""
@@ -135,7 +179,7 @@ class Scheduler:
         """What is to be done for a schedule that is due; None for one that cannot be read here, which waits."""
         now = tx.now()
         try:
-            return fire(one, times_of(one, zone(one.zone)), now, busy)
+            return fire(one, times_of(one, zone(one.zone), now), now, busy)
         except Invalid as trouble:  # of another version, or of a node with other time zones: the next one may know it
             log.error("schedule %s cannot be read: %s", one.name, trouble)
             await schedules.store(tx, one, replace(one, trouble=str(trouble), next_at=now + PATIENCE))
@@ -149,9 +193,10 @@ class Scheduler:
     @staticmethod
     async def _make(tx: Transaction, one: Schedule, firing: Firing) -> tuple[Firing, list[Job]]:
         """The jobs of the runs, without those that there was one for already."""
-        wanted = runs.made(one, firing.runs, tx)
-        new = await jobs.insert(tx, wanted)
-        kept = [(run, job) for run, job in zip(firing.runs, wanted, strict=True) if job.id in new]
+        kept = await _inserted(tx, one, firing.runs)
+        if len(kept) < len(firing.runs):
+            missing = [run for run in firing.runs if run not in [made for made, _ in kept]]
+            kept += await _inserted(tx, one, await _once_more(tx, one, missing))
         return replace(firing, runs=tuple(run for run, _ in kept)), [job for _, job in kept]
 
     async def _let_go(self, tx: Transaction) -> int:
@@ -172,3 +217,19 @@ class Scheduler:
             held = await schedules.any_held(connection)
         nap = TURN if held else NAP
         return (nap if due is None else min(due, nap)), held
+
+
+async def _inserted(tx: Transaction, one: Schedule, wanted: Sequence[Run]) -> list[tuple[Run, Job]]:
+    """The runs for which there was no job yet, each with its own."""
+    made = runs.made(one, wanted, tx)
+    new = await jobs.insert(tx, made)
+    return [(run, job) for run, job in zip(wanted, made, strict=True) if job.id in new]
+
+
+async def _once_more(tx: Transaction, one: Schedule, missing: Sequence[Run]) -> list[Run]:
+    """Those that come again though there was a job for their due time: the clock was set back since it was made."""
+    now = tx.now()
+    times = times_of(one, zone(one.zone), now)
+    made = await schedules.made_at(tx, one.id, [run.due_at for run in missing if run.due_at is not None])
+    again = [run for run in missing if run.due_at in made and comes_again(run, times, now, made[run.due_at])]
+    return [replace(run, due_at=None) for run in again]

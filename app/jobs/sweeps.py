@@ -178,8 +178,11 @@ class Watchman:
         return True
 
     def _spares(self, connection: Connection) -> bool:
+        now = connection.now()
+        if self._heard_since is not None and self._heard_since > now:  # the clock was set back
+            self._heard_since = now
         since = self._heard_since
-        return since is None or connection.now() - since < timedelta(seconds=self._silent)
+        return since is None or now - since < timedelta(seconds=self._silent)
 
     async def _overdue(self, tx: Transaction, limit: int) -> list[Job]:
         found = await jobs.overdue(tx, limit, self._heard)

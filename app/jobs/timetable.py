@@ -229,7 +229,7 @@ class Timetable:
         before = await _locked(tx, key)
         if before.paused_at is None:
             return _Done(before)
-        _, times = _read(before)
+        _, times = _read(before, now=tx.now())
         after = replace(awaiting(before, times.after(tx.now())), paused_at=None, trouble=None)
         return await _store(tx, before, after, "resume-schedule", by)
 
@@ -281,20 +281,22 @@ class Timetable:
 
 def _times(schedule: Schedule, now: datetime) -> Times:
     """Its due times, if everything about it may be written so today. Raises `BadSchedule`."""
-    _, times = _read(schedule, new_zone)
+    _, times = _read(schedule, new_zone, now)
     if found := faults(schedule, times, now):
         raise BadSchedule(found)
     return times
 
 
-def _read(schedule: Schedule, place_of: Callable[[str], tzinfo] = zone) -> tuple[tzinfo, Times]:
+def _read(
+    schedule: Schedule, place_of: Callable[[str], tzinfo] = zone, now: datetime | None = None
+) -> tuple[tzinfo, Times]:
     """Its time zone and due times, also of one that only an earlier version lets in. Raises `BadSchedule`."""
     try:
         place = place_of(schedule.zone)
     except Invalid as wrong:
         raise BadSchedule([("timeZone", str(wrong).removeprefix("timeZone "))]) from None
     try:
-        return place, times_of(schedule, place)
+        return place, times_of(schedule, place, now)
     except Invalid as wrong:
         raise BadSchedule([("cron", str(wrong).removeprefix("cron "))]) from None
 

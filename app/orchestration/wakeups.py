@@ -194,9 +194,12 @@ class Wakeups:
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
             woken.rearmed.append(_put_off(one, now + timedelta(seconds=DEAF)))
             return
-        since = self._audience.answers_since(self._heard_since or now) or now
+        if self._heard_since is None or self._heard_since > now:  # the clock was set back
+            self._heard_since = now
+        since = min(self._audience.answers_since(self._heard_since) or now, now)
         queue = here.order.command if here is not None else ""
         served = self._audience.since(queue, since) if queue else since
+        served = served and min(served, now)
         around = Surroundings(unsent, served, since, self._audience.waiting_at(queue), begun.get(queue))
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
             case Moved() as moved:

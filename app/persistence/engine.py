@@ -145,7 +145,7 @@ class Database:
         if make:
             self.dialect.make()
         options = self.dialect.engine_options(self.url, name, statement_limit)
-        self._engine = engine or _engine(self.url, self.dialect, pool_size, options)
+        self._engine = engine or _engine(self.dialect.address(self.url), self.dialect, pool_size, options)
         self._offset: tuple[datetime, float] | None = None
         self.installation: Installation | None = None
         self.written_at: float | None = None

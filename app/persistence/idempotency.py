@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import delete, select, tuple_, update
+from sqlalchemy import delete, or_, select, tuple_, update
 
 from app.domain.idempotency import StoredAnswer
 
@@ -55,10 +55,14 @@ async def complete(tx: Transaction, scope: str, key: str, answer: StoredAnswer) 
 
 
 async def purge(tx: Transaction, older_than_s: float = 86400, limit: int = 1000) -> int:
-    """Removes up to `limit` answers that are older than `older_than_s` seconds; how many it were."""
+    """Removes up to `limit` answers that are older than `older_than_s` seconds; how many it were.
+
+    Also those that are as far ahead: the clock was set back since, and they would never be old.
+    """
     table = idempotency_keys.c
-    oldest = tx.now() - timedelta(seconds=older_than_s)
-    query = select(table.scope, table.key).where(table.created_at < oldest).order_by(table.created_at).limit(limit)
+    now, kept = tx.now(), timedelta(seconds=older_than_s)
+    old = or_(table.created_at < now - kept, table.created_at > now + kept)
+    query = select(table.scope, table.key).where(old).order_by(table.created_at).limit(limit)
     keys = [tuple(row) for row in await tx.execute(query.with_for_update(skip_locked=True))]
     if keys:
         await tx.execute(delete(idempotency_keys).where(tuple_(table.scope, table.key).in_(keys)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from sqlalchemy import select, update
+
+from app.domain.ages import age_s
 
 from .engine import Connection, Transaction
 from .tables import broker_incarnation
@@ -29,11 +32,11 @@ async def replace(tx: Transaction, old: str | None, new: str) -> bool:
 
 
 async def age(connection: Connection) -> float:
-    """Seconds since the row was changed or touched, by the database's clock; infinite without one."""
+    """Seconds since the row was changed or touched, by the database's clock; infinite without one (see `age_s`)."""
     table = broker_incarnation.c
     query = select(table.changed_at, connection.dialect.clock(connection.now())).where(table.id == _ONLY)
     found = (await connection.execute(query)).first()
-    return (found[1] - found[0]).total_seconds() if found else float("inf")
+    return age_s(found[0], found[1]) if found else math.inf
 
 
 async def touch(tx: Transaction, mine: str) -> bool:

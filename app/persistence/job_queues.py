@@ -10,10 +10,11 @@ from typing import Final
 
 from sqlalchemy import and_, func, or_, select
 
+from app.domain.ages import age_s
 from app.domain.job_waits import Around, Crew
 from app.domain.jobs import DISPATCHED, LIVE, OWNED, RUNNING, Job
 
-from . import job_signs, leases
+from . import job_signs, leases, nodes
 from .columns import UtcTime
 from .engine import Connection, Transaction
 from .tables import jobs, outbox, workers
@@ -27,13 +28,13 @@ async def crews(connection: Connection, queues: Iterable[str], limit: float) -> 
     wanted = set(queues)
     if not wanted:
         return {}
-    known = workers.c.beat_at >= job_signs.ago(connection, 2 * limit)
-    found = list(await connection.execute(select(workers.c.id, workers.c.queues, workers.c.beat_at).where(known)))
+    known = select(workers.c.id, workers.c.queues, workers.c.beat_at).where(*nodes.heard(connection, 2 * limit))
+    found = list(await connection.execute(known))
     now, silent, beats = connection.now(), limit / 2, defaultdict[str, list[float]](list)
     for _, served, at in found:
         for queue in wanted.intersection(served):
-            beats[queue].append((now - at).total_seconds())
-    ending = [id for id, served, at in found if not served and (now - at).total_seconds() < silent]
+            beats[queue].append(age_s(at, now))
+    ending = [id for id, served, at in found if not served and age_s(at, now) < silent]
     stopping = await _at_jobs(connection, wanted, ending)
     return {queue: _crew(beats[queue], silent, stopping[queue]) for queue in wanted}
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Select, func, literal, or_, select
 from sqlalchemy.sql import ColumnElement
 
+from app.domain.ages import AHEAD
 from app.domain.jobs import DISPATCHED, LIVE, ORPHAN_PENDING, OWNED, RUNNING
 
 from .columns import UtcTime
@@ -112,7 +113,8 @@ def orphans(connection: Connection, seconds: float) -> Terms:
 
 def listening(connection: Connection, seconds: float) -> Select[tuple[str]]:
     """The ids of the nodes that have beaten within so many seconds."""
-    return select(nodes.c.id).where(nodes.c.state.in_(_UP), nodes.c.beat_at > ago(connection, seconds))
+    lately = nodes.c.beat_at > ago(connection, seconds), nodes.c.beat_at <= connection.now() + AHEAD
+    return select(nodes.c.id).where(nodes.c.state.in_(_UP), *lately)
 
 
 def ago(connection: Connection, seconds: float) -> datetime:

@@ -14,6 +14,7 @@ from app.domain.jobs import DISPATCHED, PENDING, RUNNING
 from sagas.engine.state import JOB
 
 from .engine import Connection
+from .nodes import heard
 from .pairs import Pair
 from .tables import jobs, workers
 
@@ -50,7 +51,7 @@ async def held_up(connection: Connection, pair: Pair, which: Unworked, limit: in
 
 async def served(connection: Connection, within: timedelta) -> set[str]:
     """The queues of the workers that have beaten lately."""
-    found = await connection.execute(select(workers.c.queues).where(workers.c.beat_at >= connection.now() - within))
+    found = await connection.execute(select(workers.c.queues).where(*heard(connection, within.total_seconds())))
     return {queue for (queues,) in found for queue in queues}
 
 

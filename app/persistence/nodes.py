@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import bindparam, case, delete, or_, select, update
+from sqlalchemy.sql import ColumnElement
 
+from app.domain.ages import AHEAD
 from app.domain.leases import Fence
 from app.domain.nodes import LIVE, Node, NodeState
 
@@ -118,9 +120,10 @@ async def found_ended(tx: Transaction, node_id: str) -> bool:
 
 async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
     """Deletes nodes and workers that were heard of last `kept_s` seconds ago. Raises `Deposed` and `Contention`."""
-    before = tx.now() - timedelta(seconds=kept_s)
-    await tx.execute(delete(nodes).where(nodes.c.state.not_in(_LIVE), nodes.c.beat_at < before))
-    await tx.execute(delete(workers).where(workers.c.beat_at < before))
+    now, kept = tx.now(), timedelta(seconds=kept_s)
+    for table, gone in ((nodes, [nodes.c.state.not_in(_LIVE)]), (workers, [])):
+        long = or_(table.c.beat_at < now - kept, table.c.beat_at > now + kept)
+        await tx.execute(delete(table).where(*gone, long))
     await leases.check(tx, fence)
 
 
@@ -165,10 +168,16 @@ async def forget_workers(tx: Transaction, left: Mapping[str, datetime | None]) -
         await tx.execute(gone if at is None else gone.where(or_(workers.c.said_at.is_(None), workers.c.said_at <= at)))
 
 
+def heard(connection: Connection, seconds: float) -> Sequence[ColumnElement[bool]]:
+    """That a worker has beaten in the last `seconds`. A beat yet to come is of a clock that was set back since."""
+    now = connection.now()
+    return workers.c.beat_at >= now - timedelta(seconds=seconds), workers.c.beat_at <= now + AHEAD
+
+
 async def listed_workers(connection: Connection, limit: int, seconds: float) -> list[WorkerRow]:
     """The workers that were heard of in the last `seconds`, the last one first."""
-    heard = workers.c.beat_at >= connection.now() - timedelta(seconds=seconds)
-    query = select(workers).where(heard).order_by(workers.c.beat_at.desc(), workers.c.id).limit(limit)
+    query = select(workers).where(*heard(connection, seconds)).limit(limit)
+    query = query.order_by(workers.c.beat_at.desc(), workers.c.id)
     return [WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at) for r in await connection.execute(query)]
 
 

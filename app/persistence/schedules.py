@@ -67,6 +67,19 @@ async def due(tx: Transaction, limit: int) -> list[Schedule]:
     return await _schedules(tx, query.with_for_update(skip_locked=True))
 
 
+async def later(tx: Transaction, after: str, limit: int) -> list[Schedule]:
+    """Locks and reads up to `limit` schedules whose due time is yet to come, by their ids from behind `after`."""
+    coming = _SCHEDULE.where(schedules.c.id > after, schedules.c.due_at > tx.dialect.clock(tx.now()))
+    query = coming.order_by(schedules.c.id).limit(limit)
+    return await _schedules(tx, query.with_for_update(skip_locked=True))
+
+
+async def made_at(connection: Connection, id: str, dues: Sequence[datetime]) -> dict[datetime, datetime]:
+    """When the jobs of these due times of a schedule were made, as far as there are any."""
+    query = select(jobs.c.due_at, jobs.c.created_at).where(jobs.c.schedule_id == id, jobs.c.due_at.in_(dues))
+    return {row[0]: row[1] for row in await connection.execute(query)}
+
+
 async def next_due(connection: Connection) -> float | None:
     """Seconds until the next schedule is due by the database's clock, negative if it is; None without any."""
     query = select(func.min(schedules.c.next_at, type_=UtcTime()), connection.dialect.clock(connection.now()))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from app.config import sqlite_url
 from app.persistence.engine import Database
 from app.testing.inline_engine import CLOSED, engine
 
@@ -157,7 +158,7 @@ class SqliteClient:
 
     def database(self) -> Database:
         """The product's database over this client."""
-        url = f"sqlite+aiosqlite:///{self.file.path}"
+        url = sqlite_url(self.file.path)
         return Database(url, engine=engine(url, self))
 
 

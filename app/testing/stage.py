@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from app import clock
 from app.bootstrap.node import Node
 from app.broker.topology import COMMANDS, EVENTS
+from app.config import sqlite_url
 from app.domain.idempotency import StoredAnswer
 from app.errors import OrchestrixError, RetryLater
 from app.orchestration.actions import Action
@@ -332,7 +333,7 @@ def _template() -> Path:
     path = Path(folder.name) / "template.db"
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(schema.upgrade(f"sqlite+aiosqlite:///{path}"))
+        loop.run_until_complete(schema.upgrade(sqlite_url(path)))
     finally:
         loop.close()
     raw = sqlite3.connect(path)

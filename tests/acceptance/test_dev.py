@@ -59,6 +59,34 @@ async def test_dev_is_ready_in_seconds_and_completes_the_first_app(processes: Pr
     assert len(log.stdout.splitlines()) == 1
 
 
+async def test_a_folders_name_is_no_part_of_a_url_and_what_is_in_it_is_the_owners(
+    processes: Processes, tmp_path: Path
+) -> None:
+    folder, twin = tmp_path / "a%20b?c#d é мой сад", tmp_path / "a b?c#d é мой сад"
+    for one in (folder, twin):
+        (one / ".orchestrix" / "repos" / "old.git").mkdir(parents=True)
+    (folder / ".orchestrix" / "orchestrix.db").touch(0o644)
+    os.chmod(folder / ".orchestrix", 0o755)
+    _, dev = start_dev(processes, folder)
+    async with Client(dev["apiUrl"]) as client:
+        app = await client.created("billing")
+        await client.completed(app["id"], deadline=2 * SLACK)
+    inside = folder / ".orchestrix"
+    assert (inside / "orchestrix.db").stat().st_size > 0
+    assert not list(tmp_path.rglob("*.db*")) or {one.parent for one in tmp_path.rglob("*.db*")} == {inside}
+    found = {str(one.relative_to(inside)): one.stat().st_mode & 0o777 for one in (inside, *inside.iterdir())}
+    assert {name: mode for name, mode in found.items() if mode & 0o077} == {}
+    repositories = [inside / "repos" / name for name in ("old.git", f"{app['id']}.git")]
+    assert [one.stat().st_mode & 0o777 for one in repositories] == [0o700, 0o700]
+    for command in (("db", "check"), ("doctor",), ("apps", "list")):
+        done = processes.run(*command, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "billing" in done.stdout
+    worker = processes.spawn("worker", cwd=folder)
+    await worker.wait_for_line("ready")
+    worker.terminate()
+
+
 async def test_dev_json_tells_the_others_and_goes_with_a_clean_stop(processes: Processes, tmp_path: Path) -> None:
     process, dev = start_dev(processes, tmp_path)
     path = tmp_path / ".orchestrix" / "dev.json"

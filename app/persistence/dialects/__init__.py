@@ -16,8 +16,8 @@ from .sqlite import Sqlite
 __all__ = ["BulkInsert", "BulkUpdate", "Dialect", "dialect_of"]
 
 _DIALECTS: dict[str, Callable[[URL], Dialect]] = {
-    "postgresql+asyncpg": lambda _: PostgreSql(),
-    "mysql+asyncmy": lambda _: MySql(),
+    "postgresql+asyncpg": PostgreSql,
+    "mysql+asyncmy": MySql,
     "sqlite+aiosqlite": Sqlite,
 }
 

@@ -46,7 +46,7 @@ class DatabaseFile:
             where = f"the folder {self.path.parent} of the database"
             raise ConfigError(f"{where} cannot be made: {error.strerror}") from error
         with suppress(OSError):  # what is wrong with the file is told by SQLite when it opens it
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644))
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # for its owner, as what is in it
 
     def watch(self, engine: Engine) -> None:
         """Makes every use of a connection, and every COMMIT, raise `Unavailable` once the file has gone.

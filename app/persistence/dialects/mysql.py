@@ -30,12 +30,13 @@ from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
-from app.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
+from app.errors import ConfigError, Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.columns import CHARSET, COLLATION, UtcTime
 
 from .explain import Explain
 from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, documents, kind
+from .tls import unverified, wanted, without
 
 # Text out of a document has the charset of the database unless the statement names another one: `?` for what it lacks.
 _LONGTEXT = f"LONGTEXT CHARACTER SET {CHARSET} COLLATE {COLLATION}"
@@ -79,6 +80,7 @@ _BLOCKERS = text(
     "SELECT DISTINCT p.id FROM sys.innodb_lock_waits w JOIN information_schema.processlist p ON p.id = w.blocking_pid"
     " WHERE w.waiting_pid = :session AND p.command = 'Sleep' AND p.time >= 1"
 )
+_PARAMETERS = frozenset({"charset", "unix_socket"})
 _REFUSALS = {
     1021: FULL,
     1114: FULL,  # what InnoDB makes of it: the table
@@ -96,6 +98,14 @@ class MySql:
     name = "mysql"
     one_writer = False
 
+    def __init__(self, url: URL) -> None:
+        self._tls = wanted(url)
+        if self._tls.mode in ("allow", "prefer"):
+            raise ConfigError(
+                f"the driver for MySQL cannot choose by itself whether to use TLS (sslmode={self._tls.mode}):"
+                " write sslmode=require, verify-ca or verify-full, or disable"
+            )
+
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
         # Autocommit: reads take no transaction, and writers begin theirs by word.
         arguments = {
@@ -107,13 +117,20 @@ class MySql:
             "binary_prefix": True,
             "init_command": _SQL_MODE,  # before SQLAlchemy looks how names are quoted
         }
+        if self._tls.needed:
+            arguments["ssl"] = self._tls.context or unverified()
         return {"pool_pre_ping": True, "connect_args": arguments}
+
+    def address(self, url: URL) -> URL:
+        return without(url, _PARAMETERS).difference_update_query(["charset"])
 
     def make(self) -> None:
         """A database is made by whoever runs the server."""
 
     def listen(self, engine: Engine) -> None:
         event.listen(engine, "connect", _connected)
+        if self._tls.needed:
+            event.listen(engine, "connect", lambda connection, _: self._tls.found(_is_encrypted(connection)))
         event.listen(engine, "begin", _begun)
 
     def reading(self) -> dict[str, Any]:
@@ -244,6 +261,14 @@ def _connected(connection: Any, record: object) -> None:
     for statement in (*_SESSION, *(_MARIADB if maria else _MYSQL)):
         cursor.execute(statement)
     cursor.close()
+
+
+def _is_encrypted(connection: Any) -> bool:
+    cursor = connection.cursor()
+    cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    row = cursor.fetchone()
+    cursor.close()
+    return row is not None and bool(row[1])
 
 
 def _begun(connection: Connection) -> None:

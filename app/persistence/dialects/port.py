@@ -108,6 +108,12 @@ class Dialect(Protocol):
         `name` is how the server shows the connection, `limit` the seconds that a statement may take.
         """
 
+    def address(self, url: URL) -> URL:
+        """The URL as the driver takes it: what `engine_options` says in other words is not in it.
+
+        Raises `ConfigError` for a parameter that is not known.
+        """
+
     def make(self) -> None:
         """Makes the place of the tables where that needs no server: nobody else does. Raises `ConfigError`."""
 

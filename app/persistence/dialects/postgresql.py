@@ -39,6 +39,7 @@ from app.persistence.columns import UtcTime
 from .explain import Explain
 from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
 from .rows import Kind, columns_of_values, kind
+from .tls import Tls, wanted, without
 
 _ARRAYS = {
     Kind.INT: "bigint[]",
@@ -60,6 +61,7 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
 _REFUSALS = {"53100": FULL, "25006": READ_ONLY}
 _HOPELESS = ("25006", "26000")
 """Read-only, as the session began or as its server is now; and a statement that was prepared in another session."""
+_PARAMETERS = frozenset({"host", "port", "passfile", "target_session_attrs", "prepared_statement_cache_size"})
 _PREFIXES = ("a", "b", "c", "d")
 _LAST_USE = "orchestrix used"
 _END_BLOCKERS = text(
@@ -77,6 +79,9 @@ class PostgreSql:
 
     name = "postgresql"
     one_writer = False
+
+    def __init__(self, url: URL) -> None:
+        self._tls = wanted(url)
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
         # All that the server, the database or the role could set otherwise and that changes what a statement means.
@@ -97,9 +102,11 @@ class PostgreSql:
             # A plan that was kept since a table was small reads all of it, until the server next counts its rows.
             "plan_cache_mode": "force_custom_plan",
         }
-        return {
-            "connect_args": {"timeout": 5, "command_timeout": limit, "server_settings": settings},
-        }
+        arguments = {"timeout": 5, "command_timeout": limit, "server_settings": settings, "ssl": _ssl(self._tls)}
+        return {"connect_args": arguments}
+
+    def address(self, url: URL) -> URL:
+        return without(url, _PARAMETERS)
 
     def make(self) -> None:
         """A database is made by whoever runs the server."""
@@ -108,6 +115,7 @@ class PostgreSql:
         """The settings travel with the connection, and the driver begins transactions."""
         event.listen(engine, "checkout", _still_open)
         event.listen(engine, "checkin", _used)
+        event.listen(engine, "connect", lambda connection, _: self._tls.found(_is_encrypted(connection)))
 
     def reading(self) -> dict[str, Any]:
         return {"isolation_level": "AUTOCOMMIT"}
@@ -195,6 +203,16 @@ class PostgreSql:
             f" SET count = {table}.count + excluded.count, last_at = excluded.last_at"
         )
         await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
+
+
+def _ssl(tls: Tls) -> Any:
+    """What the driver takes; by itself it would ask the environment."""
+    return tls.context or (False if tls.mode == "disable" else tls.mode or "prefer")
+
+
+def _is_encrypted(connection: Any) -> bool:
+    transport = getattr(connection.driver_connection, "_transport", None)
+    return transport is not None and transport.get_extra_info("ssl_object") is not None
 
 
 def _used(_connection: object, record: ConnectionPoolEntry) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
-from app.errors import Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
+from app.errors import ConfigError, Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
 from app.persistence.columns import UtcTime
 
 from .ending import connection
@@ -29,6 +29,7 @@ _PRAGMAS = (
 )
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _PRIMARY = 0xFF
+_PARAMETERS = frozenset({"timeout", "cached_statements", "uri"})
 _HOPELESS = (
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_FULL,
@@ -59,6 +60,16 @@ class Sqlite:
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
         return {"connect_args": {"timeout": 10, "async_creator_fn": connection}}
+
+    def address(self, url: URL) -> URL:
+        strange = sorted(set(url.query) - _PARAMETERS)
+        if strange and not (url.database or "").startswith("file:"):
+            known = ", ".join(sorted(_PARAMETERS))
+            raise ConfigError(
+                f"the database URL has a parameter {strange[0]!r}, which is not known; known are {known}"
+                " (a ? in the name of a file is written %3F)"
+            )
+        return url
 
     def make(self) -> None:
         if self._file is not None:

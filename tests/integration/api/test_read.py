@@ -490,3 +490,23 @@ async def test_no_database_is_503(world: World, monkeypatch: pytest.MonkeyPatch)
         answer = await world.client.get(path)
         problem(answer, 503, "unavailable")
         assert answer.headers["retry-after"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/cluster/nodes/{}/drain"),
+        ("GET", "/schedules/{}"),
+        ("GET", "/jobs/{}"),
+        ("GET", "/jobs/{}/logs"),
+        ("GET", "/dead-letters/{}"),
+        ("GET", "/apps/{}"),
+        ("GET", "/sagas/{}"),
+        ("GET", "/sagas/{}/1"),
+    ],
+)
+@pytest.mark.parametrize("part", ["%00", "a%00b", "x" * 2000])
+async def test_what_no_database_can_hold_is_in_none(world: World, method: str, path: str, part: str) -> None:
+    answer = await world.client.request(method, path.format(part))
+    found = problem(answer, 404, "not_found")
+    assert "nothing has such a name" in found["detail"]

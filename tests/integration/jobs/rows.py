@@ -6,18 +6,19 @@ from datetime import timedelta
 
 from sqlalchemy import delete, insert, update
 
+from app.domain.ages import AHEAD
 from app.domain.leases import Fence
 from app.persistence.engine import Database
-from app.persistence.leases import LEADER
+from app.persistence.leases import LEADER, LONGEST_S
 from app.persistence.tables import leases, nodes
 
 
 async def joined(database: Database, node: str) -> None:
-    """A node that lives for an hour."""
+    """A node that lives, and was heard of just now."""
     async with database.begin() as tx:
         now = tx.now()
         row = {"id": node, "name": "node", "state": "ALIVE", "roles": "coordinator", "job_count": 0}
-        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now + timedelta(hours=1)))
+        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now + AHEAD / 2))
 
 
 async def stopped(database: Database, node: str, state: str) -> None:
@@ -33,4 +34,6 @@ async def leading(database: Database, fence: Fence, seconds: float = 3600.0) -> 
         await tx.execute(delete(leases))
         row = {"name": LEADER, "term": fence.term, "holder": fence.holder, "mode": "broker"}
         gained_at = now - timedelta(seconds=seconds)
-        await tx.execute(insert(leases).values(**row, lease_until=now + timedelta(hours=1), gained_at=gained_at))
+        await tx.execute(
+            insert(leases).values(**row, lease_until=now + timedelta(seconds=LONGEST_S), gained_at=gained_at)
+        )

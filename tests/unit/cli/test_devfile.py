@@ -12,8 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from app.cli import devfile
+from app.cli.banner import database
+from app.config import sqlite_url
 from app.errors import ConfigError, Unavailable
 
 URLS = {
@@ -92,6 +95,16 @@ def test_a_clean_stop_removes_the_file_and_so_does_an_error(tmp_path: Path) -> N
         devfile.write(tmp_path, **URLS)
         raise ZeroDivisionError
     assert devfile.running(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a?b", "a#b", "a b", "мой сад", "a+b", "%", "a:b@c", "?x=1&y=2"])
+def test_a_path_is_no_part_of_a_url(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    url = sqlite_url(folder / "x.db")
+    assert make_url(url).database == str(folder / "x.db")
+    assert devfile.absolute(url, tmp_path) == url
+    assert make_url(devfile.absolute("sqlite+aiosqlite:///x%3F.db?timeout=1", folder)).database == str(folder / "x?.db")
+    assert database(url) == f"sqlite {folder / 'x.db'}"
 
 
 def test_a_relative_database_path_is_made_absolute(tmp_path: Path) -> None:

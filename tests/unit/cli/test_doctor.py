@@ -70,6 +70,8 @@ class FakeDatabase:
     """A database that is there, or not."""
 
     error: Exception | None = None
+    refuses: Exception | None = None
+    ahead: float = 0.0
 
     letters: list[DeadLetter] = field(default_factory=list)
     waves: list[Wave] = field(default_factory=list)
@@ -132,6 +134,15 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         assert silent == 30
         return found.facts
 
+    async def try_once(database: FakeDatabase, name: str) -> None:
+        if database.refuses is not None:
+            raise database.refuses
+
+    async def ahead_s(connection: FakeDatabase) -> float:
+        return connection.ahead
+
+    monkeypatch.setattr("app.persistence.write_probes.try_once", try_once)
+    monkeypatch.setattr("app.persistence.set_back.ahead_s", ahead_s)
     monkeypatch.setattr(doctor, "facts", facts)
     monkeypatch.setattr(management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("app.persistence.schema.check", drift)
@@ -190,6 +201,19 @@ def test_an_absent_database_and_broker(shell: Shell, parts: Parts) -> None:
     assert found["database"][0].detail == "nobody listens"
     assert "connection refused" in found["broker"][0].detail
     assert "ORCHESTRIX_BROKER_URL" in found["broker"][0].fix
+
+
+def test_a_database_that_takes_no_writes(shell: Shell, parts: Parts) -> None:
+    parts.database.refuses = Unavailable("the database takes no writes: it is read-only")
+    (found,) = checks(shell, 1)["database"]
+    assert (found.status, "takes no writes" in found.detail) == ("fail", True)
+
+
+def test_a_clock_that_went_back(shell: Shell, parts: Parts) -> None:
+    parts.database.ahead = 61.2
+    (found,) = checks(shell, 0)["clock"]
+    assert (found.status, found.detail[:20]) == ("warn", "the clock went back:")
+    assert "61 s ahead" in found.detail
 
 
 def test_a_schema_that_is_behind(shell: Shell, parts: Parts) -> None:
