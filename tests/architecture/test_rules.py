@@ -173,9 +173,9 @@ def time_and_chance(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def asks_a_question(module: Module) -> bool:
-    """Whether the docstring begins with the question that the file answers."""
+    """Whether the docstring begins with the question that the file answers, or says "Thing: what it does."."""
     first = (ast.get_docstring(module.tree) or "").partition("\n\n")[0]
-    return re.match(r"[^.?!]*[^?]*\?", first, re.DOTALL) is not None
+    return re.match(r"[^.?!]*[^?]*\?|[A-Z][^.?!:]*: [^?]*\.", first, re.DOTALL) is not None
 
 
 def class_names(tree: ast.Module) -> Iterator[str]:
