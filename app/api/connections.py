@@ -68,7 +68,7 @@ class Room:
             other.end(None)
         if (left_out := self._seldom.due("full")) is not None:
             log.warning(
-                "all %d places for HTTP connections are taken, so those idle longest are closed: see "
+                "all places for HTTP connections are taken (%d), so those idle longest are closed: see "
                 "ORCHESTRIX_HTTP__MAX_CONNECTIONS and the limit of open files",
                 self.limits.connections,
                 extra={"left_out": left_out},
@@ -82,7 +82,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._head_since: float | None = self.loop.time()
+        self._head_since: float | None = clock.monotonic()
         self._body_since: float | None = None
         self._closing_since: float | None = None
         self._stalled_since: float | None = None
@@ -101,7 +101,7 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return  # what has been refused is not read any more
         if self._head_since is None and self.conn.their_state is h11.IDLE:
-            self._head_since = self.loop.time()
+            self._head_since = clock.monotonic()
         super().data_received(data)
         self._note()
 
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
         return self.transport.close()
 
     def look(self, now: float) -> None:
-        """Ends the connection if its time is over; `now` is the loop's."""
+        """Ends the connection if its time is over."""
         limits = self.room.limits
         if self.transport.is_closing():
             self._closing_since = self._closing_since or now
@@ -147,7 +147,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def pause_writing(self) -> None:
-        self._stalled_since = self.loop.time()
+        self._stalled_since = clock.monotonic()
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -178,7 +178,7 @@ class Connection(H11Protocol):
             if not self.conn.trailing_data[0]:
                 self._head_since = None
             elif self._head_since is None:
-                self._head_since = self.loop.time()
+                self._head_since = clock.monotonic()
             self.room.idle.setdefault(self)
             return
         self._head_since = None
@@ -186,7 +186,7 @@ class Connection(H11Protocol):
         if theirs is not h11.SEND_BODY:
             self._body_since = None
         elif self._body_since is None:
-            self._body_since = self.loop.time()
+            self._body_since = clock.monotonic()
 
 
 class Server(uvicorn.Server):
@@ -203,7 +203,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS == 0:
-            now = asyncio.get_running_loop().time()
+            now = clock.monotonic()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection):
                     connection.look(now)

@@ -203,7 +203,7 @@ def _warn_of_short_secrets(settings: Settings) -> None:
     short = [name for name, secret in settings.api.tokens.items() if len(secret.get_secret_value()) < GOOD_SECRET]
     if short:
         log.warning(
-            "secrets with fewer than %d characters can be guessed: give better ones to %s",
+            "secrets that are shorter than %d can be guessed: give better ones to %s",
             GOOD_SECRET,
             ", ".join(short),
         )

@@ -45,7 +45,7 @@ class Filter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written."""
-        left_out = self._seldom.due(record.msg if isinstance(record.msg, str) else type(record.msg))
+        left_out = self._seldom.due(record.msg if isinstance(record.msg, str) else type(record.msg).__name__)
         if left_out:
             record.left_out = left_out
         return left_out is not None

@@ -340,3 +340,10 @@ def test_what_is_clear_has_no_key_to_repeat(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/apps/42/skip", problem(503, "unavailable", "Nothing was changed. Try again.", retry=1))
     answer = shell("apps", "skip", "42")
     assert (answer.code, answer.err) == (5, "error: Nothing was changed. Try again (again in 1 s)\n")
+
+
+@pytest.mark.parametrize(("status", "code"), [(408, 5), (421, 2), (429, 5)])
+def test_what_stands_at_the_door_has_its_exit_code(api: FakeApi, shell: Shell, status: int, code: int) -> None:
+    api.on("GET", "/apps", problem(status, "x", "Not so."))
+    answer = shell("apps", "list")
+    assert (answer.code, answer.err) == (code, "error: Not so\n")

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from app import main
+from app.api.connections import Server
 from app.bootstrap.hands import Hands
 from app.bootstrap.node import Node
 from app.bootstrap.parts import given_up
@@ -75,7 +76,7 @@ async def stopped(parts: Parts) -> list[str]:
         await parts.end("http")
 
     serving = asyncio.create_task(serve())
-    await main._stop(cast(Node, parts), cast(Hands, Hand(parts)), cast(main.Server, parts), serving)
+    await main._stop(cast(Node, parts), cast(Hands, Hand(parts)), cast(Server, parts), serving)
     assert parts.health.draining
     return parts.ended
 
