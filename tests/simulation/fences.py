@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import pytest
+
 from app.broker.port import Broker
 from app.cluster import life
 from app.cluster.duties import Duty
@@ -108,9 +110,7 @@ class NotedEvents(JobEvents):
 @contextmanager
 def noted() -> Iterator[None]:
     """Nodes that are made meanwhile say under which term and epoch they write."""
-    before = life.Leadership, coordinator.JobEvents
-    life.Leadership, coordinator.JobEvents = FencedLeadership, NotedEvents  # type: ignore[misc]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(life, "Leadership", FencedLeadership)
+        patch.setattr(coordinator, "JobEvents", NotedEvents)
         yield
-    finally:
-        life.Leadership, coordinator.JobEvents = before  # type: ignore[misc]

@@ -154,7 +154,7 @@ def _for_reason(reason: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def _named(name: str, plant: Plant) -> Plant:
-    plant.__name__ = name  # type: ignore[attr-defined]
+    plant.__name__ = name
     return plant
 
 
@@ -198,7 +198,11 @@ def offers_without_reason(patch: pytest.MonkeyPatch) -> None:
 
 def _misnamed(patch: pytest.MonkeyPatch, reasons: dict[str, str]) -> None:
     offer = messages.offer
-    patch.setattr(messages, "offer", lambda job_id, reason, *rest: offer(job_id, reasons.get(reason, reason), *rest))
+
+    def misnamed(job_id: str, reason: str, owner: str | None, owner_epoch: int) -> bytes:
+        return offer(job_id, reasons.get(reason, reason), owner, owner_epoch)
+
+    patch.setattr(messages, "offer", misnamed)
 
 
 def offers_at_an_end_say_crash(patch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 
+from app import clock
 from app.broker.port import Delivery
 from app.broker.topology import LEADER
 from app.cluster import leadership
 from app.domain import leases
 from app.domain.leases import Handling
+from app.errors import Unavailable
 from app.testing.memory_consumer import MemoryConsumer
+from app.testing.virtual_time import VirtualLoop, VirtualSource, elapse
 from tests.simulation import leaders, row, unrest
 
 MOST_SHOWN = 5
@@ -63,6 +67,35 @@ def test_an_undisturbed_cluster_has_one_term(monkeypatch: pytest.MonkeyPatch) ->
         assert not outcome.wrong
         ended = next(place for place, line in enumerate(outcome.trace) if "ends in good order" in line)
         assert len([line for line in outcome.trace[:ended] if " term " in line and "log" not in line]) == 1
+
+
+def test_the_lease_counts_from_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a renewal is long on its way: the leader believes in it no longer than the row says."""
+    asked: list[float] = []
+    renew = row.RowSeat.renew
+
+    async def slow(seat: row.RowSeat, fence: leases.Fence, mode: leases.Mode) -> None:
+        if len(asked) == 3:
+            raise Unavailable("the database is away")
+        asked.append(clock.monotonic())
+        await renew(seat, fence, mode)
+        await elapse(leaders.LEASE / 4)
+
+    async def story() -> float:
+        realm = leaders.Election(1, loop)
+        elector = realm.members[0]
+        elector.boot()
+        while len(asked) < 3 or elector.fence is not None:
+            await elapse(0.05)
+        return loop.time()
+
+    monkeypatch.setattr(row.RowSeat, "renew", slow)
+    loop = VirtualLoop()
+    with clock.use(VirtualSource(loop, Random(1))):
+        led_until = loop.run_until_complete(story())
+        loop.bury()
+        loop.close()
+    assert asked[-1] + leaders.LEASE <= led_until <= asked[-1] + leaders.LEASE + 0.1
 
 
 # Would it find a mistake?

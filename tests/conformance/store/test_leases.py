@@ -174,6 +174,21 @@ async def test_a_renewal_leases_anew_and_says_how_it_is(database: Database) -> N
 
 
 @pytest.mark.req("S0-10")
+async def test_a_holder_is_refused_in_a_former_term_of_its_own(database: Database) -> None:
+    old = await gained(database, bid(A))
+    new = await gained(database, bid(A))
+    before = await row(database)
+    assert (new, before.fence) == (Fence(2, A), new)
+    with pytest.raises(Deposed):
+        await database.run(lambda tx: leases.renew(tx, old, Mode.ALONE, 2 * LEASE))
+    with pytest.raises(Deposed):
+        await database.run(lambda tx: leases.resign(tx, old))
+    with pytest.raises(Deposed):
+        await checked(database, old)
+    assert replace(await row(database), now=before.now) == before
+
+
+@pytest.mark.req("S0-10")
 async def test_everything_of_an_old_term_is_refused(database: Database) -> None:
     old = await gained(database, bid(A))
     await checked(database, old)

@@ -97,6 +97,19 @@ async def test_putting_the_same_message_again_leaves_it_alone(database: Database
         assert await outbox.present(connection, []) == set()
 
 
+async def test_a_confirm_removes_only_what_its_node_had_in_hand_last(database: Database) -> None:
+    """A row that another has claimed, or that was written anew under the same id, is still to be sent."""
+    mine, theirs, anew = message(1, 1), message(2, 1), message(3, 1)
+    await put(database, mine, anew, by="me")
+    await put(database, theirs, by="other")
+    async with database.begin() as tx:
+        await outbox.replace_all(tx, [anew])
+    async with database.begin() as tx:
+        await outbox.delete(tx, [mine.id, theirs.id, anew.id], claimed_by="me")
+    async with database.read() as connection:
+        assert await outbox.present(connection, [mine.id, theirs.id, anew.id]) == {theirs.id, anew.id}
+
+
 async def test_a_parked_row_blocks_its_own_saga_only(database: Database) -> None:
     bad, behind, other = message(1, 1), message(1, 2), message(2, 1)
     await put(database, bad, behind, other)

@@ -67,6 +67,29 @@ async def test_an_event_nobody_can_handle_is_buried_alone(rig: Rig, monkeypatch:
     assert (await rig.now(apps[3])).state == "APP_INITIATED"
 
 
+async def test_a_batch_of_which_one_row_has_changed_is_not_half_written(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its history and its outbox would say: what has not moved is tried again, and not acknowledged."""
+    apps = [await rig.begin(f"app-{n}") for n in range(4)]
+    real, late = moves.write, True
+
+    async def write(tx, pair, changed, *rest):  # type: ignore[no-untyped-def]
+        nonlocal late
+        if changed and late:
+            late = False
+            (version, instance), *others = changed
+            return await real(tx, pair, [(version + 7, instance), *others], *rest)
+        return await real(tx, pair, changed, *rest)
+
+    monkeypatch.setattr(moves, "write", write)
+    for app in apps:
+        rig.report(app, "evt.gitRepoCreated")
+    for app in apps:
+        assert [row.version for row in await rig.history(await rig.reached(app, "REGISTERING"))] == [1, 2, 3]
+    assert not late
+
+
 async def test_events_wait_for_the_database_and_are_not_acknowledged_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,42 @@
+"""Which of the lines that come by a job's channel are written?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from app.domain.jobs import RUNNING, SUCCEEDED, Attempt
+from app.jobs.events import JobEvents, Written
+from app.persistence.job_logs import Log
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ATTEMPT = Attempt("h-1", "j-1", 1, "w-1", RUNNING, NOW)
+LINE = Log("h-1", 4, "j-1", "w-1", "info", "a line", NOW)
+
+
+def heard(line: Log, attempt: Attempt = ATTEMPT) -> Written:
+    """What is to be written where that is all that is known."""
+    written = Written()
+    JobEvents._hear_lines([line], {attempt.history_id: attempt}, written)
+    return written
+
+
+def test_a_line_of_the_attempt_is_written() -> None:
+    assert heard(LINE).logs == [LINE]
+
+
+@pytest.mark.parametrize(
+    ("line", "attempt"),
+    [
+        (replace(LINE, job_id="j-2"), ATTEMPT),
+        (replace(LINE, history_id="h-2"), ATTEMPT),
+        (replace(LINE, worker_id="w-2"), ATTEMPT),
+        (LINE, replace(ATTEMPT, state=SUCCEEDED, last_log_seq=3)),
+    ],
+    ids=["of another job", "of an attempt that nobody knows", "of another worker", "behind the end"],
+)
+def test_any_other_line_is_counted_and_not_written(line: Log, attempt: Attempt) -> None:
+    written = heard(line, attempt)
+    assert (written.logs, dict(written.ignored)) == ([], {"another-attempt": 1})
