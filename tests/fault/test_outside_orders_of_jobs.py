@@ -74,9 +74,11 @@ async def test_a_forged_order_is_not_worked_on(world: World) -> None:
             post(broker_url, forged(jobId=done)),
             post(broker_url, forged(jobId=running, historyId=runs["historyId"], channels=foreign)),
         ]
-        post(broker_url, forged(jobId=done, historyId=ended["historyId"]))
-        post(broker_url, forged(jobId=running, historyId=runs["historyId"]))
-        await _all_told(client, letters)
+        past = [
+            post(broker_url, forged(jobId=done, historyId=ended["historyId"])),
+            post(broker_url, forged(jobId=running, historyId=runs["historyId"])),
+        ]
+        await _all_told(client, letters, past)
         assert await submit(client, "carry")
         await _work_goes_on(client)
         await client.http.post(f"/jobs/{running}/cancel", json={"reason": "enough"})
@@ -88,11 +90,14 @@ async def test_a_forged_order_is_not_worked_on(world: World) -> None:
     assert ready(broker_url, [FOREIGN, *names]) == {FOREIGN: 0}, "nothing is said of it, and no queue is made for it"
 
 
-async def _all_told(client: Client, letters: list[str]) -> None:
+async def _all_told(client: Client, letters: list[str], past: list[str]) -> None:
+    """An order of what is begun or over, `past`, may pass for a copy of the genuine one, which is dropped."""
+
     async def told() -> bool:
         answer = await client.http.get("/dead-letters", params={"queue": QUEUE, "limit": 100})
         kept = [letter["messageId"] for letter in answer.json()["items"]]
-        assert sorted(kept) == sorted(letters), answer.json()["items"]
+        assert len(kept) == len(set(kept)), kept
+        assert set(letters) <= set(kept) <= {*letters, *past}, answer.json()["items"]
         return True
 
     await eventually(told, deadline=30, every=0.2, message="each forged order is a dead letter")
