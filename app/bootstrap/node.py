@@ -9,7 +9,7 @@ from functools import partial
 from app.bootstrap.coordinator import Cluster, make_coordinator, membership_database
 from app.bootstrap.jobs import Jobs
 from app.bootstrap.parts import Connect, DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
-from app.broker.port import Broker, Topology
+from app.broker.port import Broker, WantedTopology
 from app.broker.probe import Probing
 from app.broker.topology import STOPS, saga_topology
 from app.cluster.coordinator import Coordinator
@@ -221,7 +221,7 @@ class Node:
         phase = self.health.phase
         return phase if self.alone or phase == "starting" else None
 
-    def _own_link(self, name: str, topology: Topology | None = None, *, heartbeat: int = 0) -> Broker:
+    def _own_link(self, name: str, topology: WantedTopology | None = None, *, heartbeat: int = 0) -> Broker:
         return self.broker
 
     def _duties(self) -> list[Service]:

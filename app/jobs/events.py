@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -214,7 +214,9 @@ class JobEvents:
         written.verdicts = {heard.job_id: Verdict.LOST for heard in batch}
         for heard in mine:
             self._hear_statuses(rows[heard.job_id], heard, written)
-        await self._hear_lines(tx, [one for heard in mine for one in heard.events if isinstance(one, Log)], written)
+        said = [one for heard in mine for one in heard.events if isinstance(one, Log)]
+        known = await jobs.histories(tx, [line.history_id for line in said])
+        self._hear_lines(said, {**known, **written.attempts}, written)
         await job_beats.touch(tx, [job for heard in mine if (job := self._note(rows[heard.job_id], heard, written))])
         if await ends.store(tx, list(written.changed.values()), written.attempts.values()):
             tx.then(self._sent)
@@ -250,8 +252,7 @@ class JobEvents:
             written.stops.append(Stop(job, history_id, job.cancel_reason or reason))
 
     @staticmethod
-    async def _hear_lines(tx: Transaction, said: Sequence[Log], written: Written) -> None:
-        known = {**await jobs.histories(tx, [line.history_id for line in said]), **written.attempts}
+    def _hear_lines(said: Sequence[Log], known: Mapping[str, Attempt], written: Written) -> None:
         for line in said:
             attempt = known.get(line.history_id)
             if attempt is not None and attempt.job_id == line.job_id and attempt.hears(line.seq, line.worker_id):

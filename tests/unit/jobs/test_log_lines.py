@@ -24,7 +24,7 @@ def heard(line: Log, attempt: Attempt = ATTEMPT) -> Written:
 
 
 def test_a_line_of_the_attempt_is_written() -> None:
-    assert heard(LINE).logs == [LINE]
+    assert heard(LINE).logs == {"j-1": [LINE]}
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_a_line_of_the_attempt_is_written() -> None:
 )
 def test_any_other_line_is_counted_and_not_written(line: Log, attempt: Attempt) -> None:
     written = heard(line, attempt)
-    assert (written.logs, dict(written.ignored)) == ([], {"another-attempt": 1})
+    assert (dict(written.logs), dict(written.ignored)) == ({}, {"another-attempt": 1})

@@ -207,8 +207,8 @@ class Story:
         self.instance = after
 
     def _is_copied(self) -> None:
-        result = parked(self.saga, self.instance, self.now)
-        if result is not None:
+        if self.instance.live and self.instance.blocker in (None, PAUSED):
+            result = parked(self.instance, self.now)
             self._took(result.instance, result.history, result.command)
 
     def _is_asked(self, what: Asked) -> None:
