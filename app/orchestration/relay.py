@@ -266,7 +266,6 @@ class OutboxRelay:
             self._look()
 
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
-        await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
         now = self._database.now()
         late: dict[Pair, list[tuple[int, str, int]]] = {}
         for row in rows:
@@ -274,6 +273,8 @@ class OutboxRelay:
                 late.setdefault(pair_of(row.saga), []).append((row.instance_id, row.id, row.timeout_ms))
         for pair, moved in late.items():
             await instances.confirmed_late(tx, pair, sorted(moved))
+        # The instances first, as everybody locks them, then what they owe.
+        await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
 
     async def _park(self, row: OutboxRow, detail: str) -> None:
         """Sets the row aside with its reason; the saga that owes it waits for a person, the others go on."""

@@ -150,6 +150,13 @@ async def lock_with_held(tx: Transaction, pair: Pair, ids: Sequence[int]) -> tup
     return [_instance(row[:-1], known.of(row[0], app=pair is APPS)) for row in rows], held
 
 
+async def _lock_all(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance]:
+    """Locks and reads the instances, by id; waits for others up to the limit on locks, then raises `Contention`."""
+    which = tx.dialect.among(pair.instances.c.id, sorted(set(ids)))
+    query = _select(pair).where(which).order_by(pair.instances.c.id).with_for_update(key_share=True)
+    return _instances(await tx.execute(query))
+
+
 async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
     """Locks and reads one instance; waits for others up to the limit on locks, then raises `Contention`."""
     query = _select(pair).where(pair.instances.c.id == id).with_for_update(key_share=True)
@@ -199,11 +206,12 @@ async def doubt(tx: Transaction, pair: Pair, changed: Sequence[Instance]) -> Non
 async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, str, int]]) -> None:
     """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one that is out.
 
-    It only ever puts them off, at most to the end of the run's own time. What somebody holds is left as it is.
+    It only ever puts them off, at most to the end of the run's own time. Waits for whoever holds a row: left as it is,
+    its step would fail by a deadline that was counted from before its command could leave. Raises `Contention`.
     """
     timeouts = {(id, command_id): timeout for id, command_id, timeout in rows}
     values = []
-    for one in await lock(tx, pair, [id for id, _, _ in rows]):
+    for one in await _lock_all(tx, pair, [id for id, _, _ in rows]):
         timeout = timeouts.get((one.id, one.command_id or ""))
         if timeout is None or one.wake_at is None or one.wake_reason not in (DEADLINE, UNSENT):
             continue

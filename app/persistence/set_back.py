@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Table, and_, bindparam, func, or_, select, update
@@ -55,7 +56,7 @@ async def mend(database: Database, claim_s: float) -> int:
     count = await database.run(lambda tx: _claims(tx, timedelta(seconds=_CLAIMS * claim_s)))
     await database.run(_queues)
     for pair in (APPS, INSTANCES):
-        count += await _all(database, lambda tx, after, pair=pair: _wake_ups(tx, pair, after), 0)  # type: ignore[misc]
+        count += await _all(database, partial(_wake_ups, pair), 0)
     return count + await _all(database, _jobs, "")
 
 
@@ -90,7 +91,7 @@ async def _queues(tx: Transaction) -> None:
     await tx.execute(update(table).where(table.c.begun_sent_at > now + AHEAD).values(begun_sent_at=now))
 
 
-async def _wake_ups(tx: Transaction, pair: Pair, after: int) -> _Part:
+async def _wake_ups(pair: Pair, tx: Transaction, after: int) -> _Part:
     """Sagas that wait for longer than the wait that was begun for them."""
     table, now = pair.instances.c, tx.now()
     query = select(table.id, table.version, table.wake_at, table.wake_reason, table.wait_ms, table.sent_at)
@@ -139,13 +140,13 @@ def _past(at: datetime | None, now: datetime) -> datetime | None:
 
 def _wake_at(job: Any, now: datetime) -> datetime | None:
     """One that has not begun waits as long from now on as it was to wait from its last change; else it is its time."""
-    if job.wake_at is None or job.wake_at >= HELD:
-        at: datetime | None = job.wake_at
+    at: datetime | None = job.wake_at
+    if at is None or at >= HELD:
         return at
     if job.state == PENDING:
-        return min(job.wake_at, now + (job.wake_at - job.updated_at)) if job.updated_at > now + AHEAD else job.wake_at
+        return min(at, now + (at - job.updated_at)) if job.updated_at > now + AHEAD else at
     longest = timedelta(milliseconds=job.timeout_ms) if job.timeout_ms is not None else _SHORT
-    return believed(job.wake_at, now, max(longest, _SHORT))
+    return believed(at, now, max(longest, _SHORT))
 
 
 async def _keys(tx: Transaction, table: Table, terms: Sequence[ColumnElement[bool]], by: Any) -> list[Any]:

@@ -171,3 +171,19 @@ async def test_relays_that_compete_send_the_older_first(database: Database, peer
     async with asyncio.timeout(60):
         await asyncio.gather(*(relay(node, f"r{place}") for place, node in enumerate([database, peer, database])))
     assert sent == {instance: list(range(6)) for instance in range(10)}
+
+
+async def test_a_late_confirm_waits_for_whoever_holds_the_saga(database: Database, peer: Database) -> None:
+    """Left out, the saga would keep a deadline that was counted from before its command could leave."""
+    (one,) = await some(database, 1)
+    assert one.command_id is not None
+    confirmed = [(one.id, one.command_id, 900_000)]
+    async with held(database, [one.id]):
+        putting_off = asyncio.create_task(peer.run(lambda tx: instances.confirmed_late(tx, APPS, confirmed)))
+        done, _ = await asyncio.wait({putting_off}, timeout=0.2)
+        assert not done
+    await putting_off
+    async with database.read() as connection:
+        found = (await instances.guard(connection, APPS, [one.id]))[one.id]
+    assert found.wake_at is not None
+    assert (found.wake_at - database.now()).total_seconds() > 800

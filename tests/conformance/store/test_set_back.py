@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -68,7 +69,7 @@ async def test_a_clock_that_goes_forward_is_never_suspected(database: Database) 
 
 @pytest.mark.parametrize("table", ["apps", "saga_instances", "jobs", "nodes", "workers", "write_probes", "throttles"])
 async def test_one_row_from_the_future_tells(database: Database, table: str) -> None:
-    made = {
+    made: dict[str, Callable[[], Awaitable[Any]]] = {
         "apps": lambda: some(database, 1),
         "saga_instances": lambda: some(database, 1, *PAIRS["sagas"]),
         "jobs": lambda: inserted(database, pending(database)),
