@@ -13,7 +13,7 @@ import pytest
 
 from app.orchestration import audience, begins
 from app.orchestration.actions import Action
-from app.persistence import command_queues
+from app.persistence import command_queues, instances
 from app.persistence.command_queues import WAVE
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.state import Instance
@@ -83,7 +83,7 @@ async def test_a_begin_never_moves_what_a_person_holds(rig: Rig) -> None:
 
 async def test_one_whose_row_is_changed_meanwhile_is_looked_at_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.begins.start()
-    app, real, looks = await rig.begin("raced"), begins.instances.guard, 0
+    app, real, looks = await rig.begin("raced"), instances.guard, 0
 
     async def guard(connection: Any, pair: Any, ids: Sequence[int]) -> dict[int, Instance]:
         nonlocal looks
@@ -94,7 +94,7 @@ async def test_one_whose_row_is_changed_meanwhile_is_looked_at_again(rig: Rig, m
             await rig.control.act(Action("app", app.id, ask))
         return found
 
-    monkeypatch.setattr(begins.instances, "guard", guard)
+    monkeypatch.setattr(instances, "guard", guard)
     await say(rig, app)
     now = await rig.now(app)
     assert (now.begun, now.version) == (True, 2)

@@ -415,7 +415,7 @@ def test_a_handler_that_asks_for_a_person() -> None:
     async def look(context: Context, command: Command) -> None:
         raise Hold("look at it", unsure=True)
 
-    handlers = {"cmd.reserve": orders.reserve, "cmd.free": orders.free, "cmd.ship": orders.ship}
+    handlers: dict[str, Any] = {"cmd.reserve": orders.reserve, "cmd.free": orders.free, "cmd.ship": orders.ship}
     handlers |= {"cmd.pay": look, "cmd.refund": orders.refund}
     story = given(ORDER, handlers=handlers, data={"amount": 12})
     story.run()
