@@ -147,7 +147,9 @@ class Explainer:
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
         trouble, now = self._around.trouble, self._database.now()
-        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone, suspect))
+        return explain(
+            Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone, suspect)
+        )
 
 
 async def _letter(connection: Connection, saga: Saga, instance: Instance) -> DeadLetter | None:

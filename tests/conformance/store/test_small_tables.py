@@ -182,7 +182,11 @@ async def test_everybody_registering_at_once_sees_one_group(database: Database, 
 
 async def test_of_a_suspect_the_latest_is_known_until_it_is_forgotten(database: Database) -> None:
     one = Suspect("c-1", "cmd.pay", "order", 7, 3, "it waits")
-    for noted in (one, Suspect("c-2", "cmd.ship", "order", 8, 4, "é" * 300), Suspect("c-1", "cmd.pay", "order", 7, 5, "x")):
+    for noted in (
+        one,
+        Suspect("c-2", "cmd.ship", "order", 8, 4, "é" * 300),
+        Suspect("c-1", "cmd.pay", "order", 7, 5, "x"),
+    ):
         await database.run(lambda tx, noted=noted: suspects.put(tx, noted))  # type: ignore[misc]
     async with database.read() as connection:
         assert await suspects.of_command(connection, "c-1") == Suspect("c-1", "cmd.pay", "order", 7, 5, "x")

@@ -13,6 +13,7 @@ from app.broker.port import Consumer, Delivery
 from app.lifecycle import Wake
 from workers.sdk.context import LOGGER
 from workers.sdk.failures import given_up, printable
+from workers.sdk.places import HELPS
 
 from .attempt import Attempt
 from .dispatch import Cancel, Dispatch
@@ -79,6 +80,8 @@ class Floor:
         self.lately: deque[str] = deque(maxlen=LATELY)
         """The ids of the jobs whose attempts have ended here, the last one last."""
         self.stopping = False
+        self.lost = 0
+        """How many places are taken by what goes on after its attempt has ended."""
         self.quiet = asyncio.Event()
         self.quiet.set()
         self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
@@ -210,7 +213,13 @@ class Floor:
             await self._consumer.give_back(attempt.deliveries)
         finally:
             self._forget(attempt)
-        await attempt.gone()
+        self.lost += 1
+        try:
+            if self.lost == self._places and not attempt.is_gone:
+                LOGGER.error("takes no more jobs: what was told to stop goes on in all %d places; %s", self.lost, HELPS)
+            await attempt.gone()
+        finally:
+            self.lost -= 1
 
     async def _accept(self, attempt: Attempt) -> bool:
         """Takes the dispatch off the broker, unless it was lost with its channel: then it comes again, to anybody."""
