@@ -154,7 +154,7 @@ def test_a_module_that_sets_up_logging_does_not_silence_ours(
 
 async def test_who_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     def blocks() -> None:
-        time.sleep(1.8)  # noqa: ASYNC251 - it is what this is about
+        time.sleep(1.8)
 
     watch = StallWatch(asyncio.get_running_loop())
     watch.start()
