@@ -304,7 +304,7 @@ class AmqpConsumer(Listener):
                 await self._subscribe(channel, queue, share, link.named(queue))
 
     async def _share(self, channel: Channel, queue: str) -> int:
-        """What may still be added to the shares of the queue; what is too much is taken away, the latest share first."""
+        """What may still be added to the shares of the queue; what is too much is taken away, the latest first."""
         most, shares = min(self._prefetch, self._allowed.get(queue, self._limit)), self._shares.get(queue, {})
         while sum(shares.values()) > most:
             tag, _ = shares.popitem()

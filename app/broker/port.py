@@ -180,7 +180,7 @@ class Consumer(Protocol):
 
     def allow(self, queue: str, most: int) -> None:
         """At most so many deliveries of the queue are to be in hand from now on, 0 for none; never more than the
-        prefetch. Returns at once; what was delivered stays. A smaller number costs round trips: for a change that lasts.
+        prefetch. Returns at once; what was delivered stays. A smaller number costs round trips: let the change last.
         """
 
     def also_read(self, queues: Sequence[str]) -> None:

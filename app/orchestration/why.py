@@ -151,10 +151,8 @@ class Explainer:
             suspect = await suspects.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._around.counts(needed(known, found))
-        trouble, now = self._around.trouble, self._database.now()
-        return explain(
-            Facts(known, found, now, unsent, trouble, queues, deed, letter, job, self._phase(), gone, suspect)
-        )
+        trouble, now, phase = self._around.trouble, self._database.now(), self._phase()
+        return explain(Facts(known, found, now, unsent, trouble, queues, deed, letter, job, phase, gone, suspect))
 
     async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
         await self._reader.meet(connection, [(found.saga, found.definition_version)])

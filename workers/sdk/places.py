@@ -20,7 +20,7 @@ GRACE_S: Final = 10.0
 """Seconds that a handler may go on after its time before its place counts as lost."""
 HELPS: Final = (
     "nothing can end a thread or what ignores that it is cancelled: give its calls time limits, have it ask "
-    "context.remaining, or write an async def; start this worker anew to have the place back"
+    "its context whether it is to stop, or write an async def; start this worker anew to have the place back"
 )
 
 

@@ -293,6 +293,10 @@ async def _in_flight_is(broker: AmqpBroker, of: int, count: int) -> bool:
     return await in_flight(broker, of) == count
 
 
+async def _readers_are(broker: AmqpBroker, count: int) -> bool:
+    return (await broker.message_count("jobs") or (0, -1))[1] == count
+
+
 async def test_no_more_of_a_queue_is_in_hand_than_is_allowed(broker: AmqpBroker) -> None:
     await fill(broker, 40)
     consumer = await broker.consume(["jobs", "others"], 16)
@@ -301,6 +305,7 @@ async def test_no_more_of_a_queue_is_in_hand_than_is_allowed(broker: AmqpBroker)
     await eventually(lambda: _in_flight_is(broker, 40, 4), deadline=5)
     held = await take(consumer, 3, acknowledge=False)
     consumer.allow("jobs", 0)
+    await eventually(lambda: _readers_are(broker, 0), deadline=5)
     await consumer.acknowledge(held)
     await asyncio.sleep(0.3)  # nothing is to come
     await eventually(lambda: _in_flight_is(broker, 40, 4), deadline=5, message="nothing comes of a closed queue")

@@ -161,3 +161,40 @@ async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
     assert "its place is lost" not in caplog.text
     stuck.set()
     await rig.settled()
+
+
+async def test_what_is_given_back_at_a_stop_has_not_died_once_more(rig: Rig) -> None:
+    gate = Gate()
+    worker = await rig.start(gate, concurrency=1)
+    rig.send(9)
+    await gate.has_begun(1)
+    rig.consumer.allow(CREATE, 9)
+    rig.send(1, headers={"x-deaths": 2})
+    rig.send(2, count=1, headers={"x-deaths": 1, "x-other": "kept"})
+    rig.send(3, count=1)
+    await eventually(lambda: len(rig.broker.queue(CREATE).unacked) == 4, deadline=5)
+    stopping = asyncio.create_task(worker.stop())
+    await eventually(lambda: len(rig.broker.queue(CREATE).ready) == 3, deadline=5)
+    gate.open.set()
+    await stopping
+    left = {one.body: (dict(one.headers), one.count) for one in rig.broker.queue(CREATE).ready}
+    assert left == {
+        command(1).body(): ({"x-deaths": 2}, 0),
+        command(2).body(): ({"x-deaths": 2, "x-other": "kept"}, 0),
+        command(3).body(): ({}, 2),
+    }
+
+
+async def test_a_command_that_is_to_be_alone_and_was_not_begun_loses_the_mark_at_a_stop(rig: Rig) -> None:
+    gate = Gate()
+    worker = await rig.start(gate, stop_timeout=5)
+    rig.send(9)
+    await gate.has_begun(1)
+    rig.send(1, headers={"x-deaths": 10, "x-alone": 1})
+    await eventually(lambda: rig.consumer.paused, deadline=5)
+    stopping = asyncio.create_task(worker.stop())
+    await eventually(lambda: rig.broker.queue(CREATE).ready, deadline=5)
+    gate.open.set()
+    await stopping
+    assert [dict(one.headers) for one in rig.broker.queue(CREATE).ready] == [{"x-deaths": 10}]
+    assert gate.begun == [9]

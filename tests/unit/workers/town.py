@@ -124,3 +124,4 @@ class Town:
         assert process is not None
         process.kill_after(1)  # from outside: what its death starts is not a dead one's
         await asyncio.Event().wait()
+        return None

@@ -74,6 +74,11 @@ class Attempt:
         """Whether the channels of its job were missing and were made anew."""
         return self._feed.remade
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of its function runs any more."""
+        return self._performance is None or self._performance.is_gone
+
     async def gone(self) -> None:
         """Waits until nothing of its function runs any more."""
         if self._performance is not None:

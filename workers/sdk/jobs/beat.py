@@ -77,6 +77,7 @@ class Beat:
             "queues": self._queues,
             "jobs": [{"jobId": one.job_id, "historyId": one.history_id} for one in self._floor.shown()],
             "state": self._state,
+            **({"lostPlaces": self._floor.lost} if self._floor.lost else {}),
             "timestamp": moment(now),
         }
         return Outgoing(

@@ -13,6 +13,7 @@ from app.broker.port import Consumer, Delivery
 from app.lifecycle import Wake
 from workers.sdk.context import LOGGER
 from workers.sdk.failures import given_up, printable
+from workers.sdk.places import HELPS
 
 from .attempt import Attempt
 from .dispatch import Cancel, Dispatch
@@ -83,6 +84,8 @@ class Floor:
         self.stopping = False
         self.away = False
         """Nothing is taken: nobody can say what is owed."""
+        self.lost = 0
+        """How many places are taken by what goes on after its attempt has ended."""
         self.quiet = asyncio.Event()
         self.quiet.set()
         self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
@@ -214,7 +217,13 @@ class Floor:
             await self._consumer.give_back(attempt.deliveries)
         finally:
             self._forget(attempt)
-        await attempt.gone()
+        self.lost += 1
+        try:
+            if self.lost == self._places and not attempt.is_gone:
+                LOGGER.error("takes no more jobs: what was told to stop goes on in all %d places; %s", self.lost, HELPS)
+            await attempt.gone()
+        finally:
+            self.lost -= 1
 
     async def _accept(self, attempt: Attempt) -> bool:
         """Takes the dispatch off the broker, unless it was lost with its channel: then it comes again, to anybody."""

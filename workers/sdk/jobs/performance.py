@@ -10,6 +10,7 @@ from app import crash
 from workers.sdk.context import LOGGER
 from workers.sdk.errors import StepFailed
 from workers.sdk.failures import given_up, said, sole, traced
+from workers.sdk.places import HELPS
 from workers.sdk.threads import call, is_async
 
 from .context import JobContext
@@ -58,6 +59,11 @@ class Performance:
             raise
         return self._judged(work)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self._work is None or self._work.done()
+
     async def gone(self) -> None:
         """Waits until nothing of it runs any more."""
         if self._work is not None:
@@ -85,7 +91,13 @@ class Performance:
 
     def _judged(self, work: asyncio.Task[Outcome]) -> Ending:
         if not work.done():
-            LOGGER.warning("job %s was told to stop and goes on, unheard", self._context.name, extra=self._told)
+            name = self._context.name
+            LOGGER.warning(
+                "job %s was told to stop and goes on, unheard: its place is lost until it ends; %s",
+                name,
+                HELPS,
+                extra=self._told,
+            )
             return halted(self._halt, "; it did not stop in time, and may go on unheard")
         value, error = work.result()
         if error is not None:
