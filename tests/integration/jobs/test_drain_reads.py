@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Wire:
             self._publish = link.publish
             link.publish = self._tap(link.publish)  # type: ignore[method-assign]
 
-    def _tap(self, publish):  # type: ignore[no-untyped-def]
+    def _tap(self, publish: Any) -> Any:
         async def tapped(messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
             bodies = [json.loads(one.body) for one in messages if one.routing_key == JOB_HANDOFF]
             self.offers += [(body["jobId"], body["reason"]) for body in bodies]
