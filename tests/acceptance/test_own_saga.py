@@ -123,7 +123,7 @@ async def test_a_worker_elsewhere_does_the_work_of_a_dev_without_handlers(proces
     ("change", "says"),
     [
         (("undo=NothingToUndo", "undo=None and NothingToUndo"), "say how it is undone"),
-        (('then="PAYING"', 'then="PAID"'), "nothing leads on from PAID"),
+        (('"PAYING", Comp', '"PAID", Comp'), "nothing leads on from PAID"),
         (('"evt.paid"', '"evt.reserved"'), "event evt.reserved belongs to more than one step"),
         (('@handles("cmd.pay")', '@handles("cmd.payed")'), "cmd.payed"),
     ],

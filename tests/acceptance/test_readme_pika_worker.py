@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pika
 import pytest
 
 from tests.acceptance.system import Client, System
@@ -24,6 +25,7 @@ class Registrar:
 
     def __init__(self, run: Run, script: Path, broker_url: str, log: Path) -> None:
         self.log_path = log
+        self.folder = script.parent
         argv = [sys.executable, str(script), broker_url]
         self.popen = run.spawn(argv, env={"PATH": os.environ["PATH"]}, cwd=script.parent, log=log)
 
@@ -81,3 +83,23 @@ async def test_it_alone_registers_on_rabbitmq(system: System, registrar: Start) 
             assert done["data"] == {"executorGroup": app["appName"]}
             assert done["version"] == 4
     assert sorted(set(script.registered())) == [app["appName"] for app in apps]
+    await undoes(system.broker_url, script)
+
+
+async def undoes(broker_url: str, script: Registrar) -> None:
+    """The script undoes what has the key of the command, and nothing else; nothing at all is fine too."""
+    made = script.folder / "registered"
+    first, *rest = sorted(mark.name for mark in made.iterdir())
+    channel = pika.BlockingConnection(pika.URLParameters(broker_url)).channel()
+    for key in (first, first, "nobody's"):
+        command = {
+            "id": "u",
+            "type": "cmd.unregisterApp",
+            "appId": 1,
+            "saga": "app",
+            "correlationId": "c",
+            "effectKey": key,
+        }
+        channel.basic_publish("orchestrator.commands", "cmd.unregisterApp", json.dumps(command).encode())
+    await eventually(lambda: sorted(mark.name for mark in made.iterdir()) == rest, deadline=20)
+    channel.connection.close()

@@ -11,6 +11,7 @@ from sqlalchemy import func, insert, select, update
 
 from app import clock
 from app.domain import jobs as rules
+from app.domain.installation import Installation
 from app.domain.nodes import NodeState
 from app.errors import Conflict, SchemaMismatch, Unavailable
 from app.orchestration import clone
@@ -48,7 +49,7 @@ async def count(database: Database, *tables: Any) -> list[int]:
         return [(await connection.execute(select(func.count()).select_from(one))).scalar_one() for one in tables]
 
 
-async def read(database: Database) -> installation.Installation:
+async def read(database: Database) -> Installation:
     async with database.read() as connection:
         found = await installation.find(connection)
     assert found is not None

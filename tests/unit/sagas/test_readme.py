@@ -14,6 +14,7 @@ from sagas.engine.diagram import to_mermaid
 from tests.documents import README, ROOT, block, blocks, filled, parts
 
 TEXT = README.read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
 def test_generated_part_is_what_the_code_says() -> None:
@@ -70,7 +71,7 @@ def test_commands_were_found() -> None:
 def settings_rows() -> dict[str, str]:
     """Each variable of the settings table and the default that stands beside it."""
     found: dict[str, str] = {}
-    for variables, defaults in re.findall(r"^\| (`ORCHESTRIX_.*?) \| (.*?) ?\| .* \|$", TEXT, re.MULTILINE):
+    for variables, defaults in re.findall(r"^\| (`ORCHESTRIX_.*?) \| (.*?) ?\| .* \|$", OPERATIONS, re.MULTILINE):
         named = re.findall(r"`(\w+)`", variables)
         said = [one.strip().strip("`") for one in defaults.split(",")] if defaults else [""] * len(named)
         found |= dict(zip(named, said, strict=True))
@@ -95,4 +96,4 @@ def test_python_of_the_readme_compiles() -> None:
 
 def test_foreign_worker_imports_nothing_of_ours() -> None:
     imports = re.findall(r"^(?:import|from) (\w+)", block(README, "python", "import pika"), re.MULTILINE)
-    assert imports == ["json", "sys", "pika"]
+    assert imports == ["json", "pathlib", "sys", "pika"]

@@ -26,7 +26,7 @@ class InUnittest(unittest.TestCase):
         self.assertNotIn("pytest", sys.modules)
 
     def test_no_seat_is_left(self):
-        story = given(orders.ORDER, handlers=[orders.reserve, orders.pay], data={"film": "sold out"}).run()
+        story = given(orders.ORDER, handlers=orders, data={"film": "sold out"}).run()
         story.expect(state="FAILED", error="SoldOut", commands=["cmd.reserve"])
         with self.assertRaisesRegex(AssertionError, "state: 'FAILED', expected 'COMPLETED'"):
             story.expect(state="COMPLETED")
