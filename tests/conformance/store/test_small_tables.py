@@ -157,6 +157,19 @@ async def test_one_node_puts_the_next_incarnation(database: Database, peer: Data
         assert await incarnation.read(tx) == "b"
 
 
+async def test_a_node_that_was_overtaken_is_told_so(database: Database, peer: Database) -> None:
+    async with database.begin() as tx:
+        assert await incarnation.replace(tx, None, "a")
+        assert await incarnation.touch(tx, "a")
+    async with peer.begin() as tx:
+        assert await incarnation.replace(tx, "a", "b")
+    async with database.begin() as tx:
+        assert not await incarnation.touch(tx, "a")
+    async with peer.begin() as tx:
+        assert await incarnation.touch(tx, "b")
+        assert await incarnation.read(tx) == "b"
+
+
 async def test_an_app_has_one_group_with_the_marker_of_its_maker(database: Database, peer: Database) -> None:
     now = database.now()
     async with database.begin() as tx:
