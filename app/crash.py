@@ -35,6 +35,8 @@ POINTS: Final[Mapping[str, str]] = {
     "wakeups.after_commit": "What the sagas owe is in the outbox and waits for whoever scans it next.",
     "control.before_commit": "Nothing is written, the person was not answered: asking again does it.",
     "control.after_commit": "It is done and the person was not answered: asking again changes nothing.",
+    "migrate.before_commit": "Nothing of this batch is written, what was committed stays: the next run goes on.",
+    "migrate.after_commit": "The batch is moved and nobody was told: the next run finds the rest.",
     "redispatch.after_claim": "The new life of the broker has a name and no queue: the next node begins again.",
     "redispatch.before_declare": "The same; the commands that were sent meanwhile go out once more.",
     "redispatch.after_chunk": "Some go out again, and the person was not answered: asking again sends all once more.",

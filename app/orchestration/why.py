@@ -338,7 +338,7 @@ def _retry(facts: Facts) -> Found | None:
         return None
     here = facts.here
     if migration_due(facts.instance, facts.now) is not None:
-        sentence = f"The command of {facts.work} waits for `orchestrix sagas migrate` to move the saga to another version"
+        sentence = f"The command of {facts.work} waits for `sagas migrate`, which moves the saga to another version"
         return "migration", f"{sentence}, or for {facts.seconds} s.", "Wait, or `retry` to send it now."
     attempts = here.order.retry.attempts if here is not None else 1
     failed = f"Attempt {facts.instance.tries - 1} of {attempts} of {facts.work} failed: {facts.instance.progress.error}"

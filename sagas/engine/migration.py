@@ -172,7 +172,8 @@ def _done_again(route: Route, instance: Instance) -> Iterator[str]:
 def _no_way_back(route: Route, instance: Instance) -> Iterator[str]:
     for name in sorted(_undoing(instance.progress)):
         if route.step(name) is None:
-            yield f"it is being undone, and step {name} has no place in version {route.new.version}: --map-step {name}=STEP"
+            place = f"step {name} has no place in version {route.new.version}"
+            yield f"it is being undone, and {place}: --map-step {name}=STEP"
 
 
 def _other_undo(route: Route, step: Step) -> Iterator[str]:
