@@ -68,7 +68,7 @@ async def test_good_commands_are_done_within_thirty_deaths(system: System, scale
         deaths = supervisor.deaths
         await all_in(system.database_url, PARCEL, poison, (FAILED,), deadline=scale(240, 600))
         print(f"the good ones were done after {deaths} deaths, the others after {supervisor.deaths}")
-    assert deaths <= scale(DEATHS // 2, DEATHS)
+    assert deaths <= scale(20, DEATHS)
     ledger = await all_kept(system.database_url, PARCEL, mixed)
     for one in ledger.apps:
         crashes = [reason for reason in one.reasons if reason.startswith("evt.stepFailed: WorkerCrashed")]
