@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
@@ -335,14 +334,6 @@ def names() -> list[str]:
         else:
             found.append(name)
     return found
-
-
-SQLITE: Final = "sqlite+aiosqlite:///"
-
-
-def sqlite_url(path: Path) -> str:
-    """The URL of the SQLite database at `path`, whose letters mean nothing in it: `%`, `?` and `#` are names' too."""
-    return SQLITE + quote(str(path))
 
 
 def redacted(url: str) -> str:

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import sys
 import threading
-import time
 import traceback
 from types import CodeType, FrameType
 from typing import Final
 
+from app.clock import SystemSource
+
 log = logging.getLogger("orchestrix.lifecycle")
 
+_CLOCK: Final = SystemSource()
 STALLED_S: Final = 1.0
 """Seconds for which a loop may do one thing."""
 EVERY_S: Final = 0.25
@@ -28,7 +30,7 @@ class StallWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._moved = time.monotonic()
+        self._moved = _CLOCK.monotonic()
         self._thread_id = 0
         self._over = threading.Event()
         self._told: set[CodeType] = set()
@@ -47,13 +49,13 @@ class StallWatch:
         threading.Thread(target=self._watch, name="orchestrix-stalls", daemon=True).start()
 
     def _beat(self) -> None:
-        self._moved = time.monotonic()
+        self._moved = _CLOCK.monotonic()
         if not self._over.is_set():
             self._loop.call_later(EVERY_S, self._beat)
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_S):
-            lag = time.monotonic() - self._moved
+            lag = _CLOCK.monotonic() - self._moved
             if lag - EVERY_S > STALLED_S and (frame := sys._current_frames().get(self._thread_id)) is not None:
                 self._tell(lag, frame)
 

@@ -13,7 +13,8 @@ from app.bootstrap.node import Node, build_node
 from app.bootstrap.owner_only import DATABASE, REPOSITORIES, tighten
 from app.bootstrap.ports import listening, nearby
 from app.broker.devserver import DevServer
-from app.config import Settings, sqlite_url
+from app.config import Settings
+from app.config_urls import sqlite_url
 from app.persistence import schema
 from workers.sdk import assemble
 

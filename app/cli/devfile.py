@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from app import clock, forks
 from app.cli.waiting import pause
-from app.config import SQLITE, sqlite_url
+from app.config_urls import SQLITE, sqlite_url
 from app.errors import ConfigError, Conflict, Unavailable
 
 FOLDER = ".orchestrix"

@@ -1,4 +1,4 @@
-"""`sagas check`: holds the code of this release against the instances that are live."""
+"""Version check: holds the code of this release against the instances that are live."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from app import clock, crash
@@ -16,6 +15,7 @@ from app.errors import Conflict, RetryLater, SchemaMismatch
 from app.lifecycle import Loop, Wake, backoff
 from app.orchestration import journal
 from app.orchestration.begins import QueueProgress, begun_by
+from app.orchestration.event_batch import Received, Verdicts, by_pair, firsts, of_pair
 from app.orchestration.held import BEHIND_OTHERS, UNKNOWN_VERSION, held_event
 from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import rows_of
@@ -25,8 +25,7 @@ from app.persistence import held_events, instances, moves, notes, outbox
 from app.persistence.engine import Database, Transaction
 from app.persistence.moves import Owed
 from app.persistence.notes import Note
-from app.persistence.outbox import OutboxRow
-from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
+from app.persistence.pairs import APPS, INSTANCES, Pair
 from app.persistence.versions import NoReader, Reader
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
@@ -50,40 +49,6 @@ UNKNOWN_APP = Ignored("unknown-app", dead_letter=True)
 """There is no such instance, and so no timeline either that could show it."""
 DEAF = 5.0
 """Seconds after which who cannot write down an answer says so: no step is late by that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A readable event of a saga that this node knows."""
-
-    delivery: Delivery
-    saga: Saga
-    event: Event
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Which instance it is for."""
-        return self.saga.name, self.event.app_id
-
-
-@dataclass(slots=True)
-class Verdicts:
-    """What a batch came to."""
-
-    proven: list[Moved] = field(default_factory=list)
-    unproven: list[Moved] = field(default_factory=list)
-    owed: list[OutboxRow] = field(default_factory=list)
-    ignored: list[tuple[Received, Ignored]] = field(default_factory=list)
-    busy: list[Received] = field(default_factory=list)
-    answered: list[tuple[Saga, Instance]] = field(default_factory=list)
-    """Those whose command that was out has been answered, as they were before."""
-    held: list[tuple[Received, str]] = field(default_factory=list)
-
-    @property
-    def moved(self) -> list[Moved]:
-        """All that moved. Proven is a move whose event names the command that was out, so that it has been sent: what
-        it owes now may leave at once."""
-        return self.proven + self.unproven
 
 
 class EventListener:
@@ -222,7 +187,7 @@ class EventListener:
 
     async def _take_all(self, consumer: Consumer, waiting: Sequence[Received]) -> None:
         while waiting:
-            first, waiting = _firsts(waiting)
+            first, waiting = firsts(waiting)
             await self._take(consumer, first)
 
     async def _take(self, consumer: Consumer, batch: Sequence[Received]) -> None:
@@ -326,7 +291,7 @@ class EventListener:
     async def _write(self, batch: Sequence[Received], tx: Transaction) -> Verdicts:
         now = self._database.now()
         verdicts = Verdicts()
-        for pair, group in sorted(_by_pair(batch).items(), key=lambda item: item[0] is not APPS):
+        for pair, group in sorted(by_pair(batch).items(), key=lambda item: item[0] is not APPS):
             locked, holding = await instances.lock_with_held(tx, pair, sorted(one.event.app_id for one in group))
             rows = {row.id: row for row in locked}
             await self._reader.meet(tx, [(row.saga, row.definition_version) for row in locked])
@@ -378,7 +343,7 @@ class EventListener:
             return
         # A command whose predecessor is proven to have arrived may leave at once. For the others the scan keeps the
         # order: their predecessor may still be in the outbox.
-        moved, proven, unproven = (_of(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
+        moved, proven, unproven = (of_pair(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
         owed = rows_of(proven)
         verdicts.owed += owed
         updated = await moves.write(
@@ -423,21 +388,3 @@ class EventListener:
         self._watch.committed(one.instance for one in moved)
         self._alarm(one.instance for one in moved)
         journal.committed(one.instance for one in moved)
-
-
-def _firsts(waiting: Sequence[Received]) -> tuple[list[Received], list[Received]]:
-    """The first event of each instance, and the rest: one row can be updated once in a statement."""
-    first: dict[tuple[str, int], Received] = {}
-    rest = [one for one in waiting if first.setdefault(one.key, one) is not one]
-    return list(first.values()), rest
-
-
-def _of(pair: Pair, moved: Iterable[Moved]) -> list[Moved]:
-    return [one for one in moved if pair_of(one.instance.saga) is pair]
-
-
-def _by_pair(batch: Iterable[Received]) -> dict[Pair, list[Received]]:
-    groups: dict[Pair, list[Received]] = {}
-    for one in batch:
-        groups.setdefault(pair_of(one.saga.name), []).append(one)
-    return groups

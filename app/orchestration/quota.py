@@ -37,7 +37,7 @@ class Quota:
             return int(self._left)
         self._used_up_at = now
         if self._seldom.may():
-            log.warning("more than %d dead letters in a minute: the others stay in their queues", self._a_minute)
+            log.warning("dead letters in a minute: more than %d; the others stay in their queues", self._a_minute)
         return 0
 
     def wait(self) -> float:

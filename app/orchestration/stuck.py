@@ -12,7 +12,8 @@ from app.broker.topology import UNROUTED, dispatch_queue
 from app.domain.job_waits import USUAL
 from app.domain.jobs import DISPATCHED, PENDING, RUNNING
 from app.orchestration.surroundings import FRESH, Counts, Surroundings, needed
-from app.orchestration.why import OVERDUE, answers
+from app.orchestration.unusable_answer import answers
+from app.orchestration.why import OVERDUE
 from app.persistence import dead_letters, instances, job_steps, leases
 from app.persistence.engine import Connection, Database
 from app.persistence.hindrances import WORKED, Hindered

@@ -159,7 +159,9 @@ class Wakeups:
             self._watch.committed(one.instance for one in woken.moved)
             journal.committed(one.instance for one in woken.moved)
         for wave in woken.waves:
-            log.warning("%d steps or more of %s ran out of time within a minute: see `orchestrix doctor`", *_told(wave))
+            log.warning(
+                "steps that ran out of time within a minute: at least %d of %s; see `orchestrix doctor`", *_told(wave)
+            )
         return woken.due
 
     async def _write(self, tx: Transaction, pair: Pair, names: Sequence[str]) -> Woken:

@@ -8,18 +8,17 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.broker.port import Broker
-from app.broker.topology import UNROUTED
 from app.errors import NotFound
 from app.orchestration import crash_why
-from app.orchestration.autopsy import cause_of
 from app.orchestration.deeds import AGAIN, GivenUp, end_of, wait_of
 from app.orchestration.job_why import Work, told, work_of
 from app.orchestration.pause_why import by_blocker, still_coming
 from app.orchestration.surroundings import Counts, Surroundings, needed
+from app.orchestration.unusable_answer import unusable_answer
 from app.orchestration.worker_why import Unheard, behind_others, patient
-from app.persistence import dead_letters, instances, outbox, suspects
+from app.persistence import instances, outbox, suspects
 from app.persistence.audit import AuditRow
-from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from app.persistence.dead_letters import DeadLetter
 from app.persistence.engine import Connection, Database
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import APPS, pair_of
@@ -28,8 +27,8 @@ from app.persistence.versions import NoReader, Reader
 from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed
-from sagas.engine.definition import COMPLETED, STEP_FAILED, Saga
 from sagas.engine.orders import NEVER, Out, expected, migration_due, out
+from sagas.engine.definition import COMPLETED, Saga
 from sagas.engine.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 from sagas.engine.undo import with_undo
 
@@ -146,7 +145,7 @@ class Explainer:
                 return _unknown_version(found)
             rows = await outbox.of_instance(connection, saga, id)
             deed, gone = await wait_of(connection, found), await end_of(connection, found)
-            letter = await _letter(connection, known, found)
+            letter = await unusable_answer(connection, known, found)
             job = await work_of(connection, known, found, self._silent, self._around)
             suspect = await suspects.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
@@ -169,32 +168,6 @@ def _unknown_version(found: Instance) -> Explanation:
         found.updated_at,
         found.wake_at,
     )
-
-
-async def _letter(connection: Connection, saga: Saga, instance: Instance) -> DeadLetter | None:
-    """The last answer to what is out that nobody could use, if it is still among the dead letters."""
-    order = expected(saga, instance)
-    if order is None or not instance.live or instance.blocker is not None:
-        return None
-    found: list[DeadLetter] = []
-    for queue in (order.event, STEP_FAILED):
-        wanted = DeadLetterFilter(queue=queue, saga=saga.name, instance_id=instance.id)
-        found += await dead_letters.page(connection, wanted, 1)
-    wanted = DeadLetterFilter(queue=UNROUTED, saga=saga.name, instance_id=instance.id)
-    found += [one for one in await dead_letters.page(connection, wanted, 1) if one.type in (order.event, STEP_FAILED)]
-    latest = max(found, key=lambda letter: letter.died_at, default=None)
-    return latest if latest is not None and answers(instance, latest) else None
-
-
-def answers(instance: Instance, letter: DeadLetter) -> bool:
-    """Whether an answer that died is one to the command that is out now.
-
-    One that does not say what it answers can be, if it died since the last change. Brokers tell that in whole seconds.
-    """
-    cause = cause_of(letter)
-    if cause is not None:
-        return cause == instance.command_id
-    return letter.died_at >= instance.updated_at.replace(microsecond=0)
 
 
 def explain(facts: Facts) -> Explanation:

@@ -6,20 +6,33 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import Select, and_, exists, literal, not_, or_, select
+from sqlalchemy import and_, exists, literal, not_, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from sagas.engine.definition import FAILED, TERMINAL
+from sagas.engine.definition import FAILED
 from sagas.engine.orders import NEVER, Moved
-from sagas.engine.state import DEADLINE, NO_PROGRESS, PAUSED, UNSENT, Instance, Progress
+from sagas.engine.state import DEADLINE, PAUSED, UNSENT, Instance
 
 from . import installation
-from .dialects import BulkInsert, BulkUpdate
+from .dialects import BulkUpdate
 from .dialects.port import Row
 from .engine import Connection, Transaction
+from .instance_rows import (
+    doubting,
+    insertion,
+    instance_of,
+    instances_of,
+    json_of,
+    late_confirmation,
+    movement,
+    moving_values,
+    name_of,
+    rewaking,
+    selection,
+    values_of,
+)
 from .pages import After, Filter, Order, order, queries, sort_value
 from .pairs import APPS, Pair
 from .tables import held_events
@@ -51,51 +64,6 @@ __all__ = [
     "versions",
 ]
 
-_LIVE: Final = "state NOT IN ({})".format(", ".join(f"'{state}'" for state in sorted(TERMINAL)))
-_COMMON: Final = (
-    "created_by",
-    "state",
-    "version",
-    "correlation_id",
-    "command_id",
-    "attempt",
-    "wake_at",
-    "wake_reason",
-    "wait_ms",
-    "blocker",
-    "data",
-    "definition_version",
-    "created_at",
-    "updated_at",
-    "traceparent",
-    "tracestate",
-    "tries",
-    "deadline_at",
-    "begun_id",
-    "sent_at",
-    "progress",
-)
-_MOVING: Final = (
-    "state",
-    "version",
-    "command_id",
-    "attempt",
-    "wake_at",
-    "wake_reason",
-    "wait_ms",
-    "blocker",
-    "updated_at",
-    "tries",
-    "deadline_at",
-)
-_JSON: Final = ("data", "progress")
-_LATER: Final = ("begun_id", "sent_at")
-"""What nothing is known of when an instance begins, and what a move leaves as it is: it tells of one command alone."""
-_BEGINNING: Final = tuple(name for name in _COMMON if name not in (*_JSON, *_LATER))
-_move: Final = attrgetter(*_MOVING)
-_begin: Final = attrgetter(*_BEGINNING)
-
-
 Version = tuple[str, int]
 """A saga's name and a version of its definition."""
 
@@ -117,15 +85,15 @@ async def insert(tx: Transaction, pair: Pair, started: Sequence[Moved]) -> list[
 
     Sorted by name, so that two calls with common names wait for one another in one order.
     """
-    bulk = _insert(pair)
+    bulk = insertion(pair)
     first: dict[tuple[Any, ...], int] = {}
     for place, moved in enumerate(started):
-        first.setdefault(_name(pair, moved.instance), place)
-    rows = [_values(pair, started[first[name]].instance) for name in sorted(first)]
+        first.setdefault(name_of(pair, moved.instance), place)
+    rows = [values_of(pair, started[first[name]].instance) for name in sorted(first)]
     if not rows:
         return []
     ids = await tx.dialect.insert_numbered(tx, bulk, rows)
-    names = [_name(pair, moved.instance) for moved in started]
+    names = [name_of(pair, moved.instance) for moved in started]
     return [ids.get(name) if first[name] == place else None for place, name in enumerate(names)]
 
 
@@ -133,40 +101,40 @@ async def lock(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance
     """Locks and reads the instances that nobody else has locked, by id. What is locked elsewhere is left out."""
     if not ids:
         return []
-    query = _select(pair).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
+    query = selection(pair).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
     query = query.order_by(pair.instances.c.id).with_for_update(skip_locked=True, key_share=True)
-    return await _instances(tx, pair, query)
+    return await instances_of(tx, pair, query)
 
 
 async def lock_with_held(tx: Transaction, pair: Pair, ids: Sequence[int]) -> tuple[list[Instance], set[int]]:
     """As `lock`, and the ids of those that have held events: nothing may overtake these."""
     if not ids:
         return [], set()
-    query = _select(pair).add_columns(_holds(pair)).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
+    query = selection(pair).add_columns(_holds(pair)).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
     query = query.order_by(pair.instances.c.id).with_for_update(skip_locked=True, key_share=True, of=pair.instances)
     known = await installation.known(tx)
     rows = [list(row) for row in await tx.execute(query)]
     held = {row[0] for row in rows if row[-1]}
-    return [_instance(row[:-1], known.of(row[0], app=pair is APPS)) for row in rows], held
+    return [instance_of(row[:-1], known.of(row[0], app=pair is APPS)) for row in rows], held
 
 
 async def _lock_all(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Instance]:
     """Locks and reads the instances, by id; waits for others up to the limit on locks, then raises `Contention`."""
     which = tx.dialect.among(pair.instances.c.id, sorted(set(ids)))
-    query = _select(pair).where(which).order_by(pair.instances.c.id).with_for_update(key_share=True)
-    return _instances(await tx.execute(query))
+    query = selection(pair).where(which).order_by(pair.instances.c.id).with_for_update(key_share=True)
+    return await instances_of(tx, pair, query)
 
 
 async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
     """Locks and reads one instance; waits for others up to the limit on locks, then raises `Contention`."""
-    query = _select(pair).where(pair.instances.c.id == id).with_for_update(key_share=True)
-    return _only(await _instances(tx, pair, query))
+    query = selection(pair).where(pair.instances.c.id == id).with_for_update(key_share=True)
+    return _only(await instances_of(tx, pair, query))
 
 
 async def share_lock(tx: Transaction, pair: Pair, id: int) -> Instance | None:
     """Reads one instance that nobody can change until the transaction ends; waits and raises as `lock_one` does."""
-    query = _select(pair).where(pair.instances.c.id == id).with_for_update(read=True)
-    return _only(await _instances(tx, pair, query))
+    query = selection(pair).where(pair.instances.c.id == id).with_for_update(read=True)
+    return _only(await instances_of(tx, pair, query))
 
 
 async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Instance]]) -> set[int]:
@@ -178,10 +146,10 @@ async def update(tx: Transaction, pair: Pair, changed: Sequence[tuple[int, Insta
 def changes(pair: Pair, changed: Sequence[tuple[int, Instance]]) -> tuple[BulkUpdate, list[Row]]:
     """What `update` does, for those who do more with it at once."""
     rows: list[Row] = [
-        (instance.id, before, *_move(instance), *_json(instance))
+        (instance.id, before, *moving_values(instance), *json_of(instance))
         for before, instance in sorted(changed, key=lambda change: change[1].id)
     ]
-    return _update(pair), rows
+    return movement(pair), rows
 
 
 async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
@@ -191,7 +159,7 @@ async def rewake(tx: Transaction, pair: Pair, rows: Sequence[Rewake]) -> None:
         for row in sorted(rows, key=lambda row: row.id)
     ]
     if values:
-        await tx.dialect.update(tx, _rewake(pair), values)
+        await tx.dialect.update(tx, rewaking(pair), values)
 
 
 async def doubt(tx: Transaction, pair: Pair, changed: Sequence[Instance]) -> None:
@@ -200,7 +168,7 @@ async def doubt(tx: Transaction, pair: Pair, changed: Sequence[Instance]) -> Non
         (one.id, one.version, one.attempt, one.progress.to_json()) for one in sorted(changed, key=lambda one: one.id)
     ]
     if rows:
-        await tx.dialect.update(tx, _doubt(pair), rows)
+        await tx.dialect.update(tx, doubting(pair), rows)
 
 
 async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, str, int]]) -> None:
@@ -219,7 +187,7 @@ async def confirmed_late(tx: Transaction, pair: Pair, rows: Sequence[tuple[int, 
         if at > one.wake_at:
             values.append((one.id, one.command_id, DEADLINE, at, timeout))
     if values:
-        await tx.dialect.update(tx, _confirmed_late(pair), values)
+        await tx.dialect.update(tx, late_confirmation(pair), values)
 
 
 async def due(
@@ -233,9 +201,9 @@ async def due(
     if here is None:
         return []
     here = [*here, *_runnable(pair, unrunnable)]
-    query = _select(pair).where(table.c.wake_at <= tx.dialect.clock(tx.now()), *here)
+    query = selection(pair).where(table.c.wake_at <= tx.dialect.clock(tx.now()), *here)
     query = query.order_by(table.c.wake_at, table.c.id).limit(limit)
-    return await _instances(tx, pair, query.with_for_update(skip_locked=True, key_share=True))
+    return await instances_of(tx, pair, query.with_for_update(skip_locked=True, key_share=True))
 
 
 async def next_wake(
@@ -268,8 +236,8 @@ async def overdue(connection: Connection, pair: Pair, saga: str, seconds: float,
 async def movable(tx: Transaction, pair: Pair, limit: int) -> list[Instance]:
     """Locks and reads up to `limit` instances that the machine, or the end of a pause, would move, by id."""
     table = pair.instances.c
-    query = _select(pair).where(or_(table.wake_at.is_not(None), table.blocker == PAUSED)).order_by(table.id)
-    return await _instances(tx, pair, query.limit(limit).with_for_update(key_share=True))
+    query = selection(pair).where(or_(table.wake_at.is_not(None), table.blocker == PAUSED)).order_by(table.id)
+    return await instances_of(tx, pair, query.limit(limit).with_for_update(key_share=True))
 
 
 async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_id: int, limit: int) -> list[Instance]:
@@ -282,8 +250,8 @@ async def owed(connection: Connection, pair: Pair, sagas: Sequence[str], after_i
         return []
     # A wake-up is what only the live and unblocked have: the table's check says so.
     some = or_(table.c.wake_at.is_not(None), table.c.state == FAILED)
-    query = _select(pair).where(table.c.id > after_id, some, table.c.command_id.is_not(None))
-    return await _instances(connection, pair, query.where(*here).order_by(table.c.id).limit(limit))
+    query = selection(pair).where(table.c.id > after_id, some, table.c.command_id.is_not(None))
+    return await instances_of(connection, pair, query.where(*here).order_by(table.c.id).limit(limit))
 
 
 async def deadlines(
@@ -296,16 +264,16 @@ async def deadlines(
     table, here = pair.instances.c, _of(pair, sagas)
     if here is None:
         return []
-    query = _select(pair).where(table.wake_at < NEVER, *here)
-    return await _instances(connection, pair, Order(table.wake_at, table.id, False, after).cut(query, limit))
+    query = selection(pair).where(table.wake_at < NEVER, *here)
+    return await instances_of(connection, pair, Order(table.wake_at, table.id, False, after).cut(query, limit))
 
 
 async def guard(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, Instance]:
     """The instances as they are now."""
     if not ids:
         return {}
-    query = _select(pair).where(connection.dialect.among(pair.instances.c.id, sorted(set(ids))))
-    return {instance.id: instance for instance in await _instances(connection, pair, query)}
+    query = selection(pair).where(connection.dialect.among(pair.instances.c.id, sorted(set(ids))))
+    return {instance.id: instance for instance in await instances_of(connection, pair, query)}
 
 
 async def versions(connection: Connection, pair: Pair, ids: Sequence[int]) -> dict[int, int]:
@@ -332,8 +300,8 @@ async def page(
     the sort and the id of the last instance seen (see `sort_value`). Raises `Invalid` for an unknown sort.
     """
     found: list[Instance] = []
-    async for query in queries(connection, pair, saga, wanted, order(pair, sort, after), _select(pair), limit):
-        found = await _instances(connection, pair, query)
+    async for query in queries(connection, pair, saga, wanted, order(pair, sort, after), selection(pair), limit):
+        found = await instances_of(connection, pair, query)
         if len(found) == limit:
             break
     return found
@@ -353,7 +321,7 @@ async def _one(connection: Connection, pair: Pair, saga: str, which: ColumnEleme
     here = _of(pair, [saga])
     if here is None:
         return None
-    return _only(await _instances(connection, pair, _select(pair).where(which, *here)))
+    return _only(await instances_of(connection, pair, selection(pair).where(which, *here)))
 
 
 def _only(found: Sequence[Instance]) -> Instance | None:
@@ -383,71 +351,3 @@ def _holds(pair: Pair) -> ColumnElement[bool]:
     saga = literal(pair.saga) if pair.saga else pair.instances.c.saga
     table = held_events.c
     return exists().where(table.saga == saga, table.instance_id == pair.instances.c.id).correlate(pair.instances)
-
-
-@cache
-def _select(pair: Pair) -> Select[Any]:
-    """The columns of `Instance` in its own order."""
-    table = pair.instances
-    saga = literal(pair.saga).label("saga") if pair.saga else table.c.saga
-    return select(table.c.id, saga, table.c[pair.key], *(table.c[name] for name in _COMMON))
-
-
-async def _instances(connection: Connection, pair: Pair, query: Select[Any]) -> list[Instance]:
-    known = await installation.known(connection)
-    return [_instance(list(row), known.of(row[0], app=pair is APPS)) for row in await connection.execute(query)]
-
-
-def _instance(fields: list[Any], installation: str) -> Instance:
-    fields[-1:] = [Progress.from_json(fields[-1]), installation]
-    return Instance(*fields)
-
-
-def _json(instance: Instance) -> tuple[Any, ...]:
-    # Nothing has gone wrong with nearly all of them: those need not be looked through.
-    progress = None if instance.progress is NO_PROGRESS else instance.progress.to_json()
-    return dict(instance.data), progress
-
-
-def _name(pair: Pair, instance: Instance) -> tuple[Any, ...]:
-    return (instance.key,) if pair.saga else (instance.saga, instance.key)
-
-
-def _values(pair: Pair, instance: Instance) -> tuple[Any, ...]:
-    return (*_name(pair, instance), *_begin(instance), *_json(instance))
-
-
-@cache
-def _insert(pair: Pair) -> BulkInsert:
-    return BulkInsert(pair.instances, (*pair.unique, *_BEGINNING, *_JSON), key=pair.unique, proof="command_id")
-
-
-@cache
-def _update(pair: Pair) -> BulkUpdate:
-    return BulkUpdate(pair.instances, match=("id", "version"), change=(*_MOVING, *_JSON))
-
-
-@cache
-def _rewake(pair: Pair) -> BulkUpdate:
-    return BulkUpdate(
-        pair.instances,
-        match=("id", "version"),
-        change=("wake_at", "wake_reason", "wait_ms", "sent_at"),
-        guard=f"{_LIVE} AND blocker IS NULL",
-    )
-
-
-@cache
-def _doubt(pair: Pair) -> BulkUpdate:
-    # Some databases find what they have changed by comparing it, which no JSON can be: so one more column is written.
-    return BulkUpdate(pair.instances, match=("id", "version"), change=("attempt", "progress"), guard=_LIVE)
-
-
-@cache
-def _confirmed_late(pair: Pair) -> BulkUpdate:
-    return BulkUpdate(
-        pair.instances,
-        match=("id", "command_id"),
-        change=("wake_reason", "wake_at", "wait_ms"),
-        guard=f"wake_reason IN ('{DEADLINE}', '{UNSENT}')",
-    )

@@ -19,6 +19,8 @@ from sqlalchemy.schema import SchemaItem
 
 from .columns import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
 from .saga_columns import NEVER_STUCK, history_columns, instance_columns, stuck, suspect_columns
+from .schedule_columns import schedules_columns
+from .version_columns import held_events_columns, saga_definitions_columns
 
 metadata = MetaData(
     naming_convention={
@@ -193,33 +195,9 @@ installation = _table(
 
 suspects = _table("suspects", *suspect_columns())
 
-saga_definitions = _table(
-    "saga_definitions",
-    Column("saga", String(40), nullable=False),
-    Column("version", Integer, nullable=False, autoincrement=False),
-    Column("form", Integer, nullable=False),
-    Column("digest", String(64), nullable=False),
-    Column("body", Json, nullable=False),
-    Column("data_schema", Json),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    PrimaryKeyConstraint("saga", "version"),
-)
+saga_definitions = _table("saga_definitions", *saga_definitions_columns())
 
-held_events = _table(
-    "held_events",
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("message_id", Name(255), nullable=False),
-    Column("saga", String(40), nullable=False),
-    Column("instance_id", BigInteger, nullable=False),
-    Column("queue", Name(255), nullable=False),
-    Column("body", Body, nullable=False),
-    Column("headers", Json, nullable=False),
-    Column("reason", String(110), nullable=False),
-    Column("held_at", UtcTime, nullable=False),
-    UniqueConstraint("message_id"),
-    Index(None, "saga", "instance_id", "id"),
-)
+held_events = _table("held_events", *held_events_columns())
 
 write_probes = _table(
     "write_probes",
@@ -397,36 +375,4 @@ job_logs = _table(
     Index(None, "job_id", "attempt", "seq"),
 )
 
-schedules = _table(
-    "schedules",
-    Column("id", String(36), nullable=False),
-    Column("name", Name(100), nullable=False),
-    Column("cron", String(200)),
-    Column("interval_ms", BigInteger),
-    Column("zone", String(100), nullable=False),
-    Column("starts_at", UtcTime),
-    Column("ends_at", UtcTime),
-    Column("overlap", String(20), nullable=False),
-    Column("misfire", String(20), nullable=False),
-    Column("catch_up", Integer, nullable=False),
-    Column("missed_after_ms", BigInteger, nullable=False),
-    Column("jitter_ms", BigInteger, nullable=False),
-    Column("job", Json, nullable=False),
-    Column("created_by", Name(200), nullable=False),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("paused_at", UtcTime),
-    Column("due_at", UtcTime),
-    Column("next_at", UtcTime),
-    Column("trouble", Text),
-    Column("last_due_at", UtcTime),
-    Column("last_outcome", String(20)),
-    Column("last_job_id", String(36)),
-    Column("last_misfire", Json),
-    Column("fired", BigInteger, nullable=False),
-    Column("skipped", BigInteger, nullable=False),
-    PrimaryKeyConstraint("id"),
-    UniqueConstraint("name"),
-    Index(None, "next_at"),
-)
+schedules = _table("schedules", *schedules_columns())

@@ -200,7 +200,7 @@ async def _record(tx: Transaction, mine: StoredDefinition) -> Replaced | None:
 async def _replace_same(tx: Transaction, before: StoredDefinition, mine: StoredDefinition) -> None:
     """The run is the same; only the model of the data, or the form of the row, is another one."""
     if before.data_schema != mine.data_schema:
-        log.warning("saga %s version %d checks its data by another schema than before", mine.saga, mine.version)
+        log.warning("another schema of data than before: saga %s version %d", mine.saga, mine.version)
     if before.form <= mine.form:
         await definitions.replace(tx, mine)
 

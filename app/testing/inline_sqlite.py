@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.config import sqlite_url
+from app.config_urls import sqlite_url
 from app.persistence.engine import Database
 from app.testing.inline_engine import CLOSED, engine
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from app import clock
 from app.bootstrap.node import Node
 from app.broker.topology import COMMANDS, EVENTS
-from app.config import sqlite_url
+from app.config_urls import sqlite_url
 from app.domain.idempotency import StoredAnswer
 from app.errors import OrchestrixError, RetryLater
 from app.orchestration.actions import Action

@@ -177,7 +177,7 @@ async def job_of(client: Client, job_id: str) -> dict[str, Any]:
 
 async def job_in(client: Client, job_id: str, *wanted: str, deadline: float) -> dict[str, Any]:
     """Waits until the job is in one of these states. Fails as soon as it has ended in another."""
-    job = await eventually(
+    job: dict[str, Any] = await eventually(
         lambda: _job_in(client, job_id, {*wanted, *FINAL}), deadline=deadline, every=0.1, message=f"job {wanted}"
     )
     assert job["state"] in wanted, job
@@ -192,6 +192,6 @@ async def _job_in(client: Client, job_id: str, wanted: set[str]) -> dict[str, An
 
 async def node_of(system: System, **env: str) -> tuple[Process, str]:
     """A node that is ready, and its address."""
-    node, url = system.node(**env)
+    node, url = system.node(port=None, **env)
     await system.ready(url)
     return node, url

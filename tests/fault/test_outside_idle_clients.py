@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -54,13 +55,13 @@ async def test_idle_connections_do_not_stop_the_service(
     system = System(processes, tmp_path, postgres_url, rabbitmq_url)
     system.upgrade()
     try:
-        node, url = system.node(**NO_GIT)
+        node, url = system.node(port=None, **NO_GIT)
         system.worker(**NO_GIT)
         await system.ready(url, deadline=60)
         names = [f"beside-{n}" for n in range(5)]
         with _held(url, scale(300, 800), WORDS[words]) as held:
             for name in names:
-                await eventually(lambda name=name: _started(url, name), deadline=SERVES_WITHIN, every=0.5)
+                await eventually(partial(_started, url, name), deadline=SERVES_WITHIN, every=0.5)
             await eventually(lambda: _all_closed(held), deadline=CLOSED_WITHIN, every=0.5, message="all are closed")
         assert (await system.all_ended(names, deadline=30)).named(names[0])
         assert node.returncode is None, node.log_tail()

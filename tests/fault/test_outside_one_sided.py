@@ -50,7 +50,7 @@ async def test_what_waits_for_a_one_sided_cut_is_told(world: World) -> None:
 
 async def _owned(client: Client, job_id: str) -> None:
     async def owned() -> bool:
-        return (await job_of(client, job_id))["ownership"] == "OWNED"
+        return bool((await job_of(client, job_id))["ownership"] == "OWNED")
 
     await eventually(owned, deadline=20, every=0.1, message="a node owns the job")
 

@@ -56,9 +56,10 @@ def system(request: pytest.FixtureRequest, processes: Processes, tmp_path: Path,
 async def test_good_commands_are_done_within_thirty_deaths(system: System, scale: Callable[[int, int], int]) -> None:
     env = parcels_env(system.folder, PARCELS_QUICK="0.3", ORCHESTRIX_WORKER__CONCURRENCY="20")
     _, url = await node_of(system, **env)
-    poison = [f"{POISON}-{n}" for n in range(10)]
-    good = [f"good-{n}" for n in range(100)]
-    mixed = [name for n in range(10) for name in (poison[n], *good[10 * n : 10 * n + 10])]
+    count = scale(4, 10)
+    poison = [f"{POISON}-{n}" for n in range(count)]
+    good = [f"good-{n}" for n in range(10 * count)]
+    mixed = [name for n in range(count) for name in (poison[n], *good[10 * n : 10 * n + 10])]
     await start_all(url, PARCEL, mixed)
     async with Supervisor(lambda: system.worker(**env)) as supervisor:
         await eventually(lambda: supervisor.deaths >= 3, deadline=60, message="some workers have died")
@@ -67,7 +68,7 @@ async def test_good_commands_are_done_within_thirty_deaths(system: System, scale
         deaths = supervisor.deaths
         await all_in(system.database_url, PARCEL, poison, (FAILED,), deadline=scale(240, 600))
         print(f"the good ones were done after {deaths} deaths, the others after {supervisor.deaths}")
-    assert deaths <= DEATHS
+    assert deaths <= scale(20, DEATHS)
     ledger = await all_kept(system.database_url, PARCEL, mixed)
     for one in ledger.apps:
         crashes = [reason for reason in one.reasons if reason.startswith("evt.stepFailed: WorkerCrashed")]

@@ -47,7 +47,7 @@ async def test_work_goes_on_where_nobody_reads_the_logs(
     system.upgrade()
     env = parcels_env(tmp_path, ORCHESTRIX_LOG__LEVEL="debug")
     try:
-        _, url = system.node(**env)
+        _, url = system.node(port=None, **env)
         system.worker(**env)
         await system.ready(url, deadline=60)
         await _loud(url)

@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import true
 
 from app.broker.port import Delivery, Outcome, Outgoing, Published
-from app.orchestration.events import EventListener, Received, Verdicts
+from app.orchestration.event_batch import Received, Verdicts
+from app.orchestration.events import EventListener
 from app.orchestration.outgoing import message_of
 from app.persistence import moves, outbox
 from app.persistence.engine import Transaction

@@ -17,7 +17,7 @@ LATE = ("job dispatch", "schedules", "time-outs of jobs", "jobs without owner", 
 MOST_SHOWN = 5
 PARTS = 4
 WITHIN = 50
-"""So many seeds are in each part of the run above: what is found here is found there too, in every part."""
+"""So many seeds are in each part of the run above, and each rare moment is brought about in six of them."""
 
 
 @pytest.fixture(scope="module")

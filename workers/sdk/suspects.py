@@ -134,7 +134,7 @@ class Suspects:
 
     async def _aside(self, job: Job, why: str, *, alone: bool = False) -> None:
         await self._crashes.note(job, why)
-        LOGGER.warning("%d workers died with %s in hand: %s", job.deaths, job.command.type, why, extra=job.told)
+        LOGGER.warning("workers died with %s, so many: %d; %s", job.command.type, job.deaths, why, extra=job.told)
         await self._desk.set_aside([job], alone=alone)
 
     async def _be_alone(self, job: Job) -> None:

@@ -17,6 +17,7 @@ from app.persistence import (
     idempotency,
     incarnation,
     instances,
+    job_places,
     job_queues,
     job_signs,
     jobs,
@@ -143,7 +144,7 @@ async def test_jobs_are_due_and_their_workers_silent_in_time(database: Database)
     wake_at = found[busy.id].wake_at
     assert wake_at is not None
     assert wake_at <= soon + timedelta(seconds=60)
-    due = await database.run(lambda tx: jobs.due(tx, 10, 10))
+    due = await database.run(lambda tx: job_places.due(tx, 10, 10, 30.0))
     assert [job.id for job in due] == [waiting.id]
     unowned = await database.run(lambda tx: jobs.unowned(tx, -1.0, 10))
     assert sent.id in [job.id for job in unowned]

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 
 from app.cli import devfile
 from app.cli.banner import database
-from app.config import sqlite_url
+from app.config_urls import sqlite_url
 from app.errors import ConfigError, Unavailable
 
 URLS = {

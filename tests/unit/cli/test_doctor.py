@@ -23,6 +23,7 @@ from app.cli.management import Descriptors
 from app.errors import SchemaMismatch, Unavailable
 from app.persistence.command_queues import Wave
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from app.persistence.suspects import Suspect
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
 from tests.integration.api.test_dead_letters import letter
@@ -130,6 +131,9 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         assert wanted.open_only
         return connection.letters[:limit]
 
+    async def suspects(connection: FakeDatabase, limit: int) -> list[Suspect]:
+        return []
+
     async def facts(_: FakeDatabase, silent: float, most: int) -> Facts:
         assert silent == 30
         return found.facts
@@ -148,6 +152,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr("app.persistence.schema.check", drift)
     monkeypatch.setattr("app.persistence.dead_letters.page", page)
     monkeypatch.setattr("app.persistence.command_queues.waves", waves)
+    monkeypatch.setattr("app.persistence.suspects.page", suspects)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")

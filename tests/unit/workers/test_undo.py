@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from sagas import Command
 from tests.fakes.time import Shifted
 from tests.support import eventually
 from workers import Context, Permanent, Retry
+from workers.sdk.jobs.dispatch import effect_key_in
 
 from .rig import CREATED, DELETE, DELETED, FAILED, Rig, command, undo
 
@@ -166,3 +168,21 @@ async def test_an_undo_must_say_what_it_undoes(rig: Rig, ordered: Command, reaso
 async def test_the_worker_reads_both_queues(rig: Rig) -> None:
     worker = await rig.start(Seen())
     assert DELETE in worker.queues
+
+
+STEP = {"saga": "trip", "appId": 7, "step": "build", "idempotencyKey": "trip:7:build:undo"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "key"),
+    [
+        ({**STEP, "effectKey": "i:trip:7:1000:build"}, "i:trip:7:1000:build"),
+        (STEP, "trip:7:build:do"),
+        ({"pages": 3}, None),
+        ({"saga": "trip", "appId": 7, "step": "build"}, None),
+        (None, None),
+        ([1], None),
+    ],
+)
+def test_a_job_that_is_a_step_has_its_effect_key(payload: Any, key: str | None) -> None:
+    assert effect_key_in(payload) == key

@@ -220,7 +220,7 @@ class Floor:
         self.lost += 1
         try:
             if self.lost == self._places and not attempt.is_gone:
-                LOGGER.error("takes no more jobs: what was told to stop goes on in all %d places; %s", self.lost, HELPS)
+                LOGGER.error("takes no more jobs: what was told to stop goes on in all its places; %s", HELPS)
             await attempt.gone()
         finally:
             self.lost -= 1
