@@ -154,7 +154,7 @@ async def _lock_all(tx: Transaction, pair: Pair, ids: Sequence[int]) -> list[Ins
     """Locks and reads the instances, by id; waits for others up to the limit on locks, then raises `Contention`."""
     which = tx.dialect.among(pair.instances.c.id, sorted(set(ids)))
     query = _select(pair).where(which).order_by(pair.instances.c.id).with_for_update(key_share=True)
-    return _instances(await tx.execute(query))
+    return await _instances(tx, pair, query)
 
 
 async def lock_one(tx: Transaction, pair: Pair, id: int) -> Instance | None:
