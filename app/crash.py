@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
@@ -15,6 +14,7 @@ T = TypeVar("T")
 
 SWITCH: Final = "ORCHESTRIX_TESTING"
 SETTING: Final = "ORCHESTRIX_CRASH_AT"
+STDERR: Final = 2
 EXIT_CODE: Final = 137
 """That of a process that was killed."""
 
@@ -31,6 +31,9 @@ POINTS: Final[Mapping[str, str]] = {
     "events.after_commit": "The sagas have moved; the events come again, the next commands wait for another scan.",
     "events.before_ack": "The same, but the next commands may be out already.",
     "events.after_burial": "The dead letter is out, and its message comes again: it is sent twice and kept once.",
+    "begins.before_ack": "It is written that the work has begun; the word comes again and changes nothing.",
+    "held.before_commit": "The event is held still: whoever looks next applies it.",
+    "held.after_commit": "It is applied and forgotten; what the saga owes waits for whoever scans the outbox next.",
     "wakeups.before_commit": "What is due is due still, and written by whoever looks next.",
     "wakeups.after_commit": "What the sagas owe is in the outbox and waits for whoever scans it next.",
     "control.before_commit": "Nothing is written, the person was not answered: asking again does it.",
@@ -117,8 +120,8 @@ class _Countdown:
             return
         self._left -= 1
         if not self._left:
-            sys.stderr.write(f"crash point {name}:{self._passages} reached\n")
-            sys.stderr.flush()
+            # Past the sink of stderr, whose thread dies before it has written.
+            os.write(STDERR, f"crash point {name}:{self._passages} reached\n".encode())
             os._exit(EXIT_CODE)
 
 

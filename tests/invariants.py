@@ -5,8 +5,9 @@ Read from the database, from a tap on the exchanges (`tests.taps`) and from what
 I1 each answered start has one row           I5 each step of a completed saga was done once; of a failed one nothing is
 I2 nothing is left to do                        left, but where a person said so; and nothing else is there
 I3 versions without a gap                    I9 each owed command was on the wire, in the order of its saga
-I4 histories are paths of the declared graph I10 each message on the wire belongs to a row, and what moved one
-                                                answers a command that was on the wire
+I4 histories are paths of the graph that     I10 each message on the wire belongs to a row, and what moved one
+   the version of their saga declares           answers a command that was on the wire; no event is held that a
+                                                stored version of its saga could judge
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +27,7 @@ from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
 from sagas.engine.definition import COMPENSATING, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
 from sagas.engine.effects import step_key
+from sagas.engine.form import UnknownForm, saga_from
 from tests import tally
 from tests.taps import COMMANDS, EVENTS, Seen
 
@@ -79,6 +82,7 @@ class Row:
     blocker: str | None
     changes: list[Change] = field(default_factory=list)
     origin: str = ""
+    definition_version: int = 1
 
     def effect_key(self, saga: str, step: str) -> str:
         """What the step's effects are keyed by, without the run."""
@@ -129,28 +133,49 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a database holds. `groups` are the executor groups with the key of the step that made each."""
+    """What a database holds. `groups` are the executor groups with the key of the step that made each, `stored` the
+    versions of the saga that nodes have had, `held` the ids of instances whose events wait for one that knows theirs.
+    """
 
     apps: list[Row]
     outbox: list[str]
     groups: list[tuple[str, str | None]]
+    stored: Mapping[int, Saga] = field(default_factory=dict)
+    held: Sequence[int] = ()
 
     def named(self, name: str) -> list[Row]:
         """The apps of that name."""
         return [app for app in self.apps if app.name == name]
 
     def check(self, answered: Iterable[str], *, saga: Saga = APP_PROVISIONING, ended: bool = True) -> None:
-        """I1 to I4. `answered` are the names whose start was answered with success."""
+        """I1 to I4, and what is held of I10. `answered` are the names whose start was answered with success, `saga` is
+        the definition of its version; those of others are stored."""
         tally.saw("sagas", len(self.apps), part=saga.name)
         count = Counter(app.name for app in self.apps)
         for name in answered:
             assert count[name] == 1, f"I1: {name} has {count[name]} rows"
         for app in self.apps:
-            _check_history(app, saga)
+            _check_history(app, self.version_of(app, saga))
             if ended:
                 assert app.state in TERMINAL or app.blocker, f"I2: {app.name} is stuck in {app.state}"
         if ended:
             assert not self.outbox, f"I2, I9: {len(self.outbox)} rows are left in the outbox"
+            self._check_held()
+
+    def version_of(self, app: Row, saga: Saga) -> Saga:
+        """The definition by which the app runs."""
+        if app.definition_version == saga.version:
+            return saga
+        assert app.definition_version in self.stored, (
+            f"I4: version {app.definition_version} of {app.name} is not stored"
+        )
+        return self.stored[app.definition_version]
+
+    def _check_held(self) -> None:
+        """Nothing waits any more for a node that knows the version of its instance, where that is stored."""
+        versions = {app.id: app.definition_version for app in self.apps}
+        left = [id for id in self.held if id not in versions or versions[id] in self.stored]
+        assert not left, f"I10: events of {left[:5]} are held still, {len(left)} in all"
 
     def check_completed(self, answered: Iterable[str]) -> None:
         """All of `check`, and every app has gone exactly the good run's way."""
@@ -195,7 +220,8 @@ class Ledger:
         apps = {app.id: app for app in self.apps}
         commands = [one for one in seen if one.exchange == COMMANDS]
         for one in commands:
-            _check_command(one, apps.get(one.body["appId"]), saga)
+            app = apps.get(one.body["appId"])
+            _check_command(one, app, saga if app is None else self.version_of(app, saga))
         for one in seen:
             if one.exchange == EVENTS:
                 _check_event(one, apps.get(one.body["appId"]))
@@ -236,6 +262,7 @@ def _check_command(one: Seen, app: Row | None, saga: Saga) -> None:
     assert state in there, f"I10: {one} expects {state}"
     assert state == change.target, f"I10: {one}, but {app.name} was in {change.target}"
     assert one.body["step"] == step.name, f"I10: {one} is of another step"
+    assert one.body["definitionVersion"] == app.definition_version, f"I10: {one} names another version of its saga"
     key = f"{saga.name}:{app.id}:{step.name}:{'undo' if undoes else 'do'}"
     assert one.body["idempotencyKey"] == key, f"I10: {one} has another key"
     assert step_key(one.body["effectKey"]) == app.effect_key(saga.name, step.name), f"I10: {one} has another effect key"
@@ -296,7 +323,9 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     table, name, past, owner = APP_TABLES if ours else OTHER_TABLES
     which = "" if ours else " WHERE saga = :saga"
     rows = await connection.execute(
-        text(f"SELECT id, {name}, state, version, wake_at, blocker, created_at FROM {table}{which} ORDER BY id"),
+        text(
+            f"SELECT id, {name}, state, version, wake_at, blocker, definition_version, created_at FROM {table}{which} ORDER BY id"
+        ),
         {} if ours else {"saga": saga},
     )
     found = rows.all()
@@ -313,9 +342,26 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     installation = (await connection.execute(text("SELECT installation FROM installation"))).scalar_one()
     return Ledger(
         [
-            Row(id, name, state, version, wake_at, blocker, changes[id], f"{installation}:{saga}:{id}:{_micros(made)}")
-            for id, name, state, version, wake_at, blocker, made in found
+            Row(id, *values, changes[id], f"{installation}:{saga}:{id}:{_micros(made)}", definition_version)
+            for id, *values, definition_version, made in found
         ],
         [row[0] for row in outbox],
         [(row[0], row[1]) for row in groups],
+        await _stored(connection, saga),
+        await _held(connection, saga),
     )
+
+
+async def _stored(connection: AsyncConnection, saga: str) -> dict[int, Saga]:
+    """The versions of the saga that can be read."""
+    found: dict[int, Saga] = {}
+    asked = text("SELECT version, form, body FROM saga_definitions WHERE saga = :saga")
+    for version, form, body in await connection.execute(asked, {"saga": saga}):
+        with suppress(UnknownForm):
+            found[version] = saga_from(json.loads(body) if isinstance(body, str) else body, form)
+    return found
+
+
+async def _held(connection: AsyncConnection, saga: str) -> list[int]:
+    asked = text("SELECT instance_id FROM held_events WHERE saga = :saga ORDER BY id")
+    return [row[0] for row in await connection.execute(asked, {"saga": saga})]
