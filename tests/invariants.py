@@ -13,6 +13,7 @@ I4 histories are paths of the graph that     I10 each message on the wire belong
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
-from sagas.engine.definition import COMPENSATING, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
+from sagas.engine.definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
 from sagas.engine.effects import step_key
 from sagas.engine.form import UnknownForm, saga_from
 from tests import tally
@@ -43,6 +44,8 @@ VERBS = tuple(f"{verb.value}: " for verb in Verb)
 """How the reasons of those rows begin that a person has asked for."""
 STOPPED = ("terminate: ", "skip: ")
 """Those after which effects may stay, or be missing."""
+MIGRATED = re.compile(r"migrated (\d+) -> (\d+)")
+"""The reason of the row by which an instance becomes one of another version of its saga."""
 AGAIN = "retry "
 """How the reason of a row begins that gives out another attempt, which is sent only when its wait is over.
 
@@ -63,6 +66,12 @@ class Change:
     command_id: str | None
     reason: str = ""
     actor: str = ""
+
+    @property
+    def migration(self) -> tuple[int, int] | None:
+        """From which version of its saga to which it was moved by this row."""
+        found = MIGRATED.fullmatch(self.reason)
+        return (int(found[1]), int(found[2])) if found else None
 
     @property
     def asked(self) -> bool:
@@ -103,6 +112,12 @@ class Row:
         """Why it has moved, in order."""
         return [change.reason for change in self.changes]
 
+    def definition_at(self, version: int) -> int:
+        """By which version of its saga it ran when it became `version`."""
+        moves = [(change.version, change.migration) for change in self.changes if change.migration]
+        passed = [move[1] for at, move in moves if at <= version]
+        return passed[-1] if passed else moves[0][1][0] if moves else self.definition_version
+
     @property
     def stopped(self) -> bool:
         """Whether a person has said that something is left as it is."""
@@ -116,7 +131,7 @@ class Row:
         for owing, ending in self._reigns():
             later = self._during(owing, ending)
             waits = owing.reason.startswith((AGAIN, f"{Verb.EDIT.value}: "))
-            if (waits and later) or any(one.asked for one in later):
+            if (waits and later) or any(one.asked or one.migration for one in later):
                 found.add(owing.command_id or "")
         return found
 
@@ -155,21 +170,19 @@ class Ledger:
         for name in answered:
             assert count[name] == 1, f"I1: {name} has {count[name]} rows"
         for app in self.apps:
-            _check_history(app, self.version_of(app, saga))
+            _check_history(app, lambda app, version: self.version_of(app, saga, version))
             if ended:
                 assert app.state in TERMINAL or app.blocker, f"I2: {app.name} is stuck in {app.state}"
         if ended:
             assert not self.outbox, f"I2, I9: {len(self.outbox)} rows are left in the outbox"
             self._check_held()
 
-    def version_of(self, app: Row, saga: Saga) -> Saga:
-        """The definition by which the app runs."""
-        if app.definition_version == saga.version:
+    def version_of(self, app: Row, saga: Saga, version: int) -> Saga:
+        """The definition by which the app ran in that version of its saga."""
+        if version == saga.version:
             return saga
-        assert app.definition_version in self.stored, (
-            f"I4: version {app.definition_version} of {app.name} is not stored"
-        )
-        return self.stored[app.definition_version]
+        assert version in self.stored, f"I4: version {version} of {app.name} is not stored"
+        return self.stored[version]
 
     def _check_held(self) -> None:
         """Nothing waits any more for a node that knows the version of its instance, where that is stored."""
@@ -220,8 +233,7 @@ class Ledger:
         apps = {app.id: app for app in self.apps}
         commands = [one for one in seen if one.exchange == COMMANDS]
         for one in commands:
-            app = apps.get(one.body["appId"])
-            _check_command(one, app, saga if app is None else self.version_of(app, saga))
+            _check_command(one, apps.get(one.body["appId"]), lambda app, version: self.version_of(app, saga, version))
         for one in seen:
             if one.exchange == EVENTS:
                 _check_event(one, apps.get(one.body["appId"]))
@@ -241,34 +253,54 @@ class Ledger:
             assert not unasked, f"I10: {app.name} was moved by answers to {unasked}, which were not sent"
 
 
-def _check_history(app: Row, saga: Saga) -> None:
+def _check_history(app: Row, definition: Callable[[Row, int], Saga]) -> None:
     versions = [change.version for change in app.changes]
     assert versions == list(range(1, app.version + 1)), f"I3: {app.name} has versions {versions}, is at {app.version}"
     before: str | None = None
-    for version, source, target in app.history:
+    runs_by = app.definition_at(1)
+    for change in app.changes:
+        version, source, target = change.version, change.source, change.target
         assert source == before, f"I4: {app.name}, version {version} comes from {source}, not from {before}"
-        assert (source, target) in saga.moves or source == target, f"I4: {app.name} went from {source} to {target}"
-        before = target
+        saga = definition(app, app.definition_at(version))
+        if change.migration:
+            assert change.migration[0] == runs_by < saga.version, (
+                f"I4: {app.name}: {change.reason}, it ran by {runs_by}"
+            )
+            assert target in (*saga.path, COMPENSATING, COMPENSATION_FAILED), f"I4: {app.name} was moved to {target}"
+        else:
+            assert (source, target) in saga.moves or source == target, f"I4: {app.name} went from {source} to {target}"
+        before, runs_by = target, saga.version
+    assert runs_by == app.definition_version, f"I4: {app.name} ran by {runs_by}, its row says {app.definition_version}"
     assert before == app.state, f"I4: the history of {app.name} ends in {before}, its row says {app.state}"
 
 
-def _check_command(one: Seen, app: Row | None, saga: Saga) -> None:
+def _check_command(one: Seen, app: Row | None, definition: Callable[[Row, int], Saga]) -> None:
     assert app is not None, f"I10: {one} belongs to no app"
     owed = {change.command_id: change for change in reversed(app.changes)}
     assert one.message_id in owed, f"I10: {app.name} has never owed {one}"
-    step, undoes = _order(one.routing_key, saga)
     state, change = one.body["expectedState"], owed[one.message_id]
+    runs_by = app.definition_at(change.version)
+    saga = definition(app, runs_by)
+    step, undoes = _order(one.routing_key, saga)
     there = (COMPENSATING, FAILED) if undoes else (step.state,)
     assert state in there, f"I10: {one} expects {state}"
     assert state == change.target, f"I10: {one}, but {app.name} was in {change.target}"
     assert one.body["step"] == step.name, f"I10: {one} is of another step"
-    assert one.body["definitionVersion"] == app.definition_version, f"I10: {one} names another version of its saga"
-    key = f"{saga.name}:{app.id}:{step.name}:{'undo' if undoes else 'do'}"
-    assert one.body["idempotencyKey"] == key, f"I10: {one} has another key"
-    assert step_key(one.body["effectKey"]) == app.effect_key(saga.name, step.name), f"I10: {one} has another effect key"
+    assert one.body["definitionVersion"] == runs_by, f"I10: {one} names another version of its saga"
+    key = f"{saga.name}:{app.id}:{{}}:{'undo' if undoes else 'do'}"
+    first = _first_name(one, key, step, app, definition)
+    assert one.body["idempotencyKey"] == key.format(first), f"I10: {one} has another key"
+    assert step_key(one.body["effectKey"]) == app.effect_key(saga.name, first), f"I10: {one} has another effect key"
     assert ("undoesAttempt" in one.body) == undoes, f"I10: {one} says whether it undoes"
     assert one.body["id"] == one.message_id, f"I10: {one} has two ids"
     assert one.body["correlationId"] == one.correlation_id == change.correlation_id, f"I10: {one} of {app.name}"
+
+
+def _first_name(one: Seen, key: str, step: Step, app: Row, definition: Callable[[Row, int], Saga]) -> str:
+    """Under which name the step was first sent: that of a version by which the app ran, where it was moved since."""
+    olds = [definition(app, change.migration[0]) for change in app.changes if change.migration]
+    names = [old.name for saga in olds for old in saga.steps if key.format(old.name) == one.body["idempotencyKey"]]
+    return names[0] if names else step.name
 
 
 def _order(command: str, saga: Saga) -> tuple[Step, bool]:

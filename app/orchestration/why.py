@@ -27,8 +27,8 @@ from app.persistence.versions import NoReader, Reader
 from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed
-from sagas.engine.orders import NEVER, Out, expected, migration_due, out
 from sagas.engine.definition import COMPLETED, Saga
+from sagas.engine.orders import NEVER, Out, expected, migration_due, out
 from sagas.engine.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 from sagas.engine.undo import with_undo
 
