@@ -271,7 +271,7 @@ class Story:
         one = self.instance
         assert one.blocker is None, "nothing leaves while a person holds it"
         assert one.wake_reason != RETRY, "nothing leaves before its time"
-        assert command == command_for(self.saga, one)
+        assert command == command_for(self.saga, one, self.now)
         step = self.saga.step(command.step)
         assert step is not None
         key = key_of(step, command.undoes_attempt is not None)
@@ -326,7 +326,7 @@ class Story:
 
     def goes_well(self) -> None:
         """Everybody answers: workers with success, a person with what helps."""
-        self._to_an_end(self._success)
+        self._to_an_end(self.succeeds)
 
     def goes_badly(self) -> None:
         """Nobody answers but a person, who skips what cannot be undone."""
@@ -340,7 +340,8 @@ class Story:
             self.check()
         raise AssertionError(f"it does not end: {self.instance}")
 
-    def _success(self) -> None:
+    def succeeds(self) -> None:
+        """Whoever is asked answers, with success or with what helps."""
         if not self._is_freed():
             return
         name = self.instance.progress.awaited
