@@ -31,6 +31,7 @@ from tests.fault.crashing_control import (
     undo_is_due,
 )
 from tests.fault.crashing_held import begin_is_told, held_is_applied
+from tests.fault.crashing_migrate import migrator_dies
 
 Script = Callable[[Rig, At], Coroutine[Any, Any, None]]
 
@@ -87,6 +88,8 @@ CASES: Final[dict[str, Case]] = {
     "wakeups.after_commit undo": Case(undo_is_due, most=1, state=FAILED),
     "control.before_commit": Case(asked_node_dies, state=FAILED),
     "control.after_commit": Case(asked_node_dies, state=FAILED),
+    "migrate.before_commit": Case(migrator_dies, most=1, apps=False),
+    "migrate.after_commit": Case(migrator_dies, most=1, apps=False),
     "redispatch.after_claim": Case(forgotten, most=1),
     "redispatch.before_declare": Case(forgotten, most=1),
     "redispatch.after_chunk": Case(redispatcher_dies, most=1),

@@ -186,18 +186,18 @@ async def test_a_step_that_ends_while_it_is_waited_for_is_moved(database: Databa
 async def test_what_others_have_locked_is_taken_later(served: Database, served_peer: Database, of: Of) -> None:
     pair, name = of
     await known(served, *versions(name))
-    rows = await retrying(served, of, 5)
+    rows = await retrying(served, of, 400)
     async with served_peer.begin() as tx:
         assert await instances.lock_one(tx, pair, rows[2].id) is not None
         moves = asyncio.create_task(run(served, of))
 
         async def others_moved() -> bool:
-            return sum(one.definition_version == 3 for one in (await now(served, pair, rows)).values()) == 4
+            return sum(one.definition_version == 3 for one in (await now(served, pair, rows)).values()) == 399
 
         await eventually(others_moved, deadline=10)
         assert not moves.done()
     result = await moves
-    assert (result.migrated, result.refused) == (5, [])
+    assert (result.migrated, result.refused) == (400, [])
 
 
 async def test_what_stays_locked_is_told(
@@ -206,11 +206,11 @@ async def test_what_stays_locked_is_told(
     monkeypatch.setattr(migration, "BUSY_S", 0.5)
     pair, name = of
     await known(served, *versions(name))
-    rows = await retrying(served, of, 2)
+    rows = await retrying(served, of, 300)
     async with served_peer.begin() as tx:
         assert await instances.lock_one(tx, pair, rows[1].id) is not None
         result = await run(served, of)
-    assert result.migrated == 1
+    assert result.migrated == 299
     assert [(one.id, one.reason) for one in result.refused] == [(rows[1].id, migration._BUSY)]
 
 
