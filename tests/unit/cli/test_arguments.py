@@ -27,7 +27,7 @@ COMMANDS = {
     },
     ("db",): {"upgrade", "current", "check"},
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
-    ("sagas",): {"create", "list", "show", "history", "messages", "watch", "check", *VERBS},
+    ("sagas",): {"create", "list", "show", "history", "messages", "watch", "check", "migrate", *VERBS},
     ("dlq",): {"list", "show", "edit", "redrive", "drop"},
     ("schedules",): {
         *{"create", "list", "show", "edit", "pause", "resume", "run", "backfill", "preview", "delete"},
