@@ -441,3 +441,9 @@ def test_what_live_instances_need_of_other_versions(shell: Shell, parts: Parts) 
     parts.versions = [Finding(WARN, "versions", "saga order version 1, 3 live: it is neither stored nor in this code")]
     (found,) = checks(shell, 0)["versions"]
     assert found.detail.startswith("saga order version 1, 3 live")
+
+
+def test_a_worker_with_places_that_do_not_come_back(shell: Shell, parts: Parts) -> None:
+    parts.facts = Facts(lost={"w-1": 2})
+    (found,) = checks(shell, 0)["workers"]
+    assert (found.detail, found.fix) == ("w-1: 2 places are taken by functions that do not end", "restart it")
