@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
@@ -15,6 +14,7 @@ T = TypeVar("T")
 
 SWITCH: Final = "ORCHESTRIX_TESTING"
 SETTING: Final = "ORCHESTRIX_CRASH_AT"
+STDERR: Final = 2
 EXIT_CODE: Final = 137
 """That of a process that was killed."""
 
@@ -31,10 +31,15 @@ POINTS: Final[Mapping[str, str]] = {
     "events.after_commit": "The sagas have moved; the events come again, the next commands wait for another scan.",
     "events.before_ack": "The same, but the next commands may be out already.",
     "events.after_burial": "The dead letter is out, and its message comes again: it is sent twice and kept once.",
+    "begins.before_ack": "It is written that the work has begun; the word comes again and changes nothing.",
+    "held.before_commit": "The event is held still: whoever looks next applies it.",
+    "held.after_commit": "It is applied and forgotten; what the saga owes waits for whoever scans the outbox next.",
     "wakeups.before_commit": "What is due is due still, and written by whoever looks next.",
     "wakeups.after_commit": "What the sagas owe is in the outbox and waits for whoever scans it next.",
     "control.before_commit": "Nothing is written, the person was not answered: asking again does it.",
     "control.after_commit": "It is done and the person was not answered: asking again changes nothing.",
+    "migrate.before_commit": "Nothing of this batch is written, what was committed stays: the next run goes on.",
+    "migrate.after_commit": "The batch is moved and nobody was told: the next run finds the rest.",
     "redispatch.after_claim": "The new life of the broker has a name and no queue: the next node begins again.",
     "redispatch.before_declare": "The same; the commands that were sent meanwhile go out once more.",
     "redispatch.after_chunk": "Some go out again, and the person was not answered: asking again sends all once more.",
@@ -115,8 +120,8 @@ class _Countdown:
             return
         self._left -= 1
         if not self._left:
-            sys.stderr.write(f"crash point {name}:{self._passages} reached\n")
-            sys.stderr.flush()
+            # Past the sink of stderr, whose thread dies before it has written.
+            os.write(STDERR, f"crash point {name}:{self._passages} reached\n".encode())
             os._exit(EXIT_CODE)
 
 

@@ -5,15 +5,18 @@ Read from the database, from a tap on the exchanges (`tests.taps`) and from what
 I1 each answered start has one row           I5 each step of a completed saga was done once; of a failed one nothing is
 I2 nothing is left to do                        left, but where a person said so; and nothing else is there
 I3 versions without a gap                    I9 each owed command was on the wire, in the order of its saga
-I4 histories are paths of the declared graph I10 each message on the wire belongs to a row, and what moved one
-                                                answers a command that was on the wire
+I4 histories are paths of the graph that     I10 each message on the wire belongs to a row, and what moved one
+   the version of their saga declares           answers a command that was on the wire; no event is held that a
+                                                stored version of its saga could judge
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,8 +26,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
-from sagas.engine.definition import COMPENSATING, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
+from sagas.engine.definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
 from sagas.engine.effects import step_key
+from sagas.engine.form import UnknownForm, saga_from
 from tests import tally
 from tests.taps import COMMANDS, EVENTS, Seen
 
@@ -40,6 +44,8 @@ VERBS = tuple(f"{verb.value}: " for verb in Verb)
 """How the reasons of those rows begin that a person has asked for."""
 STOPPED = ("terminate: ", "skip: ")
 """Those after which effects may stay, or be missing."""
+MIGRATED = re.compile(r"migrated (\d+) -> (\d+)")
+"""The reason of the row by which an instance becomes one of another version of its saga."""
 AGAIN = "retry "
 """How the reason of a row begins that gives out another attempt, which is sent only when its wait is over.
 
@@ -62,6 +68,12 @@ class Change:
     actor: str = ""
 
     @property
+    def migration(self) -> tuple[int, int] | None:
+        """From which version of its saga to which it was moved by this row."""
+        found = MIGRATED.fullmatch(self.reason)
+        return (int(found[1]), int(found[2])) if found else None
+
+    @property
     def asked(self) -> bool:
         """Whether a person did it."""
         return self.reason.startswith(VERBS)
@@ -79,6 +91,7 @@ class Row:
     blocker: str | None
     changes: list[Change] = field(default_factory=list)
     origin: str = ""
+    definition_version: int = 1
 
     def effect_key(self, saga: str, step: str) -> str:
         """What the step's effects are keyed by, without the run."""
@@ -99,6 +112,12 @@ class Row:
         """Why it has moved, in order."""
         return [change.reason for change in self.changes]
 
+    def definition_at(self, version: int) -> int:
+        """By which version of its saga it ran when it became `version`."""
+        moves = [(change.version, change.migration) for change in self.changes if change.migration]
+        passed = [move[1] for at, move in moves if at <= version]
+        return passed[-1] if passed else moves[0][1][0] if moves else self.definition_version
+
     @property
     def stopped(self) -> bool:
         """Whether a person has said that something is left as it is."""
@@ -112,7 +131,7 @@ class Row:
         for owing, ending in self._reigns():
             later = self._during(owing, ending)
             waits = owing.reason.startswith((AGAIN, f"{Verb.EDIT.value}: "))
-            if (waits and later) or any(one.asked for one in later):
+            if (waits and later) or any(one.asked or one.migration for one in later):
                 found.add(owing.command_id or "")
         return found
 
@@ -129,28 +148,47 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a database holds. `groups` are the executor groups with the key of the step that made each."""
+    """What a database holds. `groups` are the executor groups with the key of the step that made each, `stored` the
+    versions of the saga that nodes have had, `held` the ids of instances whose events wait for one that knows theirs.
+    """
 
     apps: list[Row]
     outbox: list[str]
     groups: list[tuple[str, str | None]]
+    stored: Mapping[int, Saga] = field(default_factory=dict)
+    held: Sequence[int] = ()
 
     def named(self, name: str) -> list[Row]:
         """The apps of that name."""
         return [app for app in self.apps if app.name == name]
 
     def check(self, answered: Iterable[str], *, saga: Saga = APP_PROVISIONING, ended: bool = True) -> None:
-        """I1 to I4. `answered` are the names whose start was answered with success."""
+        """I1 to I4, and what is held of I10. `answered` are the names whose start was answered with success, `saga` is
+        the definition of its version; those of others are stored."""
         tally.saw("sagas", len(self.apps), part=saga.name)
         count = Counter(app.name for app in self.apps)
         for name in answered:
             assert count[name] == 1, f"I1: {name} has {count[name]} rows"
         for app in self.apps:
-            _check_history(app, saga)
+            _check_history(app, lambda app, version: self.version_of(app, saga, version))
             if ended:
                 assert app.state in TERMINAL or app.blocker, f"I2: {app.name} is stuck in {app.state}"
         if ended:
             assert not self.outbox, f"I2, I9: {len(self.outbox)} rows are left in the outbox"
+            self._check_held()
+
+    def version_of(self, app: Row, saga: Saga, version: int) -> Saga:
+        """The definition by which the app ran in that version of its saga."""
+        if version == saga.version:
+            return saga
+        assert version in self.stored, f"I4: version {version} of {app.name} is not stored"
+        return self.stored[version]
+
+    def _check_held(self) -> None:
+        """Nothing waits any more for a node that knows the version of its instance, where that is stored."""
+        versions = {app.id: app.definition_version for app in self.apps}
+        left = [id for id in self.held if id not in versions or versions[id] in self.stored]
+        assert not left, f"I10: events of {left[:5]} are held still, {len(left)} in all"
 
     def check_completed(self, answered: Iterable[str]) -> None:
         """All of `check`, and every app has gone exactly the good run's way."""
@@ -195,7 +233,7 @@ class Ledger:
         apps = {app.id: app for app in self.apps}
         commands = [one for one in seen if one.exchange == COMMANDS]
         for one in commands:
-            _check_command(one, apps.get(one.body["appId"]), saga)
+            _check_command(one, apps.get(one.body["appId"]), lambda app, version: self.version_of(app, saga, version))
         for one in seen:
             if one.exchange == EVENTS:
                 _check_event(one, apps.get(one.body["appId"]))
@@ -215,33 +253,54 @@ class Ledger:
             assert not unasked, f"I10: {app.name} was moved by answers to {unasked}, which were not sent"
 
 
-def _check_history(app: Row, saga: Saga) -> None:
+def _check_history(app: Row, definition: Callable[[Row, int], Saga]) -> None:
     versions = [change.version for change in app.changes]
     assert versions == list(range(1, app.version + 1)), f"I3: {app.name} has versions {versions}, is at {app.version}"
     before: str | None = None
-    for version, source, target in app.history:
+    runs_by = app.definition_at(1)
+    for change in app.changes:
+        version, source, target = change.version, change.source, change.target
         assert source == before, f"I4: {app.name}, version {version} comes from {source}, not from {before}"
-        assert (source, target) in saga.moves or source == target, f"I4: {app.name} went from {source} to {target}"
-        before = target
+        saga = definition(app, app.definition_at(version))
+        if change.migration:
+            assert change.migration[0] == runs_by < saga.version, (
+                f"I4: {app.name}: {change.reason}, it ran by {runs_by}"
+            )
+            assert target in (*saga.path, COMPENSATING, COMPENSATION_FAILED), f"I4: {app.name} was moved to {target}"
+        else:
+            assert (source, target) in saga.moves or source == target, f"I4: {app.name} went from {source} to {target}"
+        before, runs_by = target, saga.version
+    assert runs_by == app.definition_version, f"I4: {app.name} ran by {runs_by}, its row says {app.definition_version}"
     assert before == app.state, f"I4: the history of {app.name} ends in {before}, its row says {app.state}"
 
 
-def _check_command(one: Seen, app: Row | None, saga: Saga) -> None:
+def _check_command(one: Seen, app: Row | None, definition: Callable[[Row, int], Saga]) -> None:
     assert app is not None, f"I10: {one} belongs to no app"
     owed = {change.command_id: change for change in reversed(app.changes)}
     assert one.message_id in owed, f"I10: {app.name} has never owed {one}"
-    step, undoes = _order(one.routing_key, saga)
     state, change = one.body["expectedState"], owed[one.message_id]
+    runs_by = app.definition_at(change.version)
+    saga = definition(app, runs_by)
+    step, undoes = _order(one.routing_key, saga)
     there = (COMPENSATING, FAILED) if undoes else (step.state,)
     assert state in there, f"I10: {one} expects {state}"
     assert state == change.target, f"I10: {one}, but {app.name} was in {change.target}"
     assert one.body["step"] == step.name, f"I10: {one} is of another step"
-    key = f"{saga.name}:{app.id}:{step.name}:{'undo' if undoes else 'do'}"
-    assert one.body["idempotencyKey"] == key, f"I10: {one} has another key"
-    assert step_key(one.body["effectKey"]) == app.effect_key(saga.name, step.name), f"I10: {one} has another effect key"
+    assert one.body["definitionVersion"] == runs_by, f"I10: {one} names another version of its saga"
+    key = f"{saga.name}:{app.id}:{{}}:{'undo' if undoes else 'do'}"
+    first = _first_name(one, key, step, app, definition)
+    assert one.body["idempotencyKey"] == key.format(first), f"I10: {one} has another key"
+    assert step_key(one.body["effectKey"]) == app.effect_key(saga.name, first), f"I10: {one} has another effect key"
     assert ("undoesAttempt" in one.body) == undoes, f"I10: {one} says whether it undoes"
     assert one.body["id"] == one.message_id, f"I10: {one} has two ids"
     assert one.body["correlationId"] == one.correlation_id == change.correlation_id, f"I10: {one} of {app.name}"
+
+
+def _first_name(one: Seen, key: str, step: Step, app: Row, definition: Callable[[Row, int], Saga]) -> str:
+    """Under which name the step was first sent: that of a version by which the app ran, where it was moved since."""
+    olds = [definition(app, change.migration[0]) for change in app.changes if change.migration]
+    names = [old.name for saga in olds for old in saga.steps if key.format(old.name) == one.body["idempotencyKey"]]
+    return names[0] if names else step.name
 
 
 def _order(command: str, saga: Saga) -> tuple[Step, bool]:
@@ -296,7 +355,9 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     table, name, past, owner = APP_TABLES if ours else OTHER_TABLES
     which = "" if ours else " WHERE saga = :saga"
     rows = await connection.execute(
-        text(f"SELECT id, {name}, state, version, wake_at, blocker, created_at FROM {table}{which} ORDER BY id"),
+        text(
+            f"SELECT id, {name}, state, version, wake_at, blocker, definition_version, created_at FROM {table}{which} ORDER BY id"
+        ),
         {} if ours else {"saga": saga},
     )
     found = rows.all()
@@ -313,9 +374,26 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     installation = (await connection.execute(text("SELECT installation FROM installation"))).scalar_one()
     return Ledger(
         [
-            Row(id, name, state, version, wake_at, blocker, changes[id], f"{installation}:{saga}:{id}:{_micros(made)}")
-            for id, name, state, version, wake_at, blocker, made in found
+            Row(id, *values, changes[id], f"{installation}:{saga}:{id}:{_micros(made)}", definition_version)
+            for id, *values, definition_version, made in found
         ],
         [row[0] for row in outbox],
         [(row[0], row[1]) for row in groups],
+        await _stored(connection, saga),
+        await _held(connection, saga),
     )
+
+
+async def _stored(connection: AsyncConnection, saga: str) -> dict[int, Saga]:
+    """The versions of the saga that can be read."""
+    found: dict[int, Saga] = {}
+    asked = text("SELECT version, form, body FROM saga_definitions WHERE saga = :saga")
+    for version, form, body in await connection.execute(asked, {"saga": saga}):
+        with suppress(UnknownForm):
+            found[version] = saga_from(json.loads(body) if isinstance(body, str) else body, form)
+    return found
+
+
+async def _held(connection: AsyncConnection, saga: str) -> list[int]:
+    asked = text("SELECT instance_id FROM held_events WHERE saga = :saga ORDER BY id")
+    return [row[0] for row in await connection.execute(asked, {"saga": saga})]

@@ -21,6 +21,7 @@ from app.cli.parsing import (
     group,
     leaf,
     longer,
+    renamed,
     seconds,
     uuid,
     whole,
@@ -137,6 +138,24 @@ def _add_sagas(commands: Any) -> None:
     check = leaf(actions, "check", "version_check:check", "hold this code against the instances that are live")
     check.add_argument("--against", metavar="URL", help="of a database, or of an API (the settings' database)")
     add_client(check)
+    _add_migrate(actions)
+
+
+def _add_migrate(actions: Any) -> None:
+    command = leaf(actions, "migrate", "migrate:migrate", "move live instances of older versions to a later one")
+    _add_saga(command)
+    command.add_argument("--to", type=whole(*_VERSION), required=True, metavar="N", help="the version to move them to")
+    for flag, what in (("--map", "state"), ("--map-step", "step")):
+        name = f"a {what} that has another name there; again for more"
+        command.add_argument(flag, type=renamed, action="append", default=[], metavar="OLD=NEW", help=name)
+    command.add_argument(
+        "--wait", action="store_true", help="wait for steps that are out, and send nothing behind them"
+    )
+    command.add_argument("--for", dest="wait_s", type=seconds, metavar="SECONDS", help="how long --wait waits (60)")
+    command.add_argument("--dry-run", action="store_true", help="only count what would be moved")
+    add_reason(command)
+    add_database_url(command)
+    add_output(command)
 
 
 def _add_deadlines(commands: Any) -> None:

@@ -114,6 +114,14 @@ def longer(text: str) -> str:
     return text
 
 
+def renamed(text: str) -> tuple[str, str]:
+    """The old and the new name of one thing."""
+    old, equals, new = text.partition("=")
+    if not (equals and old.strip() and new.strip()) or "=" in new:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} names no pair: write OLD=NEW, as WRAPPING=PACKAGING")
+    return old.strip(), new.strip()
+
+
 def seconds(text: str) -> float:
     try:
         number = float(text.removesuffix("s"))

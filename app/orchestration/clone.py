@@ -17,7 +17,7 @@ from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
 from sagas.engine.clone import parked
-from sagas.engine.effects import effect_key, former_key
+from sagas.engine.effects import former_key, key_of_first
 
 BATCH: Final = 500
 LOOK_S: Final = 0.5
@@ -158,4 +158,4 @@ async def _marker(tx: Transaction, here: Installation, marker: str) -> str:
     row = (await instances.guard(tx, pair, [id])).get(id)
     if row is None or row.saga != former["saga"]:
         return marker
-    return effect_key(replace(row, installation=new), former["step"], undoes=False)
+    return key_of_first(replace(row, installation=new), former["step"], row.progress.run)

@@ -10,7 +10,7 @@ from app.persistence.engine import Transaction
 from sagas.engine.catalog import Catalog
 from sagas.engine.messages import Command
 from sagas.engine.orders import MAX_REASON, command_for, job_at_work, job_let_go
-from sagas.engine.state import Change, Instance
+from sagas.engine.state import RETRY, Change, Instance
 
 
 class JobDesk(Protocol):
@@ -80,7 +80,7 @@ class JobSteps:
         for one in waiting:
             saga = self._catalog.of(one) if self._has_jobs(one) else None
             id = job_at_work(saga, one) if saga is not None else None
-            if saga is None or id is None or one.blocker is not None:
+            if saga is None or id is None or one.blocker is not None or one.wake_reason == RETRY:
                 continue
             ids.append(id)
             job = _job(one, command_for(saga, one))

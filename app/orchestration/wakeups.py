@@ -209,8 +209,8 @@ class Wakeups:
                 woken.before.append(one)
             case Rearmed(instance, command):
                 woken.rearmed.append(_rewake(instance, instance.wake_at or now))
-                woken.looking += [one] if one.wake_reason == JOB else []
-                if command is not None:
+                woken.looking += [instance] if instance.wake_reason == JOB else []
+                if command is not None and command.job is None:
                     woken.sent.append(row_for(replace(instance, updated_at=now), command))
 
     async def _spare(self, tx: Transaction, woken: Woken) -> None:

@@ -28,7 +28,7 @@ from sagas.engine.asks import Verb
 from sagas.engine.catalog import Catalog
 from sagas.engine.control import allowed
 from sagas.engine.definition import COMPLETED, Saga
-from sagas.engine.orders import NEVER, Out, expected, out
+from sagas.engine.orders import NEVER, Out, expected, migration_due, out
 from sagas.engine.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 from sagas.engine.undo import with_undo
 
@@ -310,6 +310,9 @@ def _retry(facts: Facts) -> Found | None:
     if facts.instance.wake_reason != RETRY:
         return None
     here = facts.here
+    if migration_due(facts.instance, facts.now) is not None:
+        sentence = f"The command of {facts.work} waits for `sagas migrate`, which moves the saga to another version"
+        return "migration", f"{sentence}, or for {facts.seconds} s.", "Wait, or `retry` to send it now."
     attempts = here.order.retry.attempts if here is not None else 1
     failed = f"Attempt {facts.instance.tries - 1} of {attempts} of {facts.work} failed: {facts.instance.progress.error}"
     return "retry", f"{failed}; next try in {facts.seconds} s.", "Wait, or `retry` to try now."

@@ -194,6 +194,7 @@ def _run_again(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Moved:
         refused=before.refused,
         run=run,
         runs=runs,
+        named=before.named,
     )
     deadline = tick.now + saga.timeout if saga.timeout is not None else None
     begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)

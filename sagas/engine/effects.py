@@ -24,12 +24,22 @@ def effect_key(instance: Instance, step: str, *, undoes: bool) -> str:
 
     The time is in it because a database that was restored gives the same ids to other instances.
     """
-    if not instance.installation:
-        return former_key(instance.saga, instance.id, step)
-    made = (instance.created_at - _EPOCH) // _MICROSECOND
     run = undone_run(instance, step) if undoes else instance.progress.run
-    key = f"{instance.installation}:{instance.saga}:{instance.id}:{made}:{step}"
+    return key_of_first(instance, first_name(instance, step), run)
+
+
+def key_of_first(instance: Instance, name: str, run: int) -> str:
+    """The key of the effects that the step, which was first sent under that name, has in that run."""
+    if not instance.installation:
+        return former_key(instance.saga, instance.id, name)
+    made = (instance.created_at - _EPOCH) // _MICROSECOND
+    key = f"{instance.installation}:{instance.saga}:{instance.id}:{made}:{name}"
     return key if run == 1 else f"{key}:run{run}"
+
+
+def first_name(instance: Instance, step: str) -> str:
+    """The name under which the step was first sent: another version of the saga may have renamed it since."""
+    return instance.progress.named.get(step, step)
 
 
 def step_key(key: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from . import undo
 from .definition import COMPENSATING, COMPENSATION_FAILED, HOLD, STEP_FAILED, Saga, milliseconds
 from .messages import StepError
-from .orders import MAX_REASON, Moved, Out, Tick, armed, out, progressed
+from .orders import MAX_REASON, Moved, Out, Tick, out, progressed, retrying
 from .state import DEADLINE, HELD, PAUSED, RETRY, UNDO_FAILED, Instance
 from .transition import change, move, sending
 
@@ -144,8 +144,7 @@ def _retry(saga: Saga, instance: Instance, here: Out, failure: Failure, tick: Ti
         error=failure.told,
     )
     instance = replace(instance, command_id=tick.command_id, attempt=attempt, tries=instance.tries + 1)
-    waiting = armed(instance, RETRY, min(wait, LONGEST_WISH), tick.now)
-    return replace(sending(saga, waiting, [row]), command=None)
+    return sending(saga, retrying(instance, min(wait, LONGEST_WISH), tick.now), [row])
 
 
 def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: Tick) -> Moved:

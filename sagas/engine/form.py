@@ -104,8 +104,15 @@ def _steps(value: Any) -> tuple[Step, ...]:
 
 
 Decoders = Mapping[str, Callable[[Any], Any]]
-_ORDER: Final[Decoders] = {"command": str, "event": str, "timeout": _span, "retry": _policy, "job": _job}
-_STEP: Final[Decoders] = {**_ORDER, "name": str, "state": str, "then": str, "undo": _undo}
+_ORDER: Final[Decoders] = {
+    "command": str,
+    "event": str,
+    "timeout": _span,
+    "retry": _policy,
+    "job": _job,
+    "queue_timeout": _span,
+}
+_STEP: Final[Decoders] = {**_ORDER, "name": str, "state": str, "then": str, "undo": _undo, "on_failure": str}
 _SAGA: Final[Decoders] = {"name": str, "version": int, "steps": _steps, "immediate": dict, "timeout": _span}
 
 

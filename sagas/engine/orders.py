@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from .definition import COMPENSATING, Compensation, Job, Order, Saga, Step, milliseconds, order_of
-from .effects import effect_key
+from .effects import effect_key, first_name
 from .messages import Command
 from .state import BACKLOG, DEADLINE, JOB, PAUSED, RETRY, UNSENT, Change, Instance, Progress
 
@@ -127,7 +127,7 @@ def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> 
         step=here.step.name,
         attempt=instance.attempt,
         timeout_ms=_time_of(here, instance, now or instance.updated_at),
-        idempotency_key=f"{saga.name}:{instance.id}:{here.step.name}:{'undo' if here.undoes else 'do'}",
+        idempotency_key=_idempotency_key(saga, instance, here),
         data=instance.data,
         undoes_attempt=instance.progress.attempts.get(here.step.name, 1) if here.undoes else None,
         job=here.job,
@@ -135,6 +135,11 @@ def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> 
         effect_key=effect_key(instance, here.step.name, undoes=here.undoes),
         definition_version=instance.definition_version,
     )
+
+
+def _idempotency_key(saga: Saga, instance: Instance, here: Out) -> str:
+    name = first_name(instance, here.step.name)
+    return f"{saga.name}:{instance.id}:{name}:{'undo' if here.undoes else 'do'}"
 
 
 def _time_of(here: Out, instance: Instance, now: datetime) -> int:
@@ -145,8 +150,8 @@ def _time_of(here: Out, instance: Instance, now: datetime) -> int:
 
 
 def to_send(saga: Saga, instance: Instance) -> Command | None:
-    """The command that is to leave now: none while the instance is held by a person."""
-    return None if instance.blocker else command_for(saga, instance)
+    """The command that is to leave now: none while the instance is held by a person, or its time is still to come."""
+    return None if instance.blocker or instance.wake_reason == RETRY else command_for(saga, instance)
 
 
 def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
@@ -175,12 +180,42 @@ def unfrozen(instance: Instance, now: datetime) -> Instance:
 def issued(saga: Saga, instance: Instance, tick: Tick) -> Instance:
     """`instance` with a first try of the order that its state and progress ask for. Without one, it waits for none."""
     progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None)
+    if progress.migration is not None and migrates_until(instance, tick.now) is None:
+        progress = replace(progress, migration=None)
     instance = replace(instance, progress=progress, tries=1)
     here = out(saga, instance)
     if here is None:
         return rested(instance)
     instance = replace(instance, command_id=tick.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
-    return armed(instance, UNSENT if instance.blocker == PAUSED else here.reason, here.wait, tick.now)
+    if instance.blocker == PAUSED:
+        return armed(instance, UNSENT, here.wait, tick.now)
+    if progress.migration is not None:
+        return retrying(instance, timedelta(0), tick.now)
+    return armed(instance, here.reason, here.wait, tick.now)
+
+
+def retrying(instance: Instance, wait: timedelta, now: datetime) -> Instance:
+    """`instance`, whose command leaves after `wait`; later if it is to be moved to another version before."""
+    until = migrates_until(instance, now + wait)
+    if until is None:
+        return armed(instance, RETRY, wait, now)
+    due = {"until": until.isoformat(), "due": (now + wait).isoformat()}
+    return armed(progressed(instance, migration=due), RETRY, until - now, now)
+
+
+def migrates_until(instance: Instance, now: datetime) -> datetime | None:
+    """Until when the next command waits for a migration, if that is later than `now`."""
+    marked = instance.progress.migration
+    until = None if marked is None else datetime.fromisoformat(marked["until"])
+    return until if until is not None and until > now else None
+
+
+def migration_due(instance: Instance, now: datetime) -> datetime | None:
+    """When the command was to be sent that waits for a migration; None where nothing waits for one."""
+    marked = instance.progress.migration
+    if marked is None or "due" not in marked or instance.wake_reason != RETRY or migrates_until(instance, now) is None:
+        return None
+    return datetime.fromisoformat(marked["due"])
 
 
 def rested(instance: Instance) -> Instance:
@@ -235,6 +270,8 @@ def cleared(instance: Instance) -> Progress:
         run_ms=before.run_ms,
         run=before.run,
         runs=before.runs,
+        named=before.named,
+        migration=before.migration,
     )
 
 

@@ -88,6 +88,8 @@ def begin(
         awaited=here.name if awaited and here is not None else None,
         run=instance.progress.run,
         runs=owed_runs(instance, (*todo, here.name if here else ""), _done_now(saga, instance, current)),
+        named=instance.progress.named,
+        migration=instance.progress.migration,
     )
     moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)
     if progress.awaited is None:
@@ -153,6 +155,7 @@ def end(
         left=left_behind,
         run=instance.progress.run,
         runs=_runs_left(saga, instance, left_behind),
+        named=instance.progress.named,
     )
     ended = move(saga, instance, FAILED, row, forced=forced)
     failed = rested(replace(ended, progress=progress, deadline_at=None))

@@ -30,6 +30,7 @@ from tests.fault.crashing_control import (
     undo_dies,
     undo_is_due,
 )
+from tests.fault.crashing_held import begin_is_told, held_is_applied
 
 Script = Callable[[Rig, At], Coroutine[Any, Any, None]]
 
@@ -73,6 +74,9 @@ CASES: Final[dict[str, Case]] = {
     "events.after_commit": Case(node_dies),
     "events.before_ack": Case(node_dies),
     "events.after_burial": Case(node_buries, most=1),
+    "begins.before_ack": Case(begin_is_told, most=1),
+    "held.before_commit": Case(held_is_applied),
+    "held.after_commit": Case(held_is_applied),
     "wakeups.before_commit": Case(overdue, most=1),
     "wakeups.before_commit retry": Case(retry_is_due, most=1, state=COMPLETED),
     "wakeups.before_commit deadline": Case(step_is_late, most=1, apps=False),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sagas import COMPLETED, Compensation, FreeData, Job, NothingToUndo, RetryPolicy, Saga
+from sagas import COMPLETED, HOLD, Compensation, FreeData, Job, NothingToUndo, RetryPolicy, Saga
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
 from tests.unit.sagas.builders import ORDER, step
@@ -27,7 +27,9 @@ FULL = Saga(
             "MID",
             timeout=timedelta(seconds=1, microseconds=1),
             retry=RetryPolicy(3, timedelta(microseconds=7), timedelta(seconds=9), ("Bad", "Worse")),
-            undo=Compensation("cmd.oneUndo", "evt.oneUndone", timedelta(minutes=2), RetryPolicy(2)),
+            undo=Compensation("cmd.oneUndo", "evt.oneUndone", timedelta(minutes=2), RetryPolicy(2), None, timedelta(1)),
+            queue_timeout=timedelta(minutes=3),
+            on_failure=HOLD,
         ),
         step(
             "two",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sagas.app_provisioning import APP_PROVISIONING
 from tests.invariants import Change, Ledger, Row
 from tests.taps import COMMANDS, EVENTS, Seen
 
@@ -52,6 +53,7 @@ def command(app_id: int, key: str, id: str, state: str, **other: Any) -> Seen:
         "step": step,
         "idempotencyKey": f"app:{app_id}:{step}:{way}",
         "effectKey": f"app:{app_id}:{step}:do",
+        "definitionVersion": 1,
         **({"undoesAttempt": 1} if way == "undo" else {}),
     }
     return replace(Seen(COMMANDS, key, id, f"x-{app_id}", body), **other)
@@ -224,6 +226,50 @@ def test_what_a_person_took_back_need_not_have_left() -> None:
     held_ledger = Ledger([held], [], [])
     held_ledger.check(["app-1"])
     held_ledger.check_wire([one for one in wire_of_undone() if one.message_id != f"{REGISTER}-1"])
+
+
+QUICK = replace(
+    APP_PROVISIONING,
+    version=2,
+    steps=(APP_PROVISIONING.steps[0], replace(APP_PROVISIONING.steps[1], state="GIT_REPO_CREATED")),
+    immediate={},
+)
+"""A version that lacks a state."""
+
+
+def quick(id: int = 1) -> Row:
+    """An app that has gone the way of that version."""
+    *some, registered, done = app(id).changes
+    done = replace(done, version=3, source="GIT_REPO_CREATED")
+    return replace(app(id), version=3, changes=[some[0], replace(some[1], command_id=registered.command_id), done])
+
+
+def test_a_history_is_a_path_of_its_own_version() -> None:
+    with pytest.raises(AssertionError, match="I4: app-1 went from GIT_REPO_CREATED to COMPLETED"):
+        ledger(quick()).check(["app-1"])
+    second = replace(quick(), definition_version=2)
+    replace(ledger(second, app(2)), stored={2: QUICK}).check(["app-1"])
+    with pytest.raises(AssertionError, match="I4: version 2 of app-1 is not stored"):
+        ledger(second).check(["app-1"])
+    with pytest.raises(AssertionError, match="I4: app-1 went from GIT_REPO_CREATED to REGISTERING"):
+        replace(ledger(replace(app(), definition_version=2)), stored={2: QUICK}).check(["app-1"])
+
+
+def test_a_command_is_that_of_its_version() -> None:
+    made = replace(ledger(replace(quick(), definition_version=2)), stored={2: QUICK})
+    first, told_of, second, told_last = wire()
+    seen = [told(first, definitionVersion=2), told_of, told(second, expectedState="GIT_REPO_CREATED"), told_last]
+    with pytest.raises(AssertionError, match=r"I10: .* names another version of its saga"):
+        made.check_wire(seen)
+    made.check_wire([*seen[:2], told(seen[2], definitionVersion=2), told_last])
+
+
+def test_nothing_is_held_that_a_stored_version_can_judge() -> None:
+    ended = ledger(app(), app(2))
+    replace(ended, held=[1]).check(["app-1"])
+    replace(ended, held=[1], stored={1: APP_PROVISIONING}).check(["app-1"], ended=False)
+    with pytest.raises(AssertionError, match=r"I10: events of \[2\] are held still, 1 in all"):
+        replace(ended, held=[2], stored={1: APP_PROVISIONING}).check(["app-1"])
 
 
 def test_nothing_is_left_of_what_was_undone(tmp_path: Path) -> None:
