@@ -26,7 +26,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.asks import Verb
-from sagas.engine.definition import COMPENSATING, COMPENSATION_FAILED, COMPLETED, FAILED, TERMINAL, Compensation, Saga, Step
+from sagas.engine.definition import (
+    COMPENSATING,
+    COMPENSATION_FAILED,
+    COMPLETED,
+    FAILED,
+    TERMINAL,
+    Compensation,
+    Saga,
+    Step,
+)
 from sagas.engine.effects import step_key
 from sagas.engine.form import UnknownForm, saga_from
 from tests import tally

@@ -17,6 +17,7 @@ from sagas.engine.control import act, allowed
 from sagas.engine.definition import TERMINAL, BadData
 from sagas.engine.expiry import Rearmed, Surroundings, begin, wake
 from sagas.engine.messages import StepError
+from sagas.engine.migration import marked
 from sagas.engine.orders import NEVER, Moved, Tick, command_for, key_of, out
 from sagas.engine.reaction import advance
 from sagas.engine.state import CLONED, HELD, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
@@ -63,6 +64,11 @@ class Copied:
 
 
 @dataclass(frozen=True)
+class Marked:
+    """Somebody waits for the end of what is out, to move the instance to another version."""
+
+
+@dataclass(frozen=True)
 class Asked:
     """A person asks for something. `more` is an output, a patch or seconds."""
 
@@ -71,7 +77,7 @@ class Asked:
     seconds: int = 60
 
 
-Happening = Arrival | Elapsed | Blocked | Begun | Copied | Asked
+Happening = Arrival | Elapsed | Blocked | Begun | Copied | Marked | Asked
 
 
 class Story:
@@ -107,6 +113,8 @@ class Story:
                 self._begins()
             case Copied():
                 self._is_copied()
+            case Marked():
+                self.instance = marked(before, self.now + timedelta(seconds=30))
             case Asked():
                 self._is_asked(what)
         assert before == kept, "rules change nothing by themselves"
@@ -209,6 +217,8 @@ class Story:
     def _is_copied(self) -> None:
         if self.instance.live and self.instance.blocker in (None, PAUSED):
             result = parked(self.instance, self.now)
+            for pending in self.unanswered.values():  # the original sent it, under another effect key
+                pending.discard(self.instance.command_id or "")
             self._took(result.instance, result.history, result.command)
 
     def _is_asked(self, what: Asked) -> None:
@@ -261,7 +271,7 @@ class Story:
         one = self.instance
         assert one.blocker is None, "nothing leaves while a person holds it"
         assert one.wake_reason != RETRY, "nothing leaves before its time"
-        assert command == command_for(self.saga, one)
+        assert command == command_for(self.saga, one, self.now)
         step = self.saga.step(command.step)
         assert step is not None
         key = key_of(step, command.undoes_attempt is not None)
@@ -316,7 +326,7 @@ class Story:
 
     def goes_well(self) -> None:
         """Everybody answers: workers with success, a person with what helps."""
-        self._to_an_end(self._success)
+        self._to_an_end(self.succeeds)
 
     def goes_badly(self) -> None:
         """Nobody answers but a person, who skips what cannot be undone."""
@@ -330,7 +340,8 @@ class Story:
             self.check()
         raise AssertionError(f"it does not end: {self.instance}")
 
-    def _success(self) -> None:
+    def succeeds(self) -> None:
+        """Whoever is asked answers, with success or with what helps."""
         if not self._is_freed():
             return
         name = self.instance.progress.awaited

@@ -18,7 +18,7 @@ from sagas.engine import messages
 from sagas.engine.asks import Verb
 from sagas.engine.messages import StepError, Unreadable, dump, load
 from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
-from tests.unit.sagas.stories import Arrival, Asked, Begun, Blocked, Copied, Elapsed, Happening, Story
+from tests.unit.sagas.stories import Arrival, Asked, Begun, Blocked, Copied, Elapsed, Happening, Marked, Story
 
 FAST = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 STORIES = settings(FAST, max_examples=60)
@@ -42,7 +42,7 @@ ASKED = st.builds(
     data=st.sampled_from(["none", "none", "good", "bad"]),
     seconds=st.integers(1, 500),
 )
-RARE = st.sampled_from([Blocked(), Blocked(), Begun(), Begun(), Copied()])
+RARE = st.sampled_from([Blocked(), Blocked(), Begun(), Begun(), Copied(), Marked()])
 HAPPENINGS = st.lists(st.one_of(ARRIVALS, ARRIVALS, ELAPSED, ASKED, RARE), max_size=40)
 
 
