@@ -16,6 +16,7 @@ TOGETHER: Final = {
         "tests/fault/test_crash_points.py::test_dev_dies",
         "tests/integration/cli/test_dev.py",
         "tests/integration/cli/test_dev_stop.py",
+        "tests/integration/cli/test_hard_times.py",
         "tests/integration/cli/test_process.py::test_dev_",
     ),
     # The fork server and three upgraded databases are theirs.

@@ -91,6 +91,7 @@ def _worker(worker: WorkerRow, ago: timedelta, limit: timedelta) -> dict[str, An
         "state": "SILENT" if ago >= limit / 2 else "ALIVE" if worker.queues else "DRAINING",
         "queues": list(worker.queues),
         "jobs": 0 if ago >= limit else worker.jobs,
+        "lostPlaces": worker.lost_places,
         "startedAt": moment(worker.started_at),
         "beatAt": moment(worker.beat_at),
     }

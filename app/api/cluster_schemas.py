@@ -88,6 +88,9 @@ class WorkerBody(_Shown):
     )
     queues: list[str] = Field(description="Those that it takes jobs from; none any more while it ends.")
     jobs: int = Field(description="How many it has by its own last word; 0 once they are lost.")
+    lostPlaces: int = Field(
+        description="Places taken by functions that go on though their attempts have ended: restart the worker."
+    )
     startedAt: datetime
     beatAt: datetime = Field(description="When it was last heard of.")
 

@@ -135,6 +135,7 @@ class Node:
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
         )
         self.definitions = Definitions(self.database, self.catalog, self._learned)
+        self.health.watch("Definitions", self.definitions.trouble, vital=False)
         reader = self.definitions
         self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps, reader)
         silent = self.settings.jobs.silent

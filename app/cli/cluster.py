@@ -16,8 +16,8 @@ _NODES = ("id", "state", "isLeader", "jobCount", "beatAt", "startedAt", "endedAt
 _NODE_HEADS = ("NODE", "STATE", "LEADER", "JOBS", "HEARD OF", "STARTED", "ENDED")
 _HANDOVERS = ("term", "from", "to", "mode", "reason", "gainedAt", "tookMs")
 _HANDOVER_HEADS = ("TERM", "FROM", "TO", "MODE", "REASON", "AT", "TOOK MS")
-_WORKERS = ("id", "state", "queues", "jobs", "beatAt", "startedAt")
-_WORKER_HEADS = ("WORKER", "STATE", "QUEUES", "JOBS", "HEARD OF", "STARTED")
+_WORKERS = ("id", "state", "queues", "jobs", "lostPlaces", "beatAt", "startedAt")
+_WORKER_HEADS = ("WORKER", "STATE", "QUEUES", "JOBS", "LOST PLACES", "HEARD OF", "STARTED")
 
 
 def status(arguments: argparse.Namespace) -> int:

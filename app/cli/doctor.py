@@ -22,6 +22,7 @@ from app.cli.places import hidden
 from app.cli.queues import deaths, letters, queues, waves
 from app.cli.settings import chosen, flags, quieten
 from app.cli.target import api_at
+from app.cli.version_findings import versions
 from app.config import Settings
 from app.errors import ConfigError, DefinitionError, NotFound, OrchestrixError, Unavailable
 
@@ -76,6 +77,7 @@ async def _servers(settings: Settings, folder: Path) -> list[Finding]:
     found = [finding for part in both for finding in part]
     if any(one.status == FAIL for one in found):
         return found
+    found += await _guarded("versions", lambda: _versions(settings, folder))
     return [*found, *await _guarded("jobs", lambda: _jobs(settings, folder))]
 
 
@@ -171,6 +173,24 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
         return [*found, _sagas(catalog), *await queues(broker, catalog)]
     finally:
         await broker.stop()
+
+
+async def _versions(settings: Settings, folder: Path) -> list[Finding]:
+    """Of the sagas of the database, which may be of other code than this."""
+    from app.bootstrap import load_catalog, open_broker, open_database
+
+    database = open_database(settings.model_copy(update={"database_url": places.database(settings, folder)}))
+    broker = open_broker(places.broker(settings, folder)(), "orchestrix doctor")
+    try:
+        await broker.start()
+        if not await broker.wait_up(BROKER_PATIENCE):
+            return []  # which is said already
+        return await versions(database, broker, load_catalog(settings))
+    except (ConfigError, DefinitionError):  # so is this
+        return []
+    finally:
+        await broker.stop()
+        await database.close()
 
 
 async def _jobs(settings: Settings, folder: Path) -> list[Finding]:

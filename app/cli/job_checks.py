@@ -27,6 +27,7 @@ _SETTLED = 300.0
 """Seconds after its end at which nothing should be left of a job at the broker, swept twice."""
 _LATELY = timedelta(hours=1)
 _LOOKED_AT = 50
+_WORKERS = 1000
 _LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
 
 
@@ -43,6 +44,8 @@ class Facts:
     unbegun: dict[str, int] = field(default_factory=dict)
     causes: dict[str, tuple[str, str]] = field(default_factory=dict)
     ended: Sequence[str] = ()
+    lost: dict[str, int] = field(default_factory=dict)
+    """Workers with places that are taken for ever, and how many."""
 
 
 async def facts(database: Database, silent: float, most: int) -> Facts:
@@ -51,7 +54,7 @@ async def facts(database: Database, silent: float, most: int) -> Facts:
     Raises `Unavailable`.
     """
     from app.domain.job_waits import unserved
-    from app.persistence import job_places, job_queues, jobs
+    from app.persistence import job_places, job_queues, jobs, nodes
 
     after = (database.now() - _LATELY, "")
     async with database.read() as connection:
@@ -60,12 +63,18 @@ async def facts(database: Database, silent: float, most: int) -> Facts:
         around = await job_queues.served(connection, unbegun, silent)
         causes = {queue: unserved(queue, now, known) for queue, known in around.items()}
         open, held = await jobs.occupied(connection), await job_places.held(connection, most, silent)
-        return Facts(open, held, unbegun, causes, tuple(job_id for _, job_id in ended))
+        workers = await nodes.listed_workers(connection, _WORKERS, silent)
+        lost = {one.id: one.lost_places for one in workers if one.lost_places}
+        return Facts(open, held, unbegun, causes, tuple(job_id for _, job_id in ended), lost)
 
 
 async def examined(known: Facts, broker: Broker, url: str, folder: Path, most: int) -> list[Finding]:
     """What is to be said of jobs; `most` may be open at a time. Raises `Unavailable`."""
     found = [*await _unread(known, broker, most), *_crowded(known, most), *await _left_behind(known.ended, broker)]
+    found += [
+        Finding(WARN, "workers", f"{worker}: {count} places are taken by functions that do not end", "restart it")
+        for worker, count in known.lost.items()
+    ]
     return [await _room(known, url, folder, most), *found]
 
 

@@ -46,6 +46,8 @@ class VersionFinding:
     count: int
     detail: str
     contradiction: bool = False
+    subject: str = ""
+    """The command that it is about, if it is about one."""
 
 
 def check_versions(
@@ -109,7 +111,9 @@ def _unhandled(runs: Definition, states: Mapping[str, int], handled: Collection[
     count = sum(states.values())
     lost = sorted(_still_to_send(runs, states) - set(handled))
     return [
-        VersionFinding(UNHANDLED, *runs.key, count, f"may still send {name}, and no worker of this code handles it")
+        VersionFinding(
+            UNHANDLED, *runs.key, count, f"may still send {name}, and no worker of this code handles it", subject=name
+        )
         for name in lost
     ]
 

@@ -184,7 +184,7 @@ def _beats(deliveries: Iterable[Delivery]) -> list[Beat]:
 
 
 def _rows(beats: Iterable[Beat]) -> list[WorkerBeat]:
-    return [WorkerBeat(cleaned(one.worker_id), one.queues, one.jobs, one.said_at) for one in beats]
+    return [WorkerBeat(cleaned(one.worker_id), one.queues, one.jobs, one.said_at, one.lost_places) for one in beats]
 
 
 def _last_words(beats: Iterable[Beat]) -> dict[str, Beat]:

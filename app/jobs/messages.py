@@ -18,6 +18,7 @@ LEFT: Final = "LEFT"
 _LONGEST_ID: Final = 36
 _LONGEST_WORKER: Final = 200
 _MOST_QUEUES: Final = 100
+_MOST_PLACES: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Offered:
 @dataclass(frozen=True, slots=True)
 class Beat:
     """What a worker says of itself now and then: which queues it serves, and which attempts it works on; or that it
-    has `left`. `said_at` is the time by its own clock, where it gives one."""
+    has `left`. `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerBeat`."""
 
     worker_id: str
     histories: tuple[str, ...]
@@ -41,6 +42,7 @@ class Beat:
     jobs: int = 0
     left: bool = False
     said_at: datetime | None = None
+    lost_places: int = 0
 
 
 def dispatch(job: Job) -> bytes:
@@ -122,7 +124,9 @@ def read_beat(body: bytes) -> Beat:
     served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
     left = fields.get("state") == LEFT
     worker, said_at = _required(fields, "workerId", 100), _moment(fields.get("timestamp"))
-    return Beat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at)
+    lost = fields.get("lostPlaces")
+    lost = lost if isinstance(lost, int) and 0 < lost < _MOST_PLACES else 0
+    return Beat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at, lost)
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> Status | Log:

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from sqlalchemy import func, literal, select, update
 
+from app.domain.version_check import Definition, Key
 from sagas.engine.definition import TERMINAL
 
 from .engine import Connection, Transaction
 from .pairs import APPS, INSTANCES, pair_of
 from .tables import saga_definitions
 
-Key = tuple[str, int]
-"""A saga's name and a version of it."""
 _COLUMNS: Final = ("saga", "version", "form", "digest", "body", "data_schema")
 
 
@@ -29,6 +28,11 @@ class StoredDefinition:
     digest: str
     body: Mapping[str, Any]
     data_schema: Mapping[str, Any] | None = None
+
+    @property
+    def definition(self) -> Definition:
+        """What is compared with other versions."""
+        return Definition(self.saga, self.version, self.digest, self.body)
 
     @property
     def key(self) -> Key:

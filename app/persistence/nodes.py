@@ -19,7 +19,8 @@ from .dialects import BulkInsert
 from .engine import Connection, Transaction
 from .tables import nodes, workers
 
-_WORKERS: Final = BulkInsert(workers, ("id", "queues", "jobs", "started_at", "beat_at", "said_at"), key=("id",))
+_WORDS: Final = ("id", "queues", "jobs", "started_at", "beat_at", "said_at", "lost_places")
+_WORKERS: Final = BulkInsert(workers, _WORDS, key=("id",))
 _LIVE: Final = tuple(state.value for state in LIVE)
 
 
@@ -33,12 +34,16 @@ class Living:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
-    """What a worker says of itself: which queues it serves, how many jobs it has, and when, by its own clock."""
+    """What a worker says of itself: which queues it serves, how many jobs it has, and when, by its own clock.
+
+    `lost_places` are taken by functions that go on though their attempts have ended.
+    """
 
     id: str
     queues: Sequence[str]
     jobs: int
     said_at: datetime | None = None
+    lost_places: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class WorkerRow:
     jobs: int
     started_at: datetime
     beat_at: datetime
+    lost_places: int = 0
 
 
 async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -> bool:
@@ -145,15 +151,18 @@ async def hear_workers(tx: Transaction, beats: Sequence[WorkerBeat]) -> None:
     """These workers live, and say so much of themselves."""
     now = tx.now()
     heard = {beat.id: beat for beat in beats}
-    rows = [(id, list(one.queues), one.jobs, now, now, one.said_at) for id, one in sorted(heard.items())]
+    rows = [
+        (id, list(one.queues), one.jobs, now, now, one.said_at, one.lost_places) for id, one in sorted(heard.items())
+    ]
     if not rows:
         return
     await tx.dialect.insert_absent(tx, _WORKERS, rows)
     change = update(workers).where(workers.c.id == bindparam("which"))
-    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("queues", "jobs", "beat_at", "said_at")}
+    said = [name for name in _WORDS if name not in ("id", "started_at")]
+    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in said}
     values = [
-        {"which": id, "new_queues": queues, "new_jobs": jobs, "new_beat_at": now, "new_said_at": said_at}
-        for id, queues, jobs, _, _, said_at in rows
+        {"which": row[0], **{f"new_{name}": value for name, value in zip(_WORDS, row, strict=True) if name in said}}
+        for row in rows
     ]
     await tx.execute(change.values(new), values)
 
@@ -178,7 +187,10 @@ async def listed_workers(connection: Connection, limit: int, seconds: float) -> 
     """The workers that were heard of in the last `seconds`, the last one first."""
     query = select(workers).where(*heard(connection, seconds)).limit(limit)
     query = query.order_by(workers.c.beat_at.desc(), workers.c.id)
-    return [WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at) for r in await connection.execute(query)]
+    return [
+        WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at, r.lost_places)
+        for r in await connection.execute(query)
+    ]
 
 
 def _node(row: Any) -> Node:

@@ -278,6 +278,7 @@ workers = _table(
     Column("started_at", UtcTime, nullable=False),
     Column("beat_at", UtcTime, nullable=False),
     Column("said_at", UtcTime),
+    Column("lost_places", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("id"),
     Index(None, "beat_at"),
 )

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from app import clock
 from app.domain.data_schema import model_of, schema_of
+from app.domain.version_check import Definition, Key
 from app.errors import ConfigError
 from app.lifecycle import Loop
 from sagas.engine.catalog import Catalog
@@ -18,7 +19,7 @@ from sagas.engine.errors import DefinitionError
 from sagas.engine.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
 
 from . import definitions
-from .definitions import Key, StoredDefinition
+from .definitions import StoredDefinition
 from .engine import Connection, Database, Transaction
 
 log = logging.getLogger("orchestrix.definitions")
@@ -78,6 +79,11 @@ def stored(saga: Saga) -> StoredDefinition:
     return StoredDefinition(saga.name, saga.version, FORM, digest_of(body), body, schema_of(saga))
 
 
+def definition_of(saga: Saga) -> Definition:
+    """`saga` as it is compared with others."""
+    return stored(saga).definition
+
+
 def read(row: StoredDefinition) -> Saga:
     """The saga of a row, whose data are checked by their JSON Schema. Raises `UnknownForm`."""
     return saga_from(row.body, row.form, model_of(row.data_schema))
@@ -97,6 +103,7 @@ class Definitions:
         self._learned = learned
         self._unreadable: dict[Key, str] = {}
         self._unrunnable: set[Key] = set()
+        self._trouble: str | None = None
         self._loop = Loop("definitions", self._round)
 
     async def start(self) -> None:
@@ -150,6 +157,10 @@ class Definitions:
         """Versions of instances that this process has met and cannot run."""
         return self._unrunnable
 
+    def trouble(self) -> str | None:
+        """The health probe: how many live instances this process cannot run, by version; None if it can run all."""
+        return self._trouble
+
     def unreadable(self) -> dict[Key, str]:
         """Stored versions that this process cannot run, and why."""
         return dict(self._unreadable)
@@ -175,6 +186,19 @@ class Definitions:
     async def _round(self) -> None:
         await asyncio.sleep(clock.uniform(READ_INTERVAL_S * 0.8, READ_INTERVAL_S))
         await self.read_all()
+        await self.count_unrunnable()
+
+    async def count_unrunnable(self) -> None:
+        """Counts live instances of the versions that this process has met and cannot run, and logs what has changed."""
+        counts = {}
+        if self._unrunnable:
+            async with self._database.read() as connection:
+                counts = {key: await definitions.live(connection, *key) for key in sorted(self._unrunnable)}
+        parts = [f"{count} of saga {saga} version {version}" for (saga, version), count in counts.items() if count]
+        trouble = f"live instances that this node cannot run: {', '.join(parts)}" if parts else None
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("%s", trouble or "every live instance that this node meets can be run here again")
 
 
 async def _record(tx: Transaction, mine: StoredDefinition) -> Replaced | None:

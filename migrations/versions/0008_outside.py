@@ -32,11 +32,13 @@ def upgrade() -> None:
     _job_logs()
     _suspects()
     _job_caps()
+    _add("workers", sa.Column("lost_places", sa.Integer(), nullable=False, server_default="0"))
 
 
 def downgrade() -> None:
     if QUEUES_DUE in _indexes("jobs"):
         op.drop_index(QUEUES_DUE, "jobs")
+    _drop("workers", "lost_places")
     for name in reversed(CAPS):
         _drop("jobs", name)
     if "ix_job_logs_job_id_attempt_seq" in _indexes("job_logs"):

@@ -16,6 +16,8 @@ SPREAD: Final = timedelta(seconds=2)
 """Commands that were sent within so much may stand in their queue in another order than that of their sending."""
 AHEAD: Final = timedelta(seconds=10)
 """So long a worker may hold a command before it says that it has begun, and a look at a queue may be old."""
+HELD: Final = timedelta(seconds=3)
+"""The same at the least: a worker holds what it will begin within about a second, however short its step's time is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def _behind_others(instance: Instance, order: Order, around: Surroundings, now: 
         return None
     if around.waiting_at >= now:
         return order.timeout
-    ahead = around.waiting_at + min(AHEAD, order.timeout) - now
+    ahead = around.waiting_at + max(HELD, min(AHEAD, order.timeout)) - now
     return ahead if ahead > timedelta(0) else None
 
 

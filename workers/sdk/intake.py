@@ -8,7 +8,7 @@ from typing import Final
 
 from app import crash
 from app.broker.port import Delivery
-from app.persistence.definitions import Key
+from app.domain.version_check import Key
 from sagas.engine import messages
 from sagas.engine.catalog import Catalog, Owner
 

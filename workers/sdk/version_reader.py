@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from app.domain.version_check import Key
 from app.lifecycle import backoff
-from app.persistence.definitions import Key
 from app.persistence.versions import Reader
 
 from .desk import Desk

@@ -109,6 +109,11 @@ async def test_workers_as_they_said_themselves(world: World) -> None:
     await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
     (worker,) = (await asked(world))["workers"]
     assert (worker["id"], worker["state"], worker["queues"], worker["jobs"]) == ("w-1", "ALIVE", ["reports"], 3)
+    assert worker["lostPlaces"] == 0
+    beat = WorkerBeat("w-1", ["reports"], 3, lost_places=2)
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
+    (worker,) = (await asked(world))["workers"]
+    assert worker["lostPlaces"] == 2
 
 
 async def test_a_worker_that_ends_is_draining_until_it_is_silent(world: World) -> None:

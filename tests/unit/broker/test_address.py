@@ -15,8 +15,8 @@ SECRET = URL("amqps://me:s3cret@example.org/shop")
 
 
 def test_one_host() -> None:
-    assert [str(one) for one in addresses(" amqp://me:p%40w@example.org:5673/a%2Fb?x=1 ")] == [
-        "amqp://me:p%40w@example.org:5673/a%2Fb?x=1"
+    assert [str(one) for one in addresses(" amqp://me:p%40w@example.org:5673/a%2Fb?heartbeat=7 ")] == [
+        "amqp://me:p%40w@example.org:5673/a%2Fb?heartbeat=7"
     ]
 
 

@@ -18,6 +18,7 @@ from app.broker.port import LinkState, Outcome, Outgoing, Published
 from app.broker.topology import saga_topology
 from app.cli import doctor, management, queues
 from app.cli.client import Api
+from app.cli.finding import WARN, Finding
 from app.cli.job_checks import Facts
 from app.cli.management import Descriptors
 from app.errors import SchemaMismatch, Unavailable
@@ -98,6 +99,7 @@ class Parts:
     schema_error: Exception | None = None
     drift: list[str] = field(default_factory=list)
     facts: Facts = field(default_factory=Facts)
+    versions: list[Finding] = field(default_factory=list)
     descriptors: Descriptors | None = None
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
 
@@ -134,6 +136,9 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def suspects(connection: FakeDatabase, limit: int) -> list[Suspect]:
         return []
 
+    async def versions(*_: object) -> list[Finding]:
+        return found.versions
+
     async def facts(_: FakeDatabase, silent: float, most: int) -> Facts:
         assert silent == 30
         return found.facts
@@ -148,6 +153,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr("app.persistence.write_probes.try_once", try_once)
     monkeypatch.setattr("app.persistence.set_back.ahead_s", ahead_s)
     monkeypatch.setattr(doctor, "facts", facts)
+    monkeypatch.setattr(doctor, "versions", versions)
     monkeypatch.setattr(management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("app.persistence.schema.check", drift)
     monkeypatch.setattr("app.persistence.dead_letters.page", page)
@@ -429,3 +435,15 @@ def test_what_is_away_is_a_fault_also_while_a_node_stops(shell: Shell, parts: Pa
     parts.health = lambda: {"checks": [{"component": "Stop", "isHealthy": False}]}
     parts.database.error = Unavailable("nobody listens")
     assert checks(shell, 1)["database"][0].status == "fail"
+
+
+def test_what_live_instances_need_of_other_versions(shell: Shell, parts: Parts) -> None:
+    parts.versions = [Finding(WARN, "versions", "saga order version 1, 3 live: it is neither stored nor in this code")]
+    (found,) = checks(shell, 0)["versions"]
+    assert found.detail.startswith("saga order version 1, 3 live")
+
+
+def test_a_worker_with_places_that_do_not_come_back(shell: Shell, parts: Parts) -> None:
+    parts.facts = Facts(lost={"w-1": 2})
+    (found,) = checks(shell, 0)["workers"]
+    assert (found.detail, found.fix) == ("w-1: 2 places are taken by functions that do not end", "restart it")

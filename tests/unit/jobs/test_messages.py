@@ -160,6 +160,12 @@ def test_a_beat(jobs: list[Any], histories: tuple[str, ...]) -> None:
     assert messages.read_beat(body(workerId="w", jobs=[], timestamp="2026-01-31T13:00:00+01:00")).said_at == NOW
 
 
+@pytest.mark.parametrize(("said", "lost"), [(2, 2), (0, 0), (-1, 0), ("2", 0), (2**40, 0), (None, 0)])
+def test_a_beat_tells_of_lost_places(said: object, lost: int) -> None:
+    body = json.dumps({"workerId": "w", "jobs": [], "lostPlaces": said}).encode()
+    assert messages.read_beat(body).lost_places == lost
+
+
 @pytest.mark.parametrize(("state", "left"), [("LEFT", True), ("DRAINING", False), ("x", False), (5, False)])
 def test_a_beat_of_a_worker_that_tells_its_state(state: object, left: bool) -> None:
     assert messages.read_beat(body(workerId="w", jobs=[], state=state)).left is left

@@ -86,6 +86,16 @@ def test_one_that_was_taken_a_moment_ago_can_still_say_that_it_begins() -> None:
     assert run.rows[-1][2] == "retry 2: deadline"
 
 
+def test_a_short_step_may_be_held_ahead_for_longer_than_it_takes() -> None:
+    """A worker of one place holds a second's worth of commands: the last of them begins after its own time."""
+    quick = replace(TRIP, steps=(replace(TRIP.steps[0], timeout=timedelta(seconds=1)), *TRIP.steps[1:]))
+    run = Run(quick)
+    run.expires(waiting=NOW)
+    waits(run, 2)
+    run.expires(waiting=NOW)
+    assert run.rows[-1][2] == "retry 2: deadline"
+
+
 def test_a_retry_counts_from_its_own_sending() -> None:
     """Its id is older: it was made when the failure was accepted."""
     run = Run()

@@ -333,7 +333,7 @@ def test_only_failures_have_an_error() -> None:
 # Commands.
 
 FIELDS = ["id", "type", "saga", "appId", "appName", "correlationId", "expectedState", "step", "attempt", "timeoutMs"]
-FIELDS += ["idempotencyKey", "effectKey", "data"]
+FIELDS += ["idempotencyKey", "effectKey", "definitionVersion", "data"]
 
 
 @pytest.mark.req("S3-44")
@@ -354,6 +354,7 @@ def test_body_of_a_command() -> None:
         "timeoutMs": 60_000,
         "idempotencyKey": "app:7:createGitRepo:do",
         "effectKey": "app:7:createGitRepo:do",
+        "definitionVersion": 1,
         "data": {"team": "blau ü"},
     }
     assert "ü".encode() in command.body()

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.domain.version_check import Key
 from app.errors import Unavailable
-from app.persistence.definitions import Key
 from app.persistence.engine import Connection
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
