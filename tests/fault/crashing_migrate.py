@@ -11,7 +11,7 @@ from app.persistence import definitions
 from app.persistence.engine import Database
 from app.persistence.versions import stored
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.definition import COMPLETED
+from sagas.engine.definition import COMPLETED, Saga
 from tests.fault.crashing import APPS, At, Rig, create, died
 from tests.invariants import Ledger
 from tests.processes import Process
@@ -33,47 +33,46 @@ COMMAND: Final = (
 
 async def migrator_dies(rig: Rig, at: At) -> None:
     """While it moves apps whose step has just ended; another run moves the rest."""
-    await store_second(rig)
+    await store(rig.database_url, SECOND)
     _, client = await rig.ready_node()
     async with client:
         assert await create(client, rig.names, at_once=10) == list(rig.names)
     await rig.sent()
-    doomed = migrator(rig, **at.env)
+    doomed = _migrator(rig, **at.env)
     await eventually(lambda: _waited_for(rig), deadline=20, every=0.05, message="all are waited for")
     rig.worker("-q", "cmd.createGitRepo")
     await died(doomed, at)
-    moved = await moved_of(rig)
+    moved = await _moved_of(rig)
     assert (moved == 0) == (at.point == "migrate.before_commit"), "a batch is moved wholly or not at all"
-    last = migrator(rig)
+    last = _migrator(rig)
     assert await last.exited(deadline=60) == 0, last.log_tail()
     assert json.loads(last.log())["migrated"] == APPS - moved
     rig.worker()
     await rig.all_ended(rig.names, deadline=30)
-    ledger = await checked(rig, rig.names)
+    ledger = await _checked(rig)
     assert {app.definition_version for app in ledger.apps if app.name in rig.names} == {2}
 
 
-def migrator(rig: Rig, **env: str) -> Process:
+def _migrator(rig: Rig, **env: str) -> Process:
     """Starts the command."""
     return rig.processes.spawn(*COMMAND, env=rig.env(**env))
 
 
-async def store_second(rig: Rig) -> None:
-    """Writes the next version, as a node with its code does."""
-    database = Database(rig.database_url)
+async def store(url: str, saga: Saga) -> None:
+    """Writes a version, as a node with its code does."""
+    database = Database(url)
     try:
         async with database.begin() as tx:
-            await definitions.insert(tx, stored(SECOND))
+            await definitions.insert(tx, stored(saga))
     finally:
         await database.close()
 
 
-async def checked(rig: Rig, names: tuple[str, ...], *, effects: bool = True) -> Ledger:
+async def _checked(rig: Rig) -> Ledger:
     """The invariants, and that each app was moved at most once, with one row of history and one of audit."""
     ledger = await rig.ledger()
-    ledger.check(names)
-    if effects:
-        ledger.check_effects(rig.repos)
+    ledger.check(rig.names)
+    ledger.check_effects(rig.repos)
     ledger.check_wire(rig.tap.read())
     assert {app.state for app in ledger.apps} == {COMPLETED}
     moved = [app for app in ledger.apps if app.definition_version == 2]
@@ -83,7 +82,7 @@ async def checked(rig: Rig, names: tuple[str, ...], *, effects: bool = True) -> 
     return ledger
 
 
-async def moved_of(rig: Rig) -> int:
+async def _moved_of(rig: Rig) -> int:
     """How many apps of this round run by the next version."""
     return sum(app.definition_version == 2 for app in (await rig.ledger()).apps if app.name in rig.names)
 

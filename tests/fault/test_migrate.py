@@ -1,23 +1,45 @@
-"""Are a thousand apps moved to another version beside the traffic, by a command that is killed and begun again?"""
+"""Are a thousand sagas moved to another version beside the traffic, by a command that is killed and begun again?"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from sagas import COMPLETED, FAILED
+from tests import invariants
 from tests.acceptance.system import Client
-from tests.fault.crashing import Rig, create
-from tests.fault.crashing_migrate import checked, migrator, moved_of, store_second
-from tests.processes import Processes
+from tests.fault import brief
+from tests.fault.crashing import Rig
+from tests.fault.crashing_migrate import store
+from tests.processes import Process, Processes
 from tests.support import eventually
 
-QUICK = {"ORCHESTRIX_GIT__PROVIDER": "simulated"}
-LEAST_MOVED = 20
-"""Apps that are moved before the command is killed."""
+LEAST_MOVED: Final = 20
+"""Sagas that are moved before the command is killed."""
+ENV: Final = {"ORCHESTRIX_SAGAS": "brief", "ORCHESTRIX_WORKERS": "brief", "BRIEF_SECONDS": "30", "BRIEF_WORK": "0.01"}
+GRAB, TELL = brief.BRIEF.steps
+SECOND: Final = replace(
+    brief.BRIEF,
+    version=2,
+    steps=(
+        replace(GRAB, name="seize", then="REPORTING", timeout=timedelta(seconds=30)),
+        replace(TELL, state="REPORTING", timeout=timedelta(seconds=30)),
+    ),
+)
+"""The next version: a step and a state have other names. No process has its code."""
+COMMAND: Final = (
+    *("sagas", "migrate", "brief", "--to", "2", "--map", "TELLING=REPORTING", "--map-step", "grab=seize"),
+    *("--wait", "--for", "60", "-o", "json"),
+)
 
 
 @pytest.mark.parametrize("system", ["postgres", "mariadb"])
@@ -29,40 +51,73 @@ async def test_it_is_killed_in_the_middle_and_goes_on(
     tmp_path: Path,
     scale: Callable[[int, int], int],
 ) -> None:
-    rig = Rig(processes, tmp_path, request.getfixturevalue(f"{system}_url"), rabbitmq_url, **QUICK)
+    shutil.copy(Path(brief.__file__), tmp_path)
+    rig = Rig(processes, tmp_path, request.getfixturevalue(f"{system}_url"), rabbitmq_url, **ENV)
     rig.upgrade()
     count = scale(1000, 10_000)
-    rig.next_names(count)
     _, url = rig.node()
     await rig.ready(url)
-    await store_second(rig)
+    await store(rig.database_url, SECOND)
     async with Client(url) as client:
-        assert await create(client, rig.names, at_once=50) == list(rig.names)
-        first = migrator(rig)
+        await _begin(client, "first", count)
+        killed = _migrator(rig)
         rig.worker("--concurrency", "20")
-        traffic = asyncio.create_task(_traffic(client, count // 10))
-
-        async def some_moved() -> bool:
-            return await moved_of(rig) >= LEAST_MOVED
-
-        await eventually(some_moved, deadline=60, every=0.02, message="some are moved")
-        first.kill9()
-        before = await moved_of(rig)
+        traffic = asyncio.create_task(_begin(client, "beside", count // 10))
+        await eventually(lambda: _some_moved(rig), deadline=60, every=0.02, message="some are moved")
+        killed.kill9()
+        before = await _moved(rig)
         assert before < count, "it was killed in the middle"
-        last = migrator(rig)
-        more = await traffic
+        last = _migrator(rig)
+        await traffic
         code = await last.exited(deadline=180)
     answer = json.loads(last.log())
-    assert code == (1 if answer["refused"] else 0)
-    await rig.all_ended((*rig.names, *more), deadline=180)
-    ledger = await checked(rig, (*rig.names, *more), effects=False)
-    moved = sum(app.definition_version == 2 for app in ledger.apps)
+    assert code == (1 if answer["refused"] else 0), last.log_tail()
+    await eventually(lambda: _all_ended(rig), deadline=180, every=0.5, message="every saga ends")
+    await _check(rig, count + count // 10, before + answer["migrated"])
     assert answer["migrated"] > 0
-    assert moved == before + answer["migrated"], "what was done stays, and nothing is done twice"
 
 
-async def _traffic(client: Client, count: int) -> tuple[str, ...]:
-    """More apps, which nodes start by the version of their code."""
-    names = tuple(f"beside.{n}" for n in range(count))
-    assert await create(client, names, at_once=5) == list(names)
-    return names
+async def _begin(client: Client, name: str, count: int) -> None:
+    """So many sagas, which nodes start by the version of their code."""
+    gate = asyncio.Semaphore(50)
+
+    async def one(n: int) -> None:
+        async with gate:
+            answer = await client.http.post("/sagas/brief", json={"key": f"{name}.{n}", "createdBy": "ada"})
+            assert answer.status_code == 200, answer.text
+
+    await asyncio.gather(*map(one, range(count)))
+
+
+def _migrator(rig: Rig) -> Process:
+    return rig.processes.spawn(*COMMAND, env=rig.env())
+
+
+async def _moved(rig: Rig) -> int:
+    ((count,),) = await rig.sql("SELECT count(*) FROM saga_instances WHERE definition_version = 2")
+    return int(count)
+
+
+async def _some_moved(rig: Rig) -> bool:
+    return await _moved(rig) >= LEAST_MOVED
+
+
+async def _all_ended(rig: Rig) -> bool:
+    ((live,),) = await rig.sql(f"SELECT count(*) FROM saga_instances WHERE state NOT IN ('{COMPLETED}', '{FAILED}')")
+    return not live
+
+
+async def _check(rig: Rig, count: int, moved: int) -> None:
+    """The invariants; each was moved at most once, with one row of history and audit, and done once under one key."""
+    ledger = await invariants.read(rig.database_url, saga="brief")
+    ledger.check([app.name for app in ledger.apps], saga=brief.BRIEF)
+    ledger.check_wire(rig.tap.read(), saga=brief.BRIEF)
+    assert len(ledger.apps) == count
+    assert {app.state for app in ledger.apps} == {COMPLETED}
+    second = [app for app in ledger.apps if app.definition_version == 2]
+    assert len(second) == moved, "what was done stays, and nothing is done twice"
+    assert all(app.reasons.count("migrated 1 -> 2") == 1 for app in second), "one row of history each"
+    told = Counter(row[0] for row in await rig.sql("SELECT instance_id FROM audit WHERE verb = 'migrate'"))
+    assert told == Counter(app.id for app in second), "one row of audit each"
+    keys = {path.name: path.read_text() for path in (rig.folder / brief.GRABBED).iterdir()}
+    assert keys == {str(app.id): app.effect_key("brief", "grab") for app in ledger.apps}

@@ -334,3 +334,36 @@ def test_a_repository_of_nobody_and_one_of_another_step(tmp_path: Path) -> None:
     repository(tmp_path, 7)
     with pytest.raises(AssertionError, match="I5: repositories"):
         ledger(app()).check_effects(tmp_path)
+
+
+def moved(id: int = 1) -> Row:
+    """An app that was moved to the quick version behind its first step, before the next command left."""
+    created, made, registered, done = app(id).changes
+    rest = replace(registered, source="REGISTERING", target="GIT_REPO_CREATED", reason="migrated 1 -> 2")
+    changes = [
+        created,
+        made,
+        replace(registered, command_id="never-left"),
+        replace(rest, version=4),
+        replace(done, version=5, source="GIT_REPO_CREATED"),
+    ]
+    return replace(app(id), version=5, changes=changes, definition_version=2)
+
+
+def test_a_history_crosses_a_migration() -> None:
+    stored = {1: APP_PROVISIONING, 2: QUICK}
+    crossed = replace(ledger(moved()), stored=stored)
+    crossed.check(["app-1"])
+    assert moved().unsent == {"never-left"}
+    one = moved()
+    for changes, said in (
+        (
+            [*one.changes[:3], replace(one.changes[3], reason="paused"), one.changes[4]],
+            "GIT_REPO_CREATED to REGISTERING",
+        ),
+        ([*one.changes[:3], replace(one.changes[3], reason="migrated 0 -> 2"), one.changes[4]], "version 0 of app-1"),
+        ([*one.changes[:3], replace(one.changes[3], target="NOWHERE"), one.changes[4]], "was moved to NOWHERE"),
+        ([*one.changes[:3], replace(one.changes[3], reason="migrated 1 -> 1"), one.changes[4]], "it ran by 1"),
+    ):
+        with pytest.raises(AssertionError, match=f"I4: .*{said}"):
+            replace(crossed, apps=[replace(one, changes=changes)]).check(["app-1"])
