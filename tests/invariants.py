@@ -322,10 +322,9 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     ours = saga == APP_PROVISIONING.name
     table, name, past, owner = APP_TABLES if ours else OTHER_TABLES
     which = "" if ours else " WHERE saga = :saga"
+    columns = f"id, {name}, state, version, wake_at, blocker, definition_version, created_at"
     rows = await connection.execute(
-        text(
-            f"SELECT id, {name}, state, version, wake_at, blocker, definition_version, created_at FROM {table}{which} ORDER BY id"
-        ),
+        text(f"SELECT {columns} FROM {table}{which} ORDER BY id"),
         {} if ours else {"saga": saga},
     )
     found = rows.all()
