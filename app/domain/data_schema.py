@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, model_validator
 from pydantic_core import PydanticCustomError
@@ -37,11 +37,16 @@ def model_of(schema: Mapping[str, Any] | None) -> type[BaseModel]:
     class StoredData(FreeData):
         """Data of a version whose code this process has not."""
 
+        by_schema: ClassVar[bool] = True
+
         @model_validator(mode="before")
         @classmethod
         def conforms(cls, data: Any) -> Any:
             """Refuses what the schema refuses, with the first place of it."""
-            wrong = best_match(validator.iter_errors(data))  # type: ignore[no-untyped-call]
+            try:
+                wrong = best_match(validator.iter_errors(data))  # type: ignore[no-untyped-call]
+            except Exception:  # what it cannot check, as another dialect of patterns, it does not refuse
+                return data
             if wrong is not None:
                 place = ".".join(map(str, wrong.path)) or "data"
                 raise PydanticCustomError("schema", "{said}", {"said": f"{place}: {wrong.message[:MESSAGE_LIMIT]}"})

@@ -15,7 +15,7 @@ from app.orchestration.outgoing import row_for
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.requests import IdempotencyKey, Repeated
 from app.orchestration.watch import Watch
-from app.persistence import audit, idempotency, instances, moves, outbox
+from app.persistence import audit, held_events, idempotency, instances, moves, outbox
 from app.persistence.audit import AuditRow
 from app.persistence.engine import Database, Transaction
 from app.persistence.pairs import Pair, pair_of
@@ -93,6 +93,8 @@ class Control:
         if found is None or found.saga != action.saga:
             raise NotFound(f"there is no {action.saga} {action.id}")
         saga = await self._version_of(tx, found, action.ask)
+        if self._catalog.of(found) is not None and await held_events.first(tx, found.saga, found.id) is not None:
+            raise Unavailable("events of it wait to be applied first: ask again in a few seconds")
         if action.version is not None and action.version != found.version:
             raise VersionMismatch(found.version)
         tick = Tick(self._database.now(), clock.uuid7(), clock.uniform(0, 1))

@@ -313,7 +313,7 @@ class EventListener:
                     changed.append((row, verdict))
                     proven = one.event.causation_id == row.command_id
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
-                    verdicts.answered += [(one.saga, row)] if proven else []
+                    verdicts.answered += [(saga, row)] if proven else []
             await self._sort_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
         await self._note(tx, verdicts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from app import clock, crash
 from app.broker.port import Delivery
-from app.errors import Conflict
+from app.errors import Conflict, Contention, RetryLater
 from app.lifecycle import Loop, Wake
 from app.orchestration import journal
 from app.orchestration.autopsy import examine
@@ -21,7 +21,7 @@ from app.persistence.engine import Database, Transaction
 from app.persistence.held_events import HeldEvent
 from app.persistence.moves import Owed
 from app.persistence.notes import Note
-from app.persistence.pairs import Pair, pair_of
+from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
 from app.persistence.versions import Definitions
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
@@ -36,6 +36,8 @@ log = logging.getLogger("orchestrix.held")
 
 LOOK_INTERVAL_S: Final = 2.0
 INSTANCES_PER_LOOK: Final = 200
+ATTEMPTS: Final = 3
+FIRST: Final = ("", 0)
 UNKNOWN_VERSION: Final = "unknown-version"
 """No node that read the event knew the version by which its instance runs."""
 BEHIND_OTHERS: Final = "behind-held-events"
@@ -58,6 +60,13 @@ def held_event(delivery: Delivery, event: Event, saga: str, reason: str) -> Held
         reason=reason,
         held_at=clock.now(),
     )
+
+
+class Page(NamedTuple):
+    """Instances with held events that this process can run, and the last one that was looked at."""
+
+    runnable: list[tuple[str, int]]
+    last: tuple[str, int]
 
 
 class HeldEvents:
@@ -85,6 +94,8 @@ class HeldEvents:
         self._definitions = definitions
         self._jobs = jobs
         self._alarm = alarm
+        self._after = FIRST
+        self._failures: dict[tuple[str, int], int] = {}
         self._wake = Wake()
         self._loop = Loop("held events", self._round)
 
@@ -101,27 +112,55 @@ class HeldEvents:
         self._wake.set()
 
     async def _round(self) -> None:
-        async with self._database.read() as connection:
-            waiting = await held_events.waiting(connection, INSTANCES_PER_LOOK)
-        applied = sum([await self._apply_all(saga, id) for saga, id in waiting])
+        """One page of the instances; after the last one it begins again with the first."""
+        page = await self._page()
+        applied = sum([await self._apply_all(saga, id) for saga, id in page.runnable])
+        self._after = page.last
         if applied:
             log.info("held events applied: %d", applied)
-        else:
+        elif page.last == FIRST:
             await self._wake.wait(LOOK_INTERVAL_S)
 
+    async def _page(self) -> Page:
+        async with self._database.read() as connection:
+            found = await held_events.waiting(connection, INSTANCES_PER_LOOK, self._after)
+            rows: dict[tuple[str, int], Instance] = {}
+            for pair in (APPS, INSTANCES):
+                ids = [id for saga, id in found if pair_of(saga) is pair]
+                rows |= {(row.saga, row.id): row for row in (await instances.guard(connection, pair, ids)).values()}
+            await self._definitions.meet(connection, [(row.saga, row.definition_version) for row in rows.values()])
+        unknown = {key for key, row in rows.items() if self._catalog.of(row) is None}
+        last = found[-1] if len(found) == INSTANCES_PER_LOOK else FIRST
+        return Page([key for key in found if key not in unknown], last)
+
     async def _apply_all(self, saga: str, id: int) -> int:
-        """How many events of the instance were applied."""
+        """How many events of the instance were applied. An event that cannot be is a dead letter after some tries."""
         count = 0
-        while await self._apply_next(saga, id):
-            count += 1
+        try:
+            while await self._apply_next(saga, id):
+                count += 1
+            self._failures.pop((saga, id), None)
+        except (Conflict, Contention) as late:
+            log.debug("concurrent update, retrying: %s", late)
+        except RetryLater:
+            raise
+        except Exception as error:
+            failures = self._failures[saga, id] = self._failures.get((saga, id), 0) + 1
+            log.error("a held event of %s %d cannot be handled", saga, id, exc_info=error)
+            if failures >= ATTEMPTS:
+                del self._failures[saga, id]
+                kind = type(error).__name__
+                await self._database.run(lambda tx: self._bury(tx, saga, id, kind))
         return count
 
+    async def _bury(self, tx: Transaction, saga: str, id: int, error: str) -> None:
+        await instances.lock_one(tx, pair_of(saga), id)
+        held = await held_events.first(tx, saga, id)
+        if held is not None:
+            await self._forget(tx, held, Ignored(f"cannot-be-handled: {error}", dead_letter=True))
+
     async def _apply_next(self, saga: str, id: int) -> bool:
-        try:
-            outcome = await self._database.run(lambda tx: self._write(tx, saga, id))
-        except Conflict as late:
-            log.debug("concurrent update, retrying: %s", late)
-            return False
+        outcome = await self._database.run(lambda tx: self._write(tx, saga, id))
         if outcome is None:
             return False
         crash.point("held.after_commit")
@@ -135,20 +174,20 @@ class HeldEvents:
     async def _write(self, tx: Transaction, saga: str, id: int) -> Moved | Ignored | None:
         pair = pair_of(saga)
         row = await instances.lock_one(tx, pair, id)
-        held = (await held_events.of_instances(tx, saga, [id]))[:1]
-        if not held:
+        held = await held_events.first(tx, saga, id)
+        if held is None:
             return None  # another node was first
         if row is None or row.saga != saga:
-            return await self._forget(tx, held[0], Ignored("unknown-app"))
+            return await self._forget(tx, held, Ignored("unknown-app", dead_letter=True))
         await self._definitions.meet(tx, [(row.saga, row.definition_version)])
         known = self._catalog.of(row)
         if known is None:
             return None
-        verdict = self._judge(known, row, held[0])
+        verdict = self._judge(known, row, held)
         if isinstance(verdict, Ignored):
-            return await self._forget(tx, held[0], verdict)
+            return await self._forget(tx, held, verdict)
         await self._store(tx, pair, row, verdict)
-        await held_events.delete(tx, [held[0].id])
+        await held_events.delete(tx, [held.id])
         crash.point("held.before_commit")
         return verdict
 

@@ -19,6 +19,7 @@ from .tables import (
     broker_incarnation,
     command_queues,
     dead_letters,
+    held_events,
     idempotency_keys,
     job_attempts,
     job_group,
@@ -94,6 +95,7 @@ async def forget_messages(tx: Transaction, limit: int) -> int:
     dead = or_(*(dead_letters.c.queue.like(queue) for queue in _SENT_AGAIN))
     found = await _forget(tx, outbox, select(outbox.c.id).limit(limit))
     found += await _forget(tx, dead_letters, select(dead_letters.c.id).where(dead).limit(limit))
+    found += await _forget(tx, held_events, select(held_events.c.id).limit(limit))
     keys = idempotency_keys.c
     some = (await tx.execute(select(keys.scope, keys.key).limit(limit))).all()
     for scope, key in some:

@@ -87,6 +87,15 @@ async def live(connection: Connection, saga: str, version: int) -> int:
     return int((await connection.execute(query.where(table.state.not_in(sorted(TERMINAL))))).scalar_one())
 
 
+async def any_live(connection: Connection, saga: str) -> bool:
+    """Whether any instance of the saga, of whichever version, has not ended."""
+    pair = pair_of(saga)
+    table = pair.instances.c
+    of_saga = [] if pair.saga else [table.saga == saga]
+    query = select(table.id).where(*of_saga, table.state.not_in(sorted(TERMINAL))).limit(1)
+    return (await connection.execute(query)).first() is not None
+
+
 async def live_states(connection: Connection) -> dict[Key, dict[str, int]]:
     """How many instances of each version have not ended, by their state."""
     found: dict[Key, dict[str, int]] = {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import func, select
 
 from .dialects import BulkInsert
 from .engine import Connection, Transaction
@@ -40,12 +40,13 @@ async def add(tx: Transaction, events: Sequence[HeldEvent]) -> None:
         await tx.dialect.insert_absent(tx, _INSERT, rows)
 
 
-async def of_instances(tx: Transaction, saga: str, ids: Iterable[int]) -> list[HeldEvent]:
-    """Those of these instances, whose rows the transaction has locked, in their order of arrival."""
+async def first(connection: Connection, saga: str, id: int) -> HeldEvent | None:
+    """The first one of an instance."""
     table = held_events.c
     query = select(*(table[name] for name in _COLUMNS), table.id)
-    query = query.where(table.saga == saga, table.instance_id.in_(sorted(ids))).order_by(table.id)
-    return [HeldEvent(*row) for row in await tx.execute(query)]
+    query = query.where(table.saga == saga, table.instance_id == id).order_by(table.id).limit(1)
+    row = (await connection.execute(query)).first()
+    return HeldEvent(*row) if row is not None else None
 
 
 async def delete(tx: Transaction, ids: Iterable[int]) -> None:
@@ -55,11 +56,13 @@ async def delete(tx: Transaction, ids: Iterable[int]) -> None:
         await tx.execute(sql_delete(held_events).where(held_events.c.id.in_(gone)))
 
 
-async def waiting(connection: Connection, limit: int) -> list[tuple[str, int]]:
-    """Saga and id of instances with held events, the longest waiting first; at most `limit`."""
+async def waiting(connection: Connection, limit: int, after: tuple[str, int] = ("", 0)) -> list[tuple[str, int]]:
+    """Saga and id of up to `limit` instances with held events, in that order, from behind `after` on."""
     table = held_events.c
-    first = func.min(table.id)
-    query = select(table.saga, table.instance_id).group_by(table.saga, table.instance_id).order_by(first).limit(limit)
+    saga, id = after
+    behind = or_(table.saga > saga, and_(table.saga == saga, table.instance_id > id))
+    query = select(table.saga, table.instance_id).where(behind).distinct()
+    query = query.order_by(table.saga, table.instance_id).limit(limit)
     return [(saga, id) for saga, id in await connection.execute(query)]
 
 

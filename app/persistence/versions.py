@@ -17,6 +17,7 @@ from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.errors import DefinitionError
 from sagas.engine.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
+from sagas.engine.messages import compact
 
 from . import definitions
 from .definitions import StoredDefinition
@@ -103,6 +104,8 @@ class Definitions:
         self._learned = learned
         self._unreadable: dict[Key, str] = {}
         self._unrunnable: set[Key] = set()
+        self._replaced: dict[Key, str] = {}
+        self._marks: dict[Key, tuple[int, str, str]] = {}
         self._trouble: str | None = None
         self._loop = Loop("definitions", self._round)
 
@@ -133,6 +136,7 @@ class Definitions:
             one = await self._database.run(lambda tx, saga=saga: _record(tx, stored(saga)))  # type: ignore[misc]
             replaced += [one] if one is not None else []
         await self.read_all()
+        await self._refuse_conflicts()
         for change in replaced:
             log.warning(
                 "saga %s version %d was replaced, as none of its instances is live: %s",
@@ -146,19 +150,47 @@ class Definitions:
         """Learns every version that is stored."""
         async with self._database.read() as connection:
             rows = await definitions.all_of(connection)
-        self._learn(rows)
+            conflicts = self._learn(rows)
+            if conflicts and await self._forget_ended(connection, conflicts):
+                self._learn(conflicts)
+
+    async def _forget_ended(self, connection: Connection, conflicts: Sequence[StoredDefinition]) -> bool:
+        """Forgets sagas that have messages which stored ones claim, and neither code here nor live instances."""
+        owners = {
+            owner for row in conflicts for owner in self._owners_of(row) if self._catalog.startable(owner) is None
+        }
+        ended = [owner for owner in owners if not await definitions.any_live(connection, owner)]
+        for owner in ended:
+            self._catalog.forget(owner)  # its row is looked at again when an instance names it, or when it changes
+        return bool(ended)
+
+    def _owners_of(self, row: StoredDefinition) -> set[str]:
+        """The other sagas that have messages of this one."""
+        orders = (part for step in row.body["steps"] for part in (step, step.get("undo") or {}))
+        names = {part.get(what) for part in orders for what in ("command", "event")} - {None}
+        return {owner for name in names if (owner := self._catalog.owner(str(name))) not in (None, row.saga)}  # type: ignore[misc]
+
+    async def _refuse_conflicts(self) -> None:
+        """Raises `ConfigError` for a message of the code that belongs to another saga with live instances."""
+        async with self._database.read() as connection:
+            for row in await definitions.all_of(connection):
+                owners = {one for one in self._owners_of(row) if self._catalog.startable(one) is not None}
+                if owners and row.key in self._unreadable and await definitions.live(connection, *row.key):
+                    raise ConfigError(f"live instances of saga {row.saga!r} need it: {self._unreadable[row.key]}")
 
     async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Learns these versions in a transaction that has met instances of them."""
         unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
         if unknown:
-            self._learn(await definitions.some(connection, unknown))
+            self._learn_again(await definitions.some(connection, unknown))
             self._unrunnable.update(key for key in unknown if self._catalog.version(*key) is None)
 
     async def find(self, keys: Sequence[Key]) -> None:
-        """Learns these versions."""
-        async with self._database.read() as connection:
-            await self.meet(connection, keys)
+        """Learns these versions, of which a message speaks."""
+        unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
+        if unknown:
+            async with self._database.read() as connection:
+                self._learn_again(await definitions.some(connection, unknown))
 
     @property
     def unrunnable(self) -> Collection[Key]:
@@ -173,23 +205,55 @@ class Definitions:
         """Stored versions that this process cannot run, and why."""
         return dict(self._unreadable)
 
-    def _learn(self, rows: Sequence[StoredDefinition]) -> None:
-        grown = [row for row in rows if not self._catalog.has_code(*row.key) and self._take(row)]
+    def _learn_again(self, rows: Sequence[StoredDefinition]) -> None:
+        for row in rows:
+            self._marks.pop(row.key, None)
+        self._learn(rows)
+
+    def _learn(self, rows: Sequence[StoredDefinition]) -> list[StoredDefinition]:
+        """Takes what is new into the catalog; those of which a message belongs to another saga there."""
+        grown, conflicts = False, []
+        for row in rows:
+            try:
+                grown |= self._take(row)
+            except UnknownForm as wrong:
+                self._refused(row, wrong)
+            except DefinitionError as wrong:
+                self._refused(row, wrong)
+                conflicts.append(row)
         if grown:
             self._unrunnable = {key for key in self._unrunnable if self._catalog.version(*key) is None}
             self._learned()
+        return conflicts
+
+    def _refused(self, row: StoredDefinition, wrong: Exception) -> None:
+        if self._unreadable.get(row.key) != str(wrong):
+            log.warning("saga %s version %d cannot be run by this node: %s", *row.key, wrong)
+        self._unreadable[row.key] = str(wrong)
 
     def _take(self, row: StoredDefinition) -> bool:
-        """Whether the catalog changed by it."""
-        try:
-            changed = self._catalog.learn(read(row))
-        except (UnknownForm, DefinitionError) as wrong:
-            if self._unreadable.get(row.key) != str(wrong):
-                log.warning("saga %s version %d cannot be run by this node: %s", *row.key, wrong)
-            self._unreadable[row.key] = str(wrong)
+        """Whether the catalog changed by it. Raises `UnknownForm` and `DefinitionError`."""
+        if self._catalog.has_code(*row.key):
+            return self._is_other(row) and self._give_up_code(row)
+        mark = row.form, row.digest, compact(row.data_schema)
+        if self._marks.get(row.key) == mark:
             return False
+        changed = self._catalog.learn(read(row))
+        self._marks[row.key] = mark
         self._unreadable.pop(row.key, None)
         return changed
+
+    def _is_other(self, row: StoredDefinition) -> bool:
+        mine = self._catalog.version(*row.key)
+        return mine is not None and digest_of(body_of(mine)) != row.digest
+
+    def _give_up_code(self, row: StoredDefinition) -> bool:
+        """Another node has stored another definition of this version, when no instance of it was live."""
+        self._catalog.replaced(read(row))
+        said = "was replaced by another definition: this node starts none until it has that, or another version"
+        self._replaced[row.key] = said
+        log.error("saga %s version %d %s", *row.key, said)
+        return True
 
     async def _round(self) -> None:
         await asyncio.sleep(clock.uniform(READ_INTERVAL_S * 0.8, READ_INTERVAL_S))
@@ -203,7 +267,9 @@ class Definitions:
             async with self._database.read() as connection:
                 counts = {key: await definitions.live(connection, *key) for key in sorted(self._unrunnable)}
         parts = [f"{count} of saga {saga} version {version}" for (saga, version), count in counts.items() if count]
-        trouble = f"live instances that this node cannot run: {', '.join(parts)}" if parts else None
+        told = [f"live instances that this node cannot run: {', '.join(parts)}"] if parts else []
+        told += [f"saga {saga} version {version} {said}" for (saga, version), said in self._replaced.items()]
+        trouble = "; ".join(told) or None
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("%s", trouble or "every live instance that this node meets can be run here again")

@@ -41,19 +41,38 @@ class Catalog:
             self._add(saga)
 
     def learn(self, saga: Saga) -> bool:
-        """Adds a stored version, or replaces what it was; whether that changed anything.
+        """Adds a stored version, or replaces what it was; False for a version of the code, which stays.
 
-        The code's own version stays. Raises `DefinitionError` if a message of it belongs to another saga.
+        Raises `DefinitionError` if a message of it belongs to another saga.
         """
         key = saga.name, saga.version
-        known = self._versions.get(key)
-        if key in self._code_versions or (known is not None and _same(known, saga)):
+        if key in self._code_versions:
             return False
         self._claim(saga)
-        if known is not None:
-            self._disown(known)
+        known = self._versions.pop(key, None)
         self._index(saga)
+        if known is not None:
+            self._disown(known, but=saga)
         return True
+
+    def forget(self, name: str) -> None:
+        """Takes a saga out that this process has no code of, with its messages."""
+        assert name not in self._code, "what has code stays"
+        for key in [key for key in self._versions if key[0] == name]:
+            self._disown(self._versions.pop(key))
+        self._newest.pop(name, None)
+
+    def replaced(self, saga: Saga) -> None:
+        """The code's version was replaced by `saga`, which another process has stored: it runs by that, and starts
+        none."""
+        self._code_versions.discard((saga.name, saga.version))
+        if self._code.get(saga.name) == self._versions.get((saga.name, saga.version)):
+            del self._code[saga.name]
+        self.learn(saga)
+
+    def owner(self, message: str) -> str | None:
+        """The saga that a command or an event belongs to."""
+        return self._owners.get(message)
 
     def _add(self, saga: Saga) -> None:
         key = saga.name, saga.version
@@ -65,7 +84,7 @@ class Catalog:
         self._index(saga)
 
     def _claim(self, saga: Saga) -> None:
-        names = [message for step in saga.steps for message in _messages(step)]
+        names = _all_messages(saga)
         for message in names:
             owner = self._owners.get(message, saga.name)
             if owner != saga.name:
@@ -80,10 +99,15 @@ class Catalog:
             if owner.order.job is None:
                 self._commands.setdefault(owner.order.command, {})[saga.version] = owner
 
-    def _disown(self, saga: Saga) -> None:
-        for owner in _owners(saga):
-            self._events.get(owner.order.event, {}).pop(saga.version, None)
-            self._commands.get(owner.order.command, {}).pop(saga.version, None)
+    def _disown(self, saga: Saga, but: Saga | None = None) -> None:
+        """Its messages are nobody's, unless another version has them; `but` is what stands in its place."""
+        kept = {m for one in self._versions.values() if one.name == saga.name for m in _all_messages(one)}
+        for message in set(_all_messages(saga)) - kept:
+            self._owners.pop(message, None)
+        mine = set(_all_messages(but)) if but is not None else set()
+        for message in set(_all_messages(saga)) - mine:
+            self._events.get(message, {}).pop(saga.version, None)
+            self._commands.get(message, {}).pop(saga.version, None)
 
     def __iter__(self) -> Iterator[Saga]:
         """Each saga once: the newest version of the code, else the newest that was read."""
@@ -167,8 +191,8 @@ def _newer(one: Saga | None, other: Saga) -> Saga:
     return other if one is None or one.version <= other.version else one
 
 
-def _same(one: Saga, other: Saga) -> bool:
-    return (one.steps, one.immediate, one.timeout) == (other.steps, other.immediate, other.timeout)
+def _all_messages(saga: Saga) -> list[str]:
+    return [message for step in saga.steps for message in _messages(step)]
 
 
 def _messages(step: Step) -> list[str]:

@@ -8,6 +8,7 @@ from enum import Enum
 from app.persistence.engine import Database
 from app.persistence.instances import guard
 from app.persistence.pairs import Pair, pair_of
+from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.messages import Command
 from sagas.engine.state import BACKLOG, RETRY, Instance
@@ -57,13 +58,21 @@ def _lies_before(saga: Saga, row: Instance, command: Command) -> bool:
 class Guard:
     """Looks at the rows of many commands with one select for each pair of tables, on the primary."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, catalog: Catalog | None = None) -> None:
         self._database = database
+        self._catalog = catalog
 
     async def look(self, jobs: Sequence[Job]) -> list[Verdict]:
         """One verdict a job, in order. Raises `Unavailable`."""
         rows = await self._rows([job.command for job in jobs])
+        for job in jobs:
+            self._follow_row(job, rows.get((job.command.saga, job.command.app_id)))
         return [judge(job.saga, rows.get((job.command.saga, job.command.app_id)), job.command) for job in jobs]
+
+    def _follow_row(self, job: Job, row: Instance | None) -> None:
+        """A command of a release that told no version goes by that of its row."""
+        if job.command.definition_version is None and row is not None and self._catalog is not None:
+            job.owner = self._catalog.command(job.command.type, row.definition_version) or job.owner
 
     async def time_left(self, job: Job) -> float:
         """The seconds until the saga's deadline, if it waits for this command still; else 0. Raises `Unavailable`.

@@ -57,7 +57,7 @@ class Worker:
     ) -> None:
         self._reader = reader or NoReader()
         self._broker = broker
-        self._guard = Guard(database)
+        self._guard = Guard(database, catalog)
         self._crashes = Crashes(database)
         self._catalog = catalog
         self._handlers = handlers

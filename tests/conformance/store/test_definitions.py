@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
 
+from app.errors import ConfigError
 from app.persistence import definitions, held_events, moves
 from app.persistence.engine import Database
 from app.persistence.held_events import HeldEvent
@@ -17,7 +19,7 @@ from app.persistence.versions import Definitions, VersionInUse, read, stored
 from sagas import Saga
 from sagas.app_provisioning import APP_PROVISIONING
 from sagas.engine.catalog import Catalog
-from sagas.engine.definition import FreeData
+from sagas.engine.definition import BadData, FreeData
 from tests.conformance.store.build import ended, some
 from tests.unit.sagas.builders import NOW, ORDER
 
@@ -130,12 +132,76 @@ async def test_held_events_are_kept_once_in_their_order(database: Database, peer
         await held_events.add(tx, [held("a"), held("d", 1, "order")])
         await held_events.add(tx, [held("e")])
     async with database.begin() as tx:
-        mine = await held_events.of_instances(tx, "app", [1, 3])
-        assert [one.message_id for one in mine] == ["b", "a", "e"]
-        assert (mine[0].body, mine[0].headers) == (held("b").body, held("b").headers)
-        await held_events.delete(tx, [one.id for one in mine[:2]])
+        for message_id in ("b", "a"):
+            first = await held_events.first(tx, "app", 1)
+            assert first is not None
+            assert (first.message_id, first.body, first.headers) == (message_id, held("b").body, held("b").headers)
+            await held_events.delete(tx, [first.id])
         await held_events.delete(tx, [])
+        assert await held_events.first(tx, "app", 3) is None
     async with database.read() as connection:
-        assert await held_events.waiting(connection, 10) == [("app", 2), ("order", 1), ("app", 1)]
-        assert await held_events.waiting(connection, 1) == [("app", 2)]
+        assert await held_events.waiting(connection, 10) == [("app", 1), ("app", 2), ("order", 1)]
+        assert await held_events.waiting(connection, 1) == [("app", 1)]
+        assert await held_events.waiting(connection, 10, ("app", 1)) == [("app", 2), ("order", 1)]
+        assert await held_events.waiting(connection, 10, ("order", 1)) == []
         assert await held_events.counts(connection) == {"app": 2, "order": 1}
+
+
+async def test_code_that_was_replaced_starts_nothing_more_and_runs_what_is_there(
+    database: Database, peer: Database
+) -> None:
+    catalog = Catalog([APP_PROVISIONING])
+    mine = Definitions(database, catalog)
+    await mine.record()
+    await node(peer, OTHER).record()  # no instance of it was live
+    await mine.read_all()
+    assert catalog.startable("app") is None
+    found = catalog.version("app", 1)
+    assert found is not None
+    assert found.steps == OTHER.steps
+    await mine.count_unrunnable()
+    assert "saga app version 1 was replaced by another definition" in (mine.trouble() or "")
+
+
+async def test_a_looser_model_reaches_processes_that_run(database: Database, peer: Database) -> None:
+    await node(database, ORDER).record()
+    catalog = Catalog([APP_PROVISIONING])
+    mine = Definitions(peer, catalog)
+    await mine.record()
+    wrong = {"amount": "many"}
+    with pytest.raises(BadData):
+        versioned(catalog).check(wrong)
+    await node(database, replace(ORDER, data=FreeData)).record()
+    await mine.read_all()
+    assert versioned(catalog).check(wrong) == wrong
+
+
+def versioned(catalog: Catalog) -> Saga:
+    """The third version of `order`."""
+    found = catalog.version("order", 3)
+    assert found is not None
+    return found
+
+
+async def test_a_saga_that_has_ended_gives_its_messages_to_one_of_another_name(database: Database) -> None:
+    await node(database, ORDER).record()
+    renamed = replace(ORDER, name="zebra", version=1)
+    catalog = Catalog([APP_PROVISIONING])
+    mine = Definitions(database, catalog)
+    await mine.record()
+    async with database.begin() as tx:
+        assert await definitions.insert(tx, stored(renamed))
+    await mine.read_all()
+    assert catalog.version("zebra", 1) is not None
+    assert catalog.owner("cmd.pay") == "zebra"
+
+
+async def test_a_message_of_another_saga_with_live_instances_is_refused_at_the_start(database: Database) -> None:
+    await node(database, ORDER).record()
+    thief = replace(ORDER, name="thief")
+    assert await node(database, thief).record() == []  # nothing of it is live
+    async with database.begin() as tx:
+        await tx.execute(text("UPDATE saga_definitions SET version = 1 WHERE saga = 'order'"))
+    await some(database, 1, INSTANCES, "order")
+    with pytest.raises(ConfigError, match=r"live instances of saga 'order' need it: cmd\.reserve belongs to saga"):
+        await node(database, thief).record()

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import NotFound, Unavailable
+from app.orchestration import held
 from app.orchestration.actions import Action
 from app.persistence import definitions, schema
 from app.persistence.engine import Database
@@ -17,6 +18,7 @@ from app.persistence.versions import VersionInUse, stored
 from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.catalog import Catalog
+from sagas.engine.reaction import advance
 from sagas.engine.state import Instance
 from tests.integration.orchestration.rig import CALM, Rig
 from tests.support import eventually
@@ -232,3 +234,42 @@ async def test_a_row_of_a_newer_release_holds_its_events(nodes: Nodes) -> None:
 
 async def _holds(rig: Rig, reasons: list[str]) -> bool:
     return await held_in(rig) == reasons
+
+
+async def test_an_answer_counts_for_the_queue_of_its_own_version(nodes: Nodes) -> None:
+    old = await nodes(FIRST)
+    one = await old.begin("x", saga="parcel")
+    new = await nodes(replace(FIRST, version=2, steps=(replace(PACK, command="cmd.packNew"), SEND)))
+    new.report(one, "evt.stepFailed", error={"type": "X", "message": "x", "retryable": True})
+    await new.until(one, lambda app: app.attempt == 2)
+    assert set(new.progress._known) <= {"cmd.pack"}
+
+
+async def test_nobody_overtakes_held_events_and_a_bad_one_stops_no_other(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await nodes(FIRST, record=False)
+    bad, good = await old.begin("bad", saga="parcel"), await old.begin("good", saga="parcel")
+    await old.held.stop()
+    new = await nodes(replace(FIRST, version=2))
+    for one in (bad, good):
+        new.report(one, "evt.packed")
+    await new.broker.settled("evt.packed")
+    await new.held.stop()
+    await old.definitions.record()
+    await new.definitions.read_all()
+    with pytest.raises(Unavailable, match="events of it wait to be applied first"):
+        await new.control.act(Action("parcel", good.id, Ask(Verb.TERMINATE, "ada", "now")))
+
+    def moody(saga, instance, event, tick):  # type: ignore[no-untyped-def]
+        if instance.id == bad.id:
+            raise ZeroDivisionError("a bug")
+        return advance(saga, instance, event, tick)
+
+    monkeypatch.setattr(held, "advance", moody)
+    await new.held.start()
+    await new.reached(good, "SENDING")
+    await eventually(lambda: held_is_empty(new), deadline=15)
+    async with new.database.read() as connection:
+        reasons = (await connection.execute(text("SELECT reason, instance_id FROM dead_letters"))).all()
+    assert [tuple(one) for one in reasons] == [("cannot-be-handled: ZeroDivisionError", bad.id)]

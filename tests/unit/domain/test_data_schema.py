@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from app.domain.data_schema import model_of, schema_of
@@ -78,3 +78,20 @@ def test_a_model_without_schema_is_checked_by_its_own_code_alone() -> None:
     saga = Saga("own", (step(),), data=Own)
     assert schema_of(saga) is None
     assert by_schema(saga).check({"a": 1}) == {"a": 1}
+
+
+class Loose(BaseModel):
+    n: int = Field(validation_alias=AliasChoices("a", "b"))
+    word: str = Field("x", pattern=r"^\p{L}+$")
+
+
+def test_what_a_schema_cannot_say_ends_no_saga() -> None:
+    """Data that the author's model has taken are not refused by its schema when an answer is merged."""
+    saga = by_schema(Saga("loose", (step(),), data=Loose))
+    before = {"b": 1, "word": "жук"}
+    assert saga.check({**before, "more": 1}, before=before) == {**before, "more": 1}
+    converted = {"stars": "3"}
+    inn = by_schema(replace(TRIP, data=Room))
+    assert inn.check({**converted, "stars": "4"}, before=converted) == {"stars": "4"}
+    with pytest.raises(BadData):
+        inn.check({"stars": 9}, before={"stars": 3})

@@ -88,3 +88,12 @@ async def test_a_version_that_is_stored_nowhere_is_kept_with_its_reason(rig: Rig
     (dead,) = rig.broker.events("cmd.createGitRepo")
     assert dead.headers["x-reason"] == "unknown-version: 2 of app"
     assert rig.bodies(CREATED) == rig.bodies(MADE) == []
+
+
+async def test_a_command_that_names_no_version_goes_by_that_of_its_row(rig: Rig, stored: Stored) -> None:
+    rig.catalog.learn(NEXT)
+    await rig.start(done)
+    rig.rows.put(1, definition_version=2)
+    rig.put(command(1))
+    await rig.settled()
+    assert [body["appId"] for body in rig.bodies(MADE)] == [1]
