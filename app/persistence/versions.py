@@ -168,7 +168,7 @@ class Definitions:
         """The other sagas that have messages of this one."""
         orders = (part for step in row.body["steps"] for part in (step, step.get("undo") or {}))
         names = {part.get(what) for part in orders for what in ("command", "event")} - {None}
-        return {owner for name in names if (owner := self._catalog.owner(str(name))) not in (None, row.saga)}  # type: ignore[misc]
+        return {owner for name in names if (owner := self._catalog.owner(str(name))) not in (None, row.saga)}
 
     async def _refuse_conflicts(self) -> None:
         """Raises `ConfigError` for a message of the code that belongs to another saga with live instances."""

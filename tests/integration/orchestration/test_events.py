@@ -159,13 +159,14 @@ async def test_a_step_that_was_refused_and_yet_done_is_undone_after_the_end(rig:
 
 async def test_a_row_that_somebody_holds_stops_nobody_else(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     held, *others = [await rig.begin(f"app-{n}") for n in range(5)]
-    real, busy = instances.lock, True
+    real, busy = instances.lock_with_held, True
 
     async def lock(tx, pair, ids):  # type: ignore[no-untyped-def]
         """What SKIP LOCKED answers while another transaction holds the first app's row."""
-        return [row for row in await real(tx, pair, ids) if not (busy and row.id == held.id)]
+        rows, held_ids = await real(tx, pair, ids)
+        return [row for row in rows if not (busy and row.id == held.id)], held_ids
 
-    monkeypatch.setattr(instances, "lock", lock)
+    monkeypatch.setattr(instances, "lock_with_held", lock)
     for app in (held, *others):
         rig.report(app, "evt.gitRepoCreated")
     for app in others:

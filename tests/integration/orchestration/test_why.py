@@ -168,7 +168,13 @@ async def unsendable(rig: Rig) -> Instance:
 
 async def of_another_version(rig: Rig) -> Instance:
     app = await rig.begin("shop")
-    await change(rig, app, "state = 'DEPLOYING', definition_version = 7")
+    await change(rig, app, "definition_version = 7")
+    return app
+
+
+async def in_an_unknown_state(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    await change(rig, app, "state = 'DEPLOYING'")
     return app
 
 
@@ -457,7 +463,13 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
     (undo_failed, "undo_failed", r"The undo of createGitRepo has failed for good: .*read-only disk", "`skip`"),
     (unsendable, "unsendable", r"The command of createGitRepo cannot be sent: .*20 MB is too large", "`edit`"),
-    (of_another_version, "unknown_state", r"no way on from DEPLOYING: .* version 7, this is version 1", "`terminate`"),
+    (in_an_unknown_state, "unknown_state", r"no way on from DEPLOYING: .* version 1, this is version 1", "`terminate`"),
+    (
+        of_another_version,
+        "unknown_version",
+        r"does not know version 7 of saga 'app'.*Its events are held",
+        "`terminate`",
+    ),
     (overdue, "overdue", r"It was due 4\d s ago and no node has looked after it", "Start a node"),
     (
         in_flight,
