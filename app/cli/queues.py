@@ -66,7 +66,7 @@ async def waves(database: Database) -> list[Finding]:
             WARN,
             "time-outs",
             f"{one.count} steps of {one.queue} ran out of time within a minute, the last at {one.at:%H:%M:%SZ}",
-            "see that its workers are there and answer in time: orchestrix apps why ID",
+            "see that its workers are there and answer in time: `why` of an instance tells more",
         )
         for one in found
     ]
@@ -84,13 +84,15 @@ async def deaths(database: Database) -> list[Finding]:
     async with database.read() as connection:
         for one in await suspects.page(connection, _LETTERS):
             row = await instances.get(connection, pair_of(one.saga), one.saga, one.instance_id)
-            if row is None or not row.live or row.command_id != one.command_id:
+            if row is None or not row.live or row.blocker is not None or row.command_id != one.command_id:
                 continue
             counts[one.queue] += 1
             if one.queue not in worst or one.deaths > worst[one.queue].deaths:
                 worst[one.queue] = one
     return [
-        Finding(WARN, "deaths", f"{crash_why.told(one)} ({one.saga} {one.instance_id}); {counts[queue]} like it wait")
+        Finding(
+            WARN, "deaths", f"{crash_why.told(one)} ({one.saga} {one.instance_id}); such of its queue: {counts[queue]}"
+        )
         for queue, one in worst.items()
     ]
 

@@ -101,7 +101,7 @@ class DeadLetterMover:
             self._consumer.also_read(self._own_queues())
 
     def _own_queues(self) -> list[str]:
-        names = (*self._catalog.commands, *self._catalog.events)
+        names = (*self._catalog.commands, *self._catalog.event_queues)
         return [*(dead_letters_of(name) for name in names), UNROUTED]
 
     async def start(self) -> None:

@@ -138,7 +138,7 @@ def message_of(record: logging.LogRecord) -> str:
     """The record's message; where its arguments do not fit, the bare text with them behind it."""
     try:
         return record.getMessage()
-    except Exception:
+    except BaseException:
         return f"{record.msg} {_as_text(record.args)}"
 
 
@@ -174,7 +174,7 @@ def _one_line(text: str) -> str:
 def _as_text(value: object) -> str:
     try:
         return str(value)
-    except Exception:
+    except BaseException:  # an author's `__str__` may raise anything: it is no reason to end the work that logs it
         return f"<{type(value).__name__}>"
 
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, RootModel
-from pydantic.fields import FieldInfo
 
 from .definition import BadData, Saga
-from .messages import Unreadable, dump, load
+from .messages import MAX_BODY, Unreadable, dump, load
 from .round_trip import called_in_data, names_of, written
 
 _MISSING = object()
@@ -27,9 +26,12 @@ def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
     full = _filled(model, given)
     if full == given or _comes_back(saga, full, model, None):
         return full
+    if len(dump(full)) > MAX_BODY:  # else defaults would stay away, which its handlers rely on
+        said = f"with the defaults of the model it has more than {MAX_BODY} bytes: send less"
+        raise BadData([{"loc": (), "msg": said, "type": "too_large"}])
     kept = dict(given)
-    for name, field in type(model).model_fields.items():
-        key = _key(name, field, full)
+    for name in type(model).model_fields:
+        key = _key(type(model), name, full)
         if key is not None and full[key] != given.get(key, _MISSING):
             one = {**given, key: full[key]}
             kept |= {key: full[key]} if _comes_back(saga, one, model, name) else {}
@@ -51,7 +53,7 @@ def _filled(model: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` with the defaults of `model`, and of the models in it, that it leaves out."""
     result = dict(given)
     for name, field in type(model).model_fields.items():
-        key, value = _key(name, field, given), getattr(model, name, None)
+        key, value = _key(type(model), name, given), getattr(model, name, None)
         if key is not None:
             result[key] = _within(value, given[key])
         elif value is not None and name not in model.model_fields_set:
@@ -96,6 +98,8 @@ def _default(model: BaseModel, name: str) -> Any:
         return _MISSING
 
 
-def _key(name: str, field: FieldInfo, given: Mapping[str, Any]) -> str | None:
-    """Under which of its names the field is given."""
-    return next((one for one in (*names_of(field), name) if one in given), None)
+def _key(model: type[BaseModel], name: str, given: Mapping[str, Any]) -> str | None:
+    """Under which of its names the field is given; under its own only where the model reads that."""
+    field, config = model.model_fields[name], model.model_config
+    own = field.validation_alias is None or config.get("populate_by_name") or config.get("validate_by_name")
+    return next((one for one in (*names_of(field), *([name] if own else [])) if one in given), None)

@@ -690,3 +690,8 @@ async def test_more_than_a_minute_has_room_for_stays_in_its_queue(
     await mover.stop()
     await house.holds(f"{CREATED}.dead", 7)
     assert (await house.now(app)).attempt == 1
+
+
+def test_dead_letters_of_every_reserved_queue_are_collected(house: House) -> None:
+    queues = house.mover._own_queues()
+    assert {"evt.stepStarted.dead", "evt.stepFailed.dead", "cmd.createGitRepo.dead"} <= set(queues)

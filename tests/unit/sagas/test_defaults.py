@@ -371,3 +371,29 @@ def test_data_that_an_older_release_took_do_not_stand_in_the_way_of_what_comes()
         of(Exact).check({**old, "flag": "no idea"}, before=old)
     with pytest.raises(BadData):
         of(Exact).check({"count": "12"}, before={"count": 12})
+
+
+class Named(BaseModel):
+    shown: int = Field(default=4, alias="alsoKnown")
+
+
+class Either(Named):
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
+def test_the_own_name_of_a_field_counts_only_where_the_model_reads_it() -> None:
+    assert begun(Saga("named", (step(),), data=Named), {"shown": 9}) == {"shown": 9, "alsoKnown": 4}
+    assert begun(Saga("either", (step(),), data=Either), {"shown": 9}) == {"shown": 9}
+
+
+class Bed(BaseModel):
+    width: str = "x" * 90
+
+
+class House(BaseModel):
+    beds: list[Bed]
+
+
+def test_data_that_its_defaults_make_too_large_are_refused() -> None:
+    with pytest.raises(BadData, match="with the defaults of the model it has more than 1048576 bytes: send less"):
+        begun(Saga("house", (step(),), data=House), {"beds": [{}] * 20_000})

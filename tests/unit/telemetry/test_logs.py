@@ -217,3 +217,22 @@ def test_a_second_setup_replaces_the_first() -> None:
     first, second = started(io.StringIO()), started(io.StringIO())
     log.info("x")
     assert (first.getvalue(), len(lines(second))) == ("", 1)
+
+
+class Rude(Exception):
+    """An error whose text ends the process that asks for it."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("form", ["json", "pretty"])
+def test_no_text_of_an_error_ends_who_logs_it(form: str) -> None:
+    out = started(io.StringIO(), format=form)
+    try:
+        raise Rude
+    except Rude as error:
+        log.warning("failed: %s", error, exc_info=error, extra={"why": error})
+    assert "Rude" in out.getvalue()
