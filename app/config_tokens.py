@@ -30,9 +30,8 @@ def tokens_of(text: str) -> dict[str, str]:
         if name in _OTHERS:
             raise ValueError(f"token {place} is named {name}, as histories call somebody else: give it another name")
         if len(secret) < SHORTEST_SECRET:
-            raise ValueError(
-                f"the secret of token {place} is too short: from {SHORTEST_SECRET} characters on, better {GOOD_SECRET}"
-            )
+            least = f"{SHORTEST_SECRET} characters at the least, better {GOOD_SECRET}"
+            raise ValueError(f"the secret of token {place} is too short: give it {least}")
         if name in found or secret in found.values():
             raise ValueError(f"token {place} has a name or a secret that stands before already: each belongs to one")
         found[name] = secret

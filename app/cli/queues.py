@@ -90,9 +90,7 @@ async def deaths(database: Database) -> list[Finding]:
             if one.queue not in worst or one.deaths > worst[one.queue].deaths:
                 worst[one.queue] = one
     return [
-        Finding(
-            WARN, "deaths", f"{crash_why.told(one)} ({one.saga} {one.instance_id}); such of its queue: {counts[queue]}"
-        )
+        Finding(WARN, "deaths", f"{crash_why.told(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}")
         for queue, one in worst.items()
     ]
 

@@ -228,11 +228,15 @@ class Rude(Exception):
     __repr__ = __str__
 
 
-@pytest.mark.parametrize("form", ["json", "pretty"])
-def test_no_text_of_an_error_ends_who_logs_it(form: str) -> None:
-    out = started(io.StringIO(), format=form)
+FORMS = [logs.JsonFormatter("n1", "worker"), logs.PrettyFormatter(False, False), logs.PrettyFormatter(False, True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_text_of_an_error_ends_who_logs_it(form: logging.Formatter) -> None:
     try:
         raise Rude
     except Rude as error:
-        log.warning("failed: %s", error, exc_info=error, extra={"why": error})
-    assert "Rude" in out.getvalue()
+        told = (type(error), error, error.__traceback__)
+        record = logging.LogRecord("x", logging.WARNING, __file__, 1, "failed: %s", (error,), told)
+        record.why = error
+    assert "Rude" in form.format(record)
