@@ -173,7 +173,7 @@ class Node:
     async def begin(self) -> None:
         """Waits for the database, then takes up the duties. Raises `SchemaMismatch`."""
         await self.database_watch.wait_for_schema()
-        await self.definitions.record()
+        await self.definitions.agree()
         await self.duties.start()
         await self.post.start()
         self.health.started = True
@@ -283,7 +283,9 @@ class Node:
             reader=self.definitions,
             held=held.poke,
         )
-        begins = BeginListener(self.database, self.broker, self.catalog, progress, batch=tuned.batch)
+        begins = BeginListener(
+            self.database, self.broker, self.catalog, progress, batch=tuned.batch, reader=self.definitions
+        )
         quota = Quota(tuned.dead_letters_per_minute)
         move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke, quota=quota)
         mover, orders = move(), self.jobs.undelivered

@@ -54,7 +54,7 @@ async def run_worker(
 
         async def begin() -> None:
             await watch.wait_for_schema()
-            await definitions.read_all()
+            await definitions.look()
             await definitions.start()
             await worker.start()
             await broker.wait_up()

@@ -18,6 +18,7 @@ from app.persistence import begins, command_queues, instances
 from app.persistence.begins import Begun
 from app.persistence.engine import Connection, Database, Transaction
 from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
+from app.persistence.versions import NoReader, Reader
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import STEP_STARTED
 from sagas.engine.expiry import begin
@@ -101,12 +102,21 @@ class BeginListener:
     """Takes what workers say of begun commands, and wakes their sagas when the time of the work ends.
 
     What is no word about the command that is out changes nothing, and is no fault: the step may have ended before it
-    came. It has a consumer of its own, so that no answer waits behind it.
+    came. It has a consumer of its own, so that no answer waits behind it. A version that not even `reader` finds has
+    times that nobody here knows: its timers are left to others, and so the word is dropped.
     """
 
     def __init__(
-        self, database: Database, broker: Broker, catalog: Catalog, progress: QueueProgress, *, batch: int
+        self,
+        database: Database,
+        broker: Broker,
+        catalog: Catalog,
+        progress: QueueProgress,
+        *,
+        batch: int,
+        reader: Reader | None = None,
     ) -> None:
+        self._reader = reader or NoReader()
         self._database = database
         self._broker = broker
         self._catalog = catalog
@@ -169,6 +179,7 @@ class BeginListener:
                 return
             async with self._database.read() as connection:
                 rows = await instances.guard(connection, pair, [one.app_id for one in heard])
+                await self._reader.meet(connection, [(row.saga, row.definition_version) for row in rows.values()])
             now = self._database.now()
             begun = {one.id: one for one in (self._begun(rows.get(said.app_id), said, now) for said in heard) if one}
             if not begun:

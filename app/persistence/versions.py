@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app import clock
 from app.domain.data_schema import model_of, schema_of
 from app.domain.version_check import Definition, Key
-from app.errors import ConfigError
-from app.lifecycle import Loop
+from app.errors import ConfigError, RetryLater
+from app.lifecycle import Loop, backoff
 from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga
 from sagas.engine.errors import DefinitionError
@@ -92,7 +92,7 @@ def read(row: StoredDefinition) -> Saga:
 class Definitions:
     """Keeps the catalog of a process equal to `saga_definitions`.
 
-    `record` is called before the node takes messages; from then on all rows are read every `READ_INTERVAL_S` seconds,
+    `agree` is called before the node takes messages; from then on all rows are read every `READ_INTERVAL_S` seconds,
     and one at once where an instance names a version that is not known (`meet`). `learned` is called after the catalog
     has grown: there may be new queues.
     """
@@ -113,6 +113,14 @@ class Definitions:
     async def stop(self) -> None:
         """Stops."""
         await self._loop.stop()
+
+    async def agree(self) -> None:
+        """`record`, as soon as the database is there. Raises as that does, but for what passes by itself."""
+        await _patiently(self.record)
+
+    async def look(self) -> None:
+        """`read_all`, as soon as the database is there."""
+        await _patiently(self.read_all)
 
     async def record(self) -> list[Replaced]:
         """Writes the code's versions, and reads all others.
@@ -199,6 +207,21 @@ class Definitions:
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("%s", trouble or "every live instance that this node meets can be run here again")
+
+
+async def _patiently(work: Callable[[], Awaitable[object]]) -> None:
+    """Does what can be done twice, until the database has let it."""
+    failures = 0
+    while True:
+        try:
+            await work()
+        except RetryLater as away:
+            failures += 1
+            if failures == 1:
+                log.warning("the definitions of sagas wait: %s", away)
+            await asyncio.sleep(backoff(failures))
+        else:
+            return
 
 
 async def _record(tx: Transaction, mine: StoredDefinition) -> Replaced | None:

@@ -144,6 +144,7 @@ class Nemesis:
         if not live:
             return
         saga, row = live[int(fault.share * len(live))]
+        saga = self._world.version_of(saga, row)
         step = saga.step_in(row["state"])
         if step is None or row["tries"] > 1 or step.event not in self._world.server.queues:
             return  # whose word would be ambiguous, or could not be kept, leaves the work alone

@@ -17,8 +17,9 @@ from app.broker.port import Delivery, Outcome, Outgoing, Published
 from app.orchestration.event_batch import Received, Verdicts
 from app.orchestration.events import EventListener
 from app.orchestration.outgoing import message_of
-from app.persistence import moves, outbox
+from app.persistence import held_events, moves, outbox
 from app.persistence.engine import Transaction
+from app.persistence.held_events import HeldEvent
 from app.persistence.moves import Owed
 from app.persistence.outbox import OutboxRow
 from app.persistence.pairs import Pair
@@ -26,6 +27,7 @@ from app.testing.memory_client import MemoryBroker
 from app.testing.memory_consumer import MemoryConsumer
 from app.testing.virtual_time import Process, current_process
 from sagas.engine import reaction, undo
+from sagas.engine.catalog import Catalog
 from sagas.engine.definition import Saga, Step
 from sagas.engine.state import Instance
 from workers.sdk import guard
@@ -135,6 +137,25 @@ def only_the_last_step_is_undone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(undo, "possible_effects", last)
 
 
+def the_unknown_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """An event of an instance whose version a node does not know is acknowledged, and kept nowhere."""
+
+    async def nothing(tx: Transaction, events: Sequence[HeldEvent]) -> None:
+        return
+
+    patch.setattr(held_events, "add", nothing)
+
+
+def each_node_goes_by_its_own_code(patch: pytest.MonkeyPatch) -> None:
+    """Whatever version an instance has, a node judges its events by the one that it would start."""
+    patch.setattr(Catalog, "of", lambda catalog, instance: catalog.saga(instance.saga))
+
+
+VERSION_PLANTS: dict[Plant, str] = {
+    the_unknown_is_acknowledged: "was acknowledged before its commit",
+    each_node_goes_by_its_own_code: "",
+}
+"""Those that only a simulation of versions can find."""
 PLANTS: dict[Plant, str] = {
     publish_before_commit: "is on the wire, its row is not committed",
     event_acknowledged_before_commit: "was acknowledged before its commit",

@@ -44,6 +44,7 @@ class Outcome:
     trace: list[str]
     plan: list[str]
     virtual: float
+    module: str = "tests.simulation.saga"
 
     @property
     def digest(self) -> str:
@@ -53,7 +54,7 @@ class Outcome:
     def __str__(self) -> str:
         wrong = "\n".join(f"  {one}" for one in self.wrong[:10])
         plan = "\n".join(f"  {one}" for one in self.plan)
-        again = f".venv/bin/python -m tests.simulation.saga --seed {self.seed} --trace"
+        again = f".venv/bin/python -m {self.module} --seed {self.seed} --trace"
         return f"seed {self.seed}:\n{wrong}\nits bad days:\n{plan}\nsee it again:\n  {again}"
 
 
@@ -69,11 +70,11 @@ class Simulation:
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raw.close()
 
-    def run(self, seed: int) -> Outcome:
-        """One seed."""
+    def run(self, seed: int, kind: type[World] = World) -> Outcome:
+        """One seed, in a world of that kind."""
         loop = VirtualLoop()
         with clock.use(VirtualSource(loop, Random(f"{seed}:clock"))):
-            world = loop.run_until_complete(self._world(seed, loop))
+            world = loop.run_until_complete(self._world(seed, loop, kind))
             try:
                 with _heard(world):
                     plan = loop.run_until_complete(_days(world))
@@ -86,11 +87,11 @@ class Simulation:
                 for file in self._folder.glob(f"{seed}.db*"):
                     file.unlink()
         witness = world.witness
-        tally.saw("sagas", witness.judged, part=seed)
-        return Outcome(seed, witness.wrong, witness.trace, plan, loop.time() - 1000.0)
+        tally.saw("sagas", witness.judged, part=f"{kind.__name__} {seed}")
+        return Outcome(seed, witness.wrong, witness.trace, plan, loop.time() - 1000.0, kind.module)
 
-    async def _world(self, seed: int, loop: VirtualLoop) -> World:
-        return World(seed, loop, self._folder, self._template)
+    async def _world(self, seed: int, loop: VirtualLoop, kind: type[World]) -> World:
+        return kind(seed, loop, self._folder, self._template)
 
 
 async def _days(world: World) -> list[str]:
@@ -106,6 +107,7 @@ async def _days(world: World) -> list[str]:
     meddling = asyncio.ensure_future(operator.meddle(DURATION * 1.5)) if dice.random() < 0.6 else None
     await nemesis.run()
     nemesis.heal()
+    await world.change_hands()
     if meddling is not None:
         await meddling
     await _settle(world, clients, operator)
@@ -177,8 +179,8 @@ def simulation() -> Iterator[Simulation]:
         yield Simulation(Path(folder))
 
 
-def main() -> int:
-    """The command line."""
+def main(kind: type[World] = World) -> int:
+    """The command line, for worlds of that kind."""
     parser = argparse.ArgumentParser(description="Simulates sagas over bad days.")
     parser.add_argument("--seed", type=int, required=True, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there")
@@ -187,7 +189,7 @@ def main() -> int:
     failed = 0
     with simulation() as runs:
         for seed in range(asked.seed, asked.seed + asked.count):
-            outcome = runs.run(seed)
+            outcome = runs.run(seed, kind)
             failed += bool(outcome.wrong)
             if asked.trace:
                 print("\n".join(outcome.trace))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from app.bootstrap.parts import DatabaseWatch
 from app.broker.port import Outgoing
 from app.broker.topology import EVENTS, saga_topology
 from app.config import Settings
-from app.errors import Conflict, RetryLater
+from app.errors import Conflict, NotFound, RetryLater
 from app.lifecycle import Health
 from app.orchestration.actions import Action
 from app.orchestration.relay import OutboxRelay
@@ -25,6 +26,7 @@ from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Star
 from app.orchestration.starts import Starter
 from app.orchestration.watch import Watch
 from app.persistence.idempotency import StoredAnswer
+from app.persistence.versions import Definitions
 from app.testing.inline_sqlite import SqliteClient, SqliteFile
 from app.testing.memory_broker import MemoryServer
 from app.testing.memory_client import MemoryBroker
@@ -86,11 +88,14 @@ SETTINGS = Settings.model_validate(
 class World:
     """Everything outside the processes. `dice(name)` are chance of their own for each use, all from one seed."""
 
+    module = "tests.simulation.saga"
+    """What runs such a world again."""
+
     def __init__(self, seed: int, loop: VirtualLoop, folder: Path, template: Path) -> None:
         self.seed = seed
         self.loop = loop
-        self.sagas = ((APP, ORDER), (APP,), (ORDER, APP))[seed % 3]
-        self.catalog = Catalog(self.sagas)
+        self.sagas = self._wanted(seed)
+        self.catalog = Catalog(self._known())
         wire, disk = self.dice("wire"), self.dice("disk")
         self.server = MemoryServer(wire, pace=lambda: wire.uniform(0.0002, 0.01))
         self.file = SqliteFile(
@@ -104,6 +109,14 @@ class World:
         self.members: list[Member] = []
         self.ending = False
 
+    def _wanted(self, seed: int) -> tuple[Saga, ...]:
+        """What clients start."""
+        return ((APP, ORDER), (APP,), (ORDER, APP))[seed % 3]
+
+    def _known(self) -> tuple[Saga, ...]:
+        """All that somebody has the code of."""
+        return self.sagas
+
     def dice(self, name: str) -> Random:
         """Dice for one use."""
         return Random(f"{self.seed}:{name}")
@@ -111,6 +124,20 @@ class World:
     def nodes(self) -> list[NodeMember]:
         """The nodes that live."""
         return [one for one in self.members if isinstance(one, NodeMember) and one.process.alive]
+
+    def code(self, member: Member) -> Catalog:
+        """The sagas that the code of a process has as it starts."""
+        return self.catalog
+
+    def version_of(self, saga: Saga, row: Mapping[str, Any]) -> Saga:
+        """The definition by which an instance runs."""
+        return self.catalog.version(saga.name, row["definition_version"]) or saga
+
+    def prepare(self, node: Node) -> None:
+        """A node is about to start."""
+
+    async def change_hands(self) -> None:
+        """The bad days are over: everybody may be started again with other code."""
 
     def close(self) -> None:
         """Frees the file."""
@@ -155,15 +182,16 @@ class Member:
         process.on_death.append(died)
         client = SqliteClient(self.world.file)
         process.on_death.append(client.sever)
-        broker = MemoryBroker(self.world.server, topology=saga_topology(self.world.catalog))
+        catalog = self.world.code(self)
+        broker = MemoryBroker(self.world.server, topology=lambda: saga_topology(catalog))
         process.on_death.append(broker.sever)
         self.broker = broker
-        await self._live(client, broker)
+        await self._live(client, broker, catalog)
         self.world.witness.note(f"{process.name} ends in good order")
         process.on_death.remove(died)
         process.kill()
 
-    async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
+    async def _live(self, client: SqliteClient, broker: MemoryBroker, catalog: Catalog) -> None:
         raise AssertionError("a member is a node or a worker")
 
 
@@ -172,9 +200,9 @@ class NodeMember(Member):
 
     node: Node | None = None
 
-    async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
+    async def _live(self, client: SqliteClient, broker: MemoryBroker, catalog: Catalog) -> None:
         name, database, tuned = self.process.name, client.database(), SETTINGS.orchestrator
-        topology = saga_topology(self.world.catalog)
+        topology = partial(saga_topology, catalog)
         relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
         watch = Watch(database)
         self.node = Node(
@@ -182,14 +210,15 @@ class NodeMember(Member):
             settings=SETTINGS,
             database=database,
             broker=broker,
-            catalog=self.world.catalog,
+            catalog=catalog,
             health=Health(),
             relay=relay,
             watch=watch,
-            starter=Starter(database, self.world.catalog, relay, watch, node=name, batch=tuned.batch),
+            starter=Starter(database, catalog, relay, watch, node=name, batch=tuned.batch),
             database_watch=DatabaseWatch(database, every=20.0),
             roles=frozenset(("api", "orchestrator")),
         )
+        self.world.prepare(self.node)
         await self.node.start()
         await self.node.begin()
         await self.stopping.wait()
@@ -199,17 +228,21 @@ class NodeMember(Member):
 class WorkerMember(Member):
     """A worker for every command."""
 
-    async def _live(self, client: SqliteClient, broker: MemoryBroker) -> None:
+    async def _live(self, client: SqliteClient, broker: MemoryBroker, catalog: Catalog) -> None:
         database = client.database()
         work = Work(self.world, self.name, broker)
-        handlers = HandlerTable([(command, work.handle) for command in self.world.catalog.commands])
-        worker = Worker(broker, database, self.world.catalog, handlers, SETTINGS)
+        definitions = Definitions(database, catalog)
         watch = DatabaseWatch(database, every=60.0)
         await broker.start()
         await watch.wait_for_schema()
+        await definitions.look()
+        await definitions.start()
+        handlers = HandlerTable([(command, work.handle) for command in catalog.commands])
+        worker = Worker(broker, database, catalog, handlers, SETTINGS, None, definitions)
         await worker.start()
         await self.stopping.wait()
         await worker.stop()
+        await definitions.stop()
         await broker.stop()
         await database.close()
 
@@ -306,6 +339,10 @@ class Client:
             return self._heard(asking.result())
         except RetryLater:
             return False
+        except NotFound:
+            if member.node.catalog.startable(self._saga.name) is not None:
+                raise
+            return False  # a node without its code cannot start it
 
     def _heard(self, result: object) -> bool:
         witness, name = self._world.witness, (self._saga.name, self._key)
@@ -354,11 +391,13 @@ class Operator:
             return
         member = self._dice.choice(nodes)
         assert member.node is not None
+        if member.node.catalog.saga(saga.name) is None:
+            return
         ask = Ask(
             verb,
             "ann",
             "because",
-            output=_output(saga, row, verb),
+            output=_output(self._world.version_of(saga, row), row, verb),
             extend_by=timedelta(seconds=self._dice.uniform(0, 9)),
         )
         seen = self._dice.random() < 0.5 or bool(ask.output)  # an output is one of the step that was seen

@@ -16,7 +16,7 @@ from app.broker.topology import COMMANDS, DEAD, EVENTS
 from app.testing.inline_sqlite import SqliteFile
 from app.testing.virtual_time import EPOCH
 from sagas.engine.catalog import Catalog
-from sagas.engine.definition import COMPLETED, FAILED, STEP_STARTED, TERMINAL, Compensation, Saga
+from sagas.engine.definition import COMPLETED, FAILED, STEP_FAILED, STEP_STARTED, TERMINAL, Compensation, Saga
 from sagas.engine.messages import Command
 
 LOOK_IS_GOOD = 1.5
@@ -25,7 +25,9 @@ _STOPS = re.compile("(pause|cancel|skip|terminate): ")
 _GOOD = {"created", "immediate"}
 _TABLES = {"app": ("apps", "app_state_history", "app_id", "app_name")}
 _OTHERS = ("saga_instances", "saga_history", "instance_id", "key")
-_WAITS = ("begun_id", "wake_reason")
+_WAITS = ("begun_id", "wake_reason", "definition_version")
+_NOTED = "SELECT count(*) FROM saga_notes WHERE saga = ? AND instance_id = ? AND type = ?"
+_HELD = "SELECT count(*) FROM held_events WHERE saga = ? AND instance_id = ? AND queue = ?"
 _TRIED = ("tries", "progress")
 
 
@@ -54,6 +56,7 @@ class Witness:
         self._reported: set[str] = set()
         self._dead: set[str] = set()
         self._withdrawn: set[str] = set()
+        self._versions: dict[str, int] = {}
         self._settled: defaultdict[tuple[str, str, int], int] = defaultdict(int)
 
     def note(self, what: str) -> None:
@@ -83,13 +86,23 @@ class Witness:
 
     def _event_published(self, message: Outgoing) -> None:
         cause = json.loads(message.body).get("causationId")
+        self._check_version(message.routing_key, cause)
         if message.routing_key != STEP_STARTED:  # which is no answer
             self._reported.add(str(cause))
         if cause is not None and cause not in self._arrived:
             self.complain(f"I10: {message.routing_key} answers {cause}, which never went out")
 
+    def _check_version(self, kind: str, cause: str | None) -> None:
+        """A success is that of the version that the command named."""
+        named = self._versions.get(cause or "")
+        if named is None or kind in (STEP_FAILED, STEP_STARTED):
+            return
+        if self._catalog.event(kind, named) is None:
+            self.complain(f"{kind} answers {cause}, and version {named} has no such event")
+
     def _command_published(self, message: Outgoing) -> None:
         body = json.loads(message.body)
+        self._versions[message.message_id] = body["definitionVersion"]
         saga, number = body["saga"], body["appId"]
         _, history, owner, _ = _tables(saga)
         asked = f"SELECT min(version) FROM {history} WHERE {owner} = ? AND command_id = ?"
@@ -126,20 +139,28 @@ class Witness:
         if row is None:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged, there is no such row")
             return
-        done = row["command_id"] != body.get("causationId") or row["blocker"] is not None
-        owner = self._catalog.event(kind)
+        saga = self._of(saga, row)
+        answers = row["command_id"] == body.get("causationId") and row["blocker"] is None
+        done = not answers
+        owner = self._catalog.event(kind, saga.version)
         if owner is not None and not owner.undoes:
             done = saga.position(row["state"]) > saga.position(owner.step.state) or row["state"] == FAILED
-        asked = "SELECT count(*) FROM saga_notes WHERE saga = ? AND instance_id = ? AND type = ?"
-        if not done and not self.file.look(asked, (saga.name, body["appId"], kind))[0][0]:
+        key = (saga.name, body["appId"], kind)
+        if done:
+            return
+        if self.file.look(_HELD, key)[0][0]:
+            self.note(f"held {kind} of {saga.name} {body['appId']}")
+        elif not self.file.look(_NOTED, key)[0][0]:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged before its commit")
+        elif answers and row["state"] not in TERMINAL:
+            self.complain(f"{kind} of {saga.name} {body['appId']} was ignored, and its saga waits for it")
 
     def _begin_acknowledged(self, body: Mapping[str, Any]) -> None:
         row = self._row(body["saga"], body["appId"])
         waits = row is not None and row["command_id"] == body["causationId"] and row["state"] not in TERMINAL
         if row is None or not waits or row["blocker"] is not None or row["wake_reason"] == "retry":
             return
-        if row["begun_id"] != row["command_id"]:
+        if row["begun_id"] != row["command_id"] and self._is_stored(body["saga"], row["definition_version"]):
             self.complain(f"a begin of {body['saga']} {body['appId']} was acknowledged before its commit")
 
     def _command_acknowledged(self, body: Mapping[str, Any]) -> None:
@@ -200,13 +221,15 @@ class Witness:
         """Whether every saga has ended and nothing waits in the outbox."""
         terminal = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         waiting = [f"SELECT 1 FROM {table} WHERE state NOT IN ({terminal})" for table in ("apps", "saga_instances")]
-        return not self.file.look(f"SELECT 1 FROM outbox UNION ALL {' UNION ALL '.join(waiting)} LIMIT 1")
+        return not self.file.look(
+            f"SELECT 1 FROM outbox UNION ALL SELECT 1 FROM held_events UNION ALL {' UNION ALL '.join(waiting)} LIMIT 1"
+        )
 
     def judge(self, sagas: Sequence[Saga]) -> None:
         """Invariants I1 to I5 and I9 over the rows."""
         for saga in sagas:
             for row in self._rows(saga.name):
-                self._judge_row(saga, row)
+                self._judge_row(self._of(saga, row), row)
                 self.judged += 1
         for (saga_name, key), number in sorted(self.answered.items()):
             found = self._named(saga_name, key)
@@ -276,6 +299,10 @@ class Witness:
 
     # Looking things up.
 
+    def _of(self, saga: Saga, row: Mapping[str, Any]) -> Saga:
+        """The definition by which the instance runs."""
+        return self._catalog.version(saga.name, row["definition_version"]) or saga
+
     def _saga(self, kind: str, body: Mapping[str, Any]) -> Saga:
         owner = self._catalog.event(kind)
         saga = owner.saga if owner else self._catalog.saga(body.get("saga") or "app")
@@ -289,6 +316,11 @@ class Witness:
     def live(self, saga: Saga) -> list[Mapping[str, Any]]:
         """The rows that have not ended."""
         return [row for row in self._rows(saga.name) if row["state"] not in TERMINAL]
+
+    def _is_stored(self, saga: str, version: int) -> bool:
+        """Whether every node can read that version: else nobody knows how long its steps may take."""
+        asked = "SELECT count(*) FROM saga_definitions WHERE saga = ? AND version = ?"
+        return bool(self.file.look(asked, (saga, version))[0][0])
 
     def _row(self, saga: str, number: int) -> Mapping[str, Any] | None:
         return next(iter(self._rows(saga, number)), None)
@@ -304,8 +336,7 @@ class Witness:
             "correlation_id",
             "blocker",
             "data",
-            "begun_id",
-            "wake_reason",
+            *_WAITS,
             *_TRIED,
         )
         where = ("" if table == "apps" else f" AND saga = '{saga}'") + ("" if number is None else f" AND id = {number}")
