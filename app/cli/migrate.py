@@ -1,4 +1,4 @@
-"""`sagas migrate`: moves the live instances of older versions of a saga to a later one."""
+"""Migrate: `sagas migrate`, which moves the live instances of older versions of a saga to a later one."""
 
 from __future__ import annotations
 

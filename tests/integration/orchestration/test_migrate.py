@@ -49,9 +49,9 @@ async def mark(rig: Rig, one: Instance, seconds: float = 20) -> None:
         await instances.doubt(tx, INSTANCES, [marked(here, until)])
 
 
-async def moved(rig: Rig, **more: float) -> Result:
+async def moved(rig: Rig) -> Result:
     """What `sagas migrate` does."""
-    asked = Asked("parcel", 3, MAPS, "bob", "because", **more)
+    asked = Asked("parcel", 3, MAPS, "bob", "because")
     return await migrate(rig.database, Catalog([THIRD]), asked)
 
 
@@ -71,7 +71,8 @@ async def test_what_follows_waits_for_the_move_and_is_that_of_the_new_version(ri
     async with rig.database.read() as connection:
         (job,) = await jobs.page(connection, Filter(), 10)
     assert (job.id, job.handler, job.step) == (after.command_id, "ship", "ship")
-    assert rig.sent("cmd.send") == []
+    await rig.outbox_empty()
+    assert (rig.sent("cmd.send"), rig.sent("ship")) == ([], []), "a job is no message"
 
 
 async def test_without_a_move_it_goes_on_by_itself(rig: Rig) -> None:
