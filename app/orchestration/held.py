@@ -86,6 +86,7 @@ class HeldEvents:
         self._jobs = jobs
         self._alarm = alarm
         self._wake = Wake()
+        self._after = 0
         self._loop = Loop("held events", self._round)
 
     async def start(self) -> None:
@@ -102,8 +103,10 @@ class HeldEvents:
 
     async def _round(self) -> None:
         async with self._database.read() as connection:
-            waiting = await held_events.waiting(connection, INSTANCES_PER_LOOK)
-        applied = sum([await self._apply_all(saga, id) for saga, id in waiting])
+            waiting = await held_events.waiting(connection, INSTANCES_PER_LOOK, self._after)
+        # Those that nobody here can run must not stand for ever before those that it can.
+        self._after = waiting[-1][2] if len(waiting) == INSTANCES_PER_LOOK else 0
+        applied = sum([await self._apply_all(saga, id) for saga, id, _ in waiting])
         if applied:
             log.info("held events applied: %d", applied)
         else:

@@ -55,12 +55,15 @@ async def delete(tx: Transaction, ids: Iterable[int]) -> None:
         await tx.execute(sql_delete(held_events).where(held_events.c.id.in_(gone)))
 
 
-async def waiting(connection: Connection, limit: int) -> list[tuple[str, int]]:
-    """Saga and id of instances with held events, the longest waiting first; at most `limit`."""
+async def waiting(connection: Connection, limit: int, after: int = 0) -> list[tuple[str, int, int]]:
+    """Saga, id and place of the first event of instances with held events, the longest waiting first.
+
+    At most `limit`, whose place is behind `after`.
+    """
     table = held_events.c
     first = func.min(table.id)
-    query = select(table.saga, table.instance_id).group_by(table.saga, table.instance_id).order_by(first).limit(limit)
-    return [(saga, id) for saga, id in await connection.execute(query)]
+    query = select(table.saga, table.instance_id, first).group_by(table.saga, table.instance_id).having(first > after)
+    return [(saga, id, place) for saga, id, place in await connection.execute(query.order_by(first).limit(limit))]
 
 
 async def counts(connection: Connection) -> dict[str, int]:

@@ -136,6 +136,9 @@ async def test_held_events_are_kept_once_in_their_order(database: Database, peer
         await held_events.delete(tx, [one.id for one in mine[:2]])
         await held_events.delete(tx, [])
     async with database.read() as connection:
-        assert await held_events.waiting(connection, 10) == [("app", 2), ("order", 1), ("app", 1)]
-        assert await held_events.waiting(connection, 1) == [("app", 2)]
+        all_waiting = await held_events.waiting(connection, 10)
+        assert [one[:2] for one in all_waiting] == [("app", 2), ("order", 1), ("app", 1)]
+        assert await held_events.waiting(connection, 1) == all_waiting[:1]
+        assert await held_events.waiting(connection, 1, all_waiting[0][2]) == all_waiting[1:2]
+        assert await held_events.waiting(connection, 10, all_waiting[2][2]) == []
         assert await held_events.counts(connection) == {"app": 2, "order": 1}

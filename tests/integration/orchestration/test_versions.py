@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import NotFound, Unavailable
+from app.orchestration import held
 from app.orchestration.actions import Action
 from app.persistence import definitions, schema
 from app.persistence.engine import Database
@@ -159,6 +160,26 @@ async def test_an_event_of_a_version_that_is_stored_nowhere_is_held_and_applied_
 async def held_is_empty(rig: Rig) -> bool:
     """Whether nothing is held."""
     return await held_in(rig) == []
+
+
+async def test_events_that_stay_held_do_not_stand_before_those_that_can_be_applied(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "INSTANCES_PER_LOOK", 2)
+    monkeypatch.setattr(held, "LOOK_INTERVAL_S", 0.05)
+    newest, old = await nodes(replace(FIRST, version=7), record=False), await nodes(FIRST, record=False)
+    stuck = [await newest.begin(f"x-{n}", saga="parcel") for n in range(3)]
+    one = await old.begin("y", saga="parcel")
+    for rig in (newest, old):
+        await rig.held.stop()
+    new = await nodes(SECOND)
+    for app in (*stuck, one):
+        new.report(app, "evt.stepFailed", error={"type": "X", "message": "x", "retryable": True})
+        await new.broker.settled("evt.stepFailed")
+    assert await held_in(new) == ["unknown-version"] * 4
+    await old.definitions.record()
+    await new.until(one, lambda app: app.attempt == 2, message="it is applied behind them")
+    assert await held_in(new) == ["unknown-version"] * 3
 
 
 async def test_no_event_overtakes_a_held_one(nodes: Nodes) -> None:
