@@ -341,8 +341,18 @@ async def _read(connection: AsyncConnection, saga: str) -> Ledger:
     installation = (await connection.execute(text("SELECT installation FROM installation"))).scalar_one()
     return Ledger(
         [
-            Row(id, *values, changes[id], f"{installation}:{saga}:{id}:{_micros(made)}", definition_version)
-            for id, *values, definition_version, made in found
+            Row(
+                id,
+                name,
+                state,
+                version,
+                wake_at,
+                blocker,
+                changes[id],
+                f"{installation}:{saga}:{id}:{_micros(made)}",
+                definition_version,
+            )
+            for id, name, state, version, wake_at, blocker, definition_version, made in found
         ],
         [row[0] for row in outbox],
         [(row[0], row[1]) for row in groups],

@@ -13,7 +13,8 @@ from app.errors import NotFound, Unavailable
 from app.orchestration import held
 from app.orchestration.actions import Action
 from app.persistence import definitions, schema
-from app.persistence.engine import Database
+from app.persistence.definitions import StoredDefinition
+from app.persistence.engine import Database, Transaction
 from app.persistence.versions import VersionInUse, stored
 from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from sagas.engine.asks import Ask, Verb
@@ -237,6 +238,25 @@ async def test_a_definition_under_live_instances_is_refused_with_its_differences
     assert "'parcel' version 1 has 1 live instances and another definition here" in str(refused.value)
     assert "steps.pack is gone" in str(refused.value)
     assert "version=2" in str(refused.value)
+
+
+async def test_who_starts_waits_until_the_database_lets_it_agree(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    new, lock, failures = await nodes(FIRST, record=False), definitions.lock, [Unavailable("away"), Unavailable("away")]
+
+    async def late(tx: Transaction, saga: str, version: int) -> StoredDefinition | None:
+        if failures:
+            raise failures.pop()
+        return await lock(tx, saga, version)
+
+    monkeypatch.setattr(definitions, "lock", late)
+    await new.definitions.agree()
+    async with new.database.read() as connection:
+        assert [one.key for one in await definitions.all_of(connection)] == [("parcel", 1)]
+    assert [line.getMessage() for line in caplog.records if "wait" in line.getMessage()] == [
+        "the definitions of sagas wait: away"
+    ]
 
 
 async def test_a_row_of_a_newer_release_holds_its_events(nodes: Nodes) -> None:
