@@ -96,7 +96,7 @@ class MixedWorld(World):
                 await node.definitions.read_all()
                 return []
 
-            node.definitions.record = read
+            node.definitions.record = read  # type: ignore[method-assign]
 
     async def change_hands(self) -> None:
         """Everybody is started again: with all code where versions are stored nowhere, else with one, old or new."""

@@ -13,7 +13,8 @@ from app.errors import NotFound, Unavailable
 from app.orchestration import held
 from app.orchestration.actions import Action
 from app.persistence import definitions, schema
-from app.persistence.engine import Database
+from app.persistence.definitions import StoredDefinition
+from app.persistence.engine import Database, Transaction
 from app.persistence.versions import VersionInUse, stored
 from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from sagas.engine.asks import Ask, Verb
@@ -163,6 +164,26 @@ async def held_is_empty(rig: Rig) -> bool:
     return await held_in(rig) == []
 
 
+async def test_events_that_stay_held_do_not_stand_before_those_that_can_be_applied(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "INSTANCES_PER_LOOK", 2)
+    monkeypatch.setattr(held, "LOOK_INTERVAL_S", 0.05)
+    newest, old = await nodes(replace(FIRST, version=7), record=False), await nodes(FIRST, record=False)
+    stuck = [await newest.begin(f"x-{n}", saga="parcel") for n in range(3)]
+    one = await old.begin("y", saga="parcel")
+    for rig in (newest, old):
+        await rig.held.stop()
+    new = await nodes(SECOND)
+    for app in (*stuck, one):
+        new.report(app, "evt.stepFailed", error={"type": "X", "message": "x", "retryable": True})
+        await new.broker.settled("evt.stepFailed")
+    assert await held_in(new) == ["unknown-version"] * 4
+    await old.definitions.record()
+    await new.until(one, lambda app: app.attempt == 2, message="it is applied behind them")
+    assert await held_in(new) == ["unknown-version"] * 3
+
+
 async def test_no_event_overtakes_a_held_one(nodes: Nodes) -> None:
     old = await nodes(FIRST, record=False)
     one = await old.begin("x", saga="parcel")
@@ -218,6 +239,25 @@ async def test_a_definition_under_live_instances_is_refused_with_its_differences
     assert "'parcel' version 1 has 1 live instances and another definition here" in str(refused.value)
     assert "steps.pack is gone" in str(refused.value)
     assert "version=2" in str(refused.value)
+
+
+async def test_who_starts_waits_until_the_database_lets_it_agree(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    new, lock, failures = await nodes(FIRST, record=False), definitions.lock, [Unavailable("away"), Unavailable("away")]
+
+    async def late(tx: Transaction, saga: str, version: int) -> StoredDefinition | None:
+        if failures:
+            raise failures.pop()
+        return await lock(tx, saga, version)
+
+    monkeypatch.setattr(definitions, "lock", late)
+    await new.definitions.agree()
+    async with new.database.read() as connection:
+        assert [one.key for one in await definitions.all_of(connection)] == [("parcel", 1)]
+    assert [line.getMessage() for line in caplog.records if "wait" in line.getMessage()] == [
+        "the definitions of sagas wait: away"
+    ]
 
 
 async def test_a_row_of_a_newer_release_holds_its_events(nodes: Nodes) -> None:
