@@ -258,7 +258,8 @@ def _work(order: Order) -> str:
 def _passed(saga: Saga, instance: Instance) -> list[Step]:
     """The steps that this run has behind it."""
     here = saga.position(instance.state)
-    return [step for step in saga.steps if saga.position(step.state) < here < len(saga.path)]
+    over = instance.progress.passed_over
+    return [step for step in saga.steps if saga.position(step.state) < here < len(saga.path) and step.name not in over]
 
 
 def _owed(saga: Saga, instance: Instance) -> list[Step]:
@@ -344,5 +345,17 @@ def _mapped(route: Route, instance: Instance) -> Progress:
         awaited=route.step(before.awaited) if before.awaited is not None else None,
         runs={found: runs for name, runs in before.runs.items() if (found := route.step(name)) is not None},
         named=_named(route, instance),
+        passed_over=_passed_over(route, instance),
         migration=None,
+    )
+
+
+def _passed_over(route: Route, instance: Instance) -> tuple[str, ...]:
+    """The steps of the new version that the instance is led past: what has not run is not undone."""
+    if instance.state not in route.old.path:
+        return tuple(found for name in instance.progress.passed_over if (found := route.step(name)) is not None)
+    run = {route.step(step.name) for step in _passed(route.old, instance)}
+    here = route.new.position(route.state(instance.state) or "")
+    return tuple(
+        step.name for step in route.new.steps if route.new.position(step.state) < here and step.name not in run
     )

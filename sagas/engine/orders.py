@@ -271,6 +271,7 @@ def cleared(instance: Instance) -> Progress:
         run=before.run,
         runs=before.runs,
         named=before.named,
+        passed_over=before.passed_over,
         migration=before.migration,
     )
 

@@ -44,6 +44,7 @@ class Progress:
     `run` counts the runs: a retry of what has failed begins another. `runs` are, by step, those of which it is still to
     be undone; on the good path the present one is not among them, and while it is undone it is the only one of a step
     that is not named here.
+    `passed_over` are steps that lie behind this run and have not run: a migration to another version led past them.
     `named` has the first names of steps that were sent before another version of the saga renamed them: their effect
     keys keep them. `migration` says until when (`until`) the next command waits, because the instance is to be moved to
     another version before; where it waits so, `due` is when it was to be sent. Both in the form of ISO 8601.
@@ -66,6 +67,7 @@ class Progress:
     run: int = 1
     runs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
     migration: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any] | None:

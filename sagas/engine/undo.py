@@ -24,8 +24,13 @@ def possible_effects(saga: Saga, instance: Instance, *, current: bool) -> list[S
         step
         for step in sorted(saga.steps, key=lambda step: saga.position(step.state), reverse=True)
         if isinstance(step.undo, Compensation)
-        and (step.name in names or (step.state in saga.path and _before(saga, step, here, current)))
+        and (step.name in names or _is_behind(saga, instance, step, here, current))
     ]
+
+
+def _is_behind(saga: Saga, instance: Instance, step: Step, here: int, current: bool) -> bool:
+    passed_over = step.name in instance.progress.passed_over
+    return step.state in saga.path and not passed_over and _before(saga, step, here, current)
 
 
 def _before(saga: Saga, step: Step, here: int, current: bool) -> bool:
@@ -36,7 +41,7 @@ def _before(saga: Saga, step: Step, here: int, current: bool) -> bool:
 def _done_now(saga: Saga, instance: Instance, current: bool) -> set[str]:
     """The steps that the present run may have done."""
     here = saga.position(instance.state)
-    return {step.name for step in saga.steps if step.state in saga.path and _before(saga, step, here, current)}
+    return {step.name for step in saga.steps if _is_behind(saga, instance, step, here, current)}
 
 
 def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
@@ -89,6 +94,7 @@ def begin(
         run=instance.progress.run,
         runs=owed_runs(instance, (*todo, here.name if here else ""), _done_now(saga, instance, current)),
         named=instance.progress.named,
+        passed_over=instance.progress.passed_over,
         migration=instance.progress.migration,
     )
     moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)

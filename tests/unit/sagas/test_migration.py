@@ -544,3 +544,22 @@ def _key_of(saga: Saga, story: Story) -> set[str]:
     """The key of what is out, if it has left."""
     command = command_for(saga, story.instance)
     return {command.effect_key} if command is not None and command.id in story.ids else set()
+
+
+def test_a_step_that_a_migration_led_past_is_not_undone() -> None:
+    """It lies before the present state in the new version, and has never run."""
+    weigh = step("weigh", "WEIGHING", "SLEEPING", undo=Compensation("cmd.unweigh", "evt.unweighed"))
+    new = replace(TRIP, version=2, steps=(FLIGHT, replace(NOTICE, then="WEIGHING"), weigh, HOTEL, CAR))
+    run = move(waiting("flight", "notice"), new)
+    assert run.instance.progress.passed_over == ("weigh",)
+    later = move(run, replace(new, version=3))
+    assert later.instance.progress.passed_over == ("weigh",)
+    later.expires()
+    later.done("hotel")
+    later.fails()
+    assert later.instance.progress.todo == ("hotel", "flight")
+    for name in ("hotel", "flight"):
+        later.undone(name)
+    assert later.state == "FAILED"
+    later.asks(Verb.RETRY)
+    assert later.instance.progress.passed_over == ()
