@@ -102,12 +102,12 @@ class MixedWorld(World):
         """Everybody is started again: with all code where versions are stored nowhere, else with one, old or new."""
         self._last = VERSIONS if self._silent else (self._dice.choice(VERSIONS),)
         for member in self.members:
-            ends = self.loop.time() + saga.STOPPING
+            ends, process = self.loop.time() + saga.STOPPING, member.process
             member.stopping.set()
-            while member.process.alive and self.loop.time() < ends:
+            while process.alive and self.loop.time() < ends:
                 await elapse(0.1)
-            if member.process.alive:
-                self.witness.complain(f"{member.process.name} did not stop within {saga.STOPPING:g} s")
+            if process.alive:
+                self.witness.complain(f"{process.name} did not stop within {saga.STOPPING:g} s")
             member.boot()
 
 
