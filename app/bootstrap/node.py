@@ -9,6 +9,7 @@ from functools import partial
 from app.bootstrap.coordinator import Cluster, make_coordinator, membership_database
 from app.bootstrap.jobs import Jobs
 from app.bootstrap.parts import Connect, DatabaseWatch, load_catalog, open_broker, open_database, unique_name, watched
+from app.bootstrap.patience import persistent
 from app.broker.port import Broker, WantedTopology
 from app.broker.probe import Probing
 from app.broker.topology import STOPS, saga_topology
@@ -173,7 +174,7 @@ class Node:
     async def begin(self) -> None:
         """Waits for the database, then takes up the duties. Raises `SchemaMismatch`."""
         await self.database_watch.wait_for_schema()
-        await self.definitions.record()
+        await persistent(self.definitions.record)
         await self.duties.start()
         await self.post.start()
         self.health.started = True

@@ -18,6 +18,7 @@ from app.bootstrap.parts import (
     open_database,
     unique_name,
 )
+from app.bootstrap.patience import persistent
 from app.broker.topology import saga_topology
 from app.config import Settings
 from app.lifecycle import CLOSE, settle_memory, stage
@@ -46,7 +47,7 @@ async def run_worker(
     broker = open_broker(broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog))
     definitions = Definitions(database, catalog)
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
-    watch = DatabaseWatch(database)
+    watch = DatabaseWatch(database, name)
     patience = settings.worker.stop_timeout
     with Signals(lambda: tell_last(worker, ELSEWHERE)) as signals:
         await broker.start()
@@ -54,7 +55,7 @@ async def run_worker(
 
         async def begin() -> None:
             await watch.wait_for_schema()
-            await definitions.read_all()
+            await persistent(definitions.read_all)
             await definitions.start()
             await worker.start()
             await broker.wait_up()
