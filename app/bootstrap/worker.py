@@ -46,7 +46,7 @@ async def run_worker(
     broker = open_broker(broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog))
     definitions = Definitions(database, catalog)
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
-    watch = DatabaseWatch(database)
+    watch = DatabaseWatch(database, name)
     patience = settings.worker.stop_timeout
     with Signals(lambda: tell_last(worker, ELSEWHERE)) as signals:
         await broker.start()

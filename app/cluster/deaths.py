@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from app import clock, crash
 from app.broker.port import Broker
 from app.cluster.heartbeats import Ears
 from app.cluster.presence import missing
+from app.domain.ages import AHEAD_S
 from app.domain.leases import Fence
 from app.domain.nodes import Absences, Node, is_silent
 from app.errors import RetryLater
@@ -60,6 +61,8 @@ class DeathWatch:
         self._fence, self._database, self._broker, self._ears = fence, database, broker, ears
         self._patience, self._on_dead = patience, on_dead
         self._since: datetime | None = None
+        self._last: tuple[float, datetime] | None = None
+        """When the last look was over (monotonic), and what the database's clock said then."""
         self._absences = Absences(patience.presence)
         self._generation = -1
         self._present: set[str] = set()
@@ -94,10 +97,20 @@ class DeathWatch:
         except RetryLater:
             self._since = None
             raise
-        set_back = self._since is not None and self._since > living.now
-        if self._since is None or set_back or clock.monotonic() - asked > self._patience.dead / 3:
+        set_back, answered = self._set_back(asked, living.now), clock.monotonic()
+        self._last = answered, living.now
+        if self._since is None or set_back or answered - asked > self._patience.dead / 3:
             self._since = living.now
         return living, self._since
+
+    def _set_back(self, asked: float, now: datetime) -> bool:
+        """Whether the database's clock was set back since the last look: then no beat is to be believed until the nodes
+        have had their time to write another one."""
+        if self._last is None:
+            return False
+        answered, before = self._last
+        passed = (now - before) / timedelta(seconds=1)
+        return passed < 0.0 or passed < asked - answered - AHEAD_S / 2
 
     async def _missing(self, others: Sequence[Node]) -> Mapping[str, datetime]:
         """The last beats of the nodes whose queues were there, as this link has seen, and are no more."""

@@ -264,11 +264,12 @@ def rewound(schedule: Schedule, times: Times, now: datetime) -> Schedule:
     return awaiting(schedule, next_due) if next_due is not None and next_due < schedule.due_at else schedule
 
 
-def comes_again(run: Run, times: Times, now: datetime, made_at: datetime) -> bool:
-    """Whether a due time for which a job was made at `made_at` needs another one: the clock was set back since then,
-    and what comes so often does not wait until the old time has come again. What comes seldom has had its run.
+def comes_again(run: Run, times: Times) -> bool:
+    """Whether a due time that had its job needs another one where the clock was set back since that was made.
+
+    What comes so often does not wait until the old time has come again. What comes seldom has had its run.
     """
-    if run.due_at is None or made_at <= now + AHEAD:
+    if run.due_at is None:
         return False
     following = times.after(run.due_at)
     return following is not None and following - run.due_at <= OFTEN

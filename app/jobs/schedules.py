@@ -164,11 +164,9 @@ class Scheduler:
             return fired
         busy = await schedules.busy(tx, [one.id for one in found])
         firings = [(one, firing) for one in found if (firing := await self._firing(tx, one, busy[one.id])) is not None]
-        replaced = await schedules.unfinished(tx, [one.id for one, firing in firings if firing.cancel])
-        if replaced:
-            fired.stops = await runs.cancel(tx, dict.fromkeys(replaced, REPLACED))
         for one, firing in firings:
             await self._fire_one(tx, one, firing, fired)
+        fired.stops = await self._replace(tx, {one.id for one, firing in firings if firing.cancel}, fired.jobs)
         fired.schedules = len(found)
         await leases.check(tx, self._fence)
         crash.point("schedules.fire.before_commit")
@@ -184,6 +182,14 @@ class Scheduler:
             log.error("schedule %s cannot be read: %s", one.name, trouble)
             await schedules.store(tx, one, replace(one, trouble=str(trouble), next_at=now + PATIENCE))
             return None
+
+    @staticmethod
+    async def _replace(tx: Transaction, cancelling: set[str], new: Sequence[Job]) -> list[Stop]:
+        """Cancels the earlier runs of these schedules where there is a new one: a due time may have had its run."""
+        made = {job.id for job in new}
+        whose = sorted(cancelling & {job.schedule_id for job in new if job.schedule_id is not None})
+        replaced = [id for id in await schedules.unfinished(tx, whose) if id not in made]
+        return await runs.cancel(tx, dict.fromkeys(replaced, REPLACED)) if replaced else []
 
     async def _fire_one(self, tx: Transaction, one: Schedule, firing: Firing, fired: _Fired) -> None:
         firing, new = await self._make(tx, one, firing)
@@ -227,9 +233,12 @@ async def _inserted(tx: Transaction, one: Schedule, wanted: Sequence[Run]) -> li
 
 
 async def _once_more(tx: Transaction, one: Schedule, missing: Sequence[Run]) -> list[Run]:
-    """Those that come again though there was a job for their due time: the clock was set back since it was made."""
+    """Those that come again though there was a job for their due time: the clock was set back since it was made.
+
+    That job may have been made at the same time of the day as now; but then a later one is from the future.
+    """
     now = tx.now()
+    if not await schedules.made_after(tx, one.id, now + AHEAD):
+        return []
     times = times_of(one, zone(one.zone), now)
-    made = await schedules.made_at(tx, one.id, [run.due_at for run in missing if run.due_at is not None])
-    again = [run for run in missing if run.due_at in made and comes_again(run, times, now, made[run.due_at])]
-    return [replace(run, due_at=None) for run in again]
+    return [replace(run, due_at=None) for run in missing if comes_again(run, times)]

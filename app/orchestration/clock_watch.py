@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from app import clock
+from app.domain.ages import AHEAD_S
 from app.errors import RetryLater
 from app.lifecycle import Loop
 from app.persistence import set_back
@@ -15,6 +16,8 @@ from app.persistence.engine import Database
 log = logging.getLogger("orchestrix")
 
 EVERY_S: Final = 15.0
+QUIET: Final = 2
+"""After so many passes one after another that had nothing to mend, nothing is left that was written before."""
 
 
 class ClockWatch:
@@ -23,6 +26,9 @@ class ClockWatch:
     def __init__(self, database: Database, claim_s: float) -> None:
         self._database, self._claim_s = database, claim_s
         self._told = False
+        self._quiet = 0
+        self._seen: tuple[float, float] | None = None
+        """When the last look was (monotonic), and by how much stored times were ahead then."""
         self._loop = Loop("clock watch", self._round)
 
     async def start(self) -> None:
@@ -41,8 +47,10 @@ class ClockWatch:
         """Ends in time what waits for longer than it can. Raises `RetryLater`."""
         async with self._database.read() as connection:
             ahead = await set_back.ahead_s(connection)
-        if ahead == 0.0:
-            self._told = False
+        again = self._went_back(ahead)
+        if ahead == 0.0 or again:
+            self._told, self._quiet = False, 0
+        if ahead == 0.0 or self._quiet == QUIET:
             return
         mended = await set_back.mend(self._database, self._claim_s)
         if not self._told:
@@ -52,6 +60,12 @@ class ClockWatch:
                 mended,
             )
         self._told = True
+        self._quiet = 0 if mended else self._quiet + 1
+
+    def _went_back(self, ahead: float) -> bool:
+        """Whether stored times are further ahead than they were: as time goes on, that shrinks."""
+        before, self._seen = self._seen, (clock.monotonic(), ahead)
+        return before is not None and ahead > before[1] - (self._seen[0] - before[0]) + AHEAD_S
 
     async def _round(self) -> None:
         await asyncio.sleep(clock.uniform(EVERY_S / 2, EVERY_S))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from .tables import jobs
 
 QUEUES: Final = 50
 """So many queues have their turn in one transaction, those after one that is drawn by chance."""
+SERVED: Final = 40
+"""So many of them may be such as workers serve, which come first: anybody can name queues that nobody serves."""
 
 
 async def due(tx: Transaction, limit: int, most_open: int, silent: float) -> list[Job]:
@@ -31,10 +33,11 @@ async def due(tx: Transaction, limit: int, most_open: int, silent: float) -> lis
     """
     ready = jobs.c.state == PENDING, jobs.c.wake_at <= tx.dialect.clock(tx.now())
     found = await rows.oldest(tx, [*ready, jobs.c.channels == 1], max(1, limit // 2))
-    queues = _turn(await waiting(tx))
-    if not queues or len(found) >= limit:
+    names = await waiting(tx)
+    if not names or len(found) >= limit:
         return found
     served = await job_steps.served(tx, timedelta(seconds=silent / 2))
+    queues = _turn(names, served)
     room = Room.of(queues, await open_jobs(tx), served, most_open)
     first = await _first(tx, [(queue, min(room.queues[queue], limit)) for queue in queues])
     chosen = fair(first, room, served, limit - len(found))
@@ -70,9 +73,16 @@ async def held(connection: Connection, most_open: int, silent: float) -> int:
     return most_open - Room.of((), await open_jobs(connection), served, most_open).served
 
 
-def _turn(queues: Sequence[str]) -> list[str]:
-    start = int(clock.uniform(0, len(queues))) if len(queues) > QUEUES else 0
-    return [*queues[start:], *queues[:start]][:QUEUES]
+def _turn(queues: Sequence[str], served: Collection[str]) -> list[str]:
+    if len(queues) <= QUEUES:
+        return list(queues)
+    first = _drawn([queue for queue in queues if queue in served])[:SERVED]
+    return first + _drawn([queue for queue in queues if queue not in served])[: QUEUES - len(first)]
+
+
+def _drawn(queues: Sequence[str]) -> list[str]:
+    start = int(clock.uniform(0, len(queues)))
+    return [*queues[start:], *queues[:start]]
 
 
 async def _first(tx: Transaction, wanted: Iterable[tuple[str, int]]) -> dict[str, list[str]]:

@@ -74,10 +74,10 @@ async def later(tx: Transaction, after: str, limit: int) -> list[Schedule]:
     return await _schedules(tx, query.with_for_update(skip_locked=True))
 
 
-async def made_at(connection: Connection, id: str, dues: Sequence[datetime]) -> dict[datetime, datetime]:
-    """When the jobs of these due times of a schedule were made, as far as there are any."""
-    query = select(jobs.c.due_at, jobs.c.created_at).where(jobs.c.schedule_id == id, jobs.c.due_at.in_(dues))
-    return {row[0]: row[1] for row in await connection.execute(query)}
+async def made_after(connection: Connection, id: str, at: datetime) -> bool:
+    """Whether any job of a schedule was made later than `at`."""
+    query = select(jobs.c.id).where(jobs.c.schedule_id == id, jobs.c.created_at > at).limit(1)
+    return (await connection.execute(query)).first() is not None
 
 
 async def next_due(connection: Connection) -> float | None:

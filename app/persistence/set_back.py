@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Table, and_, bindparam, func, or_, select, update
+from sqlalchemy import Table, and_, bindparam, func, not_, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from app.domain.ages import AHEAD, age_s, believed
 from app.domain.jobs import LIVE, PENDING
 from app.domain.schedules import HELD
 from sagas.engine.orders import NEVER
+from sagas.engine.state import JOB, RETRY
 
 from . import instances
 from .columns import UtcTime
@@ -92,28 +93,45 @@ async def _queues(tx: Transaction) -> None:
 
 
 async def _wake_ups(pair: Pair, tx: Transaction, after: int) -> _Part:
-    """Sagas that wait for longer than the wait that was begun for them."""
+    """Sagas that wait for longer than the wait that was begun for them. What a person has set stays as it is.
+
+    One that is mended is not found again: its lock is in the way of those who want to write.
+    """
     table, now = pair.instances.c, tx.now()
     query = select(table.id, table.version, table.wake_at, table.wake_reason, table.wait_ms, table.sent_at)
     late = and_(table.wake_at > now + _SHORT + AHEAD, table.wake_at < NEVER)
-    query = query.where(table.id > after, late).order_by(table.id).limit(LIMIT)
+    long = and_(_longer(tx, table.wake_at, table.wait_ms), not_(_set_by_person(table)))
+    query = query.where(table.id > after, late, or_(long, table.sent_at > now + AHEAD)).order_by(table.id).limit(LIMIT)
     found = (await tx.execute(query.with_for_update(skip_locked=True, key_share=True))).all()
     rows = []
     for one in found:
         at = believed(one.wake_at, now, max(timedelta(milliseconds=one.wait_ms), _SHORT))
-        if at != one.wake_at:
-            rows.append(Rewake(one.id, one.version, at, one.wake_reason, one.wait_ms))
+        if at != one.wake_at and (one.wait_ms or one.wake_reason in (RETRY, JOB)):
+            rows.append(Rewake(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at))
     await instances.rewake(tx, pair, rows)
     if sent := [one.id for one in found if one.sent_at is not None and one.sent_at > now + AHEAD]:
         await tx.execute(update(pair.instances).where(tx.dialect.among(table.id, sent)).values(sent_at=now))
     return _Part(len(rows), found[-1].id if len(found) == LIMIT else None)
 
 
+def _set_by_person(table: Any) -> ColumnElement[bool]:
+    """A wait without a length ends at a time that somebody has named; but the next try may just be due at once."""
+    return and_(table.wait_ms == 0, table.wake_reason.not_in((RETRY, JOB)))
+
+
+def _longer(tx: Transaction, until: Any, wait_ms: Any) -> ColumnElement[bool]:
+    """Whether `until` is further away than a wait of that length allows."""
+    longest: ColumnElement[int] = wait_ms + AHEAD // timedelta(milliseconds=1)
+    return tx.dialect.ms_until(until, tx.now()) > longest
+
+
 async def _jobs(tx: Transaction, after: str) -> _Part:
     """Jobs that wait for their turn, and those of whose workers and owners nothing was heard for less than no time."""
     table, now = jobs.c, tx.now()
     past = [table[name] > now + AHEAD for name in _PAST]
-    waits = and_(table.state.in_((PENDING, *LIVE)), table.wake_at > now + AHEAD, table.wake_at < HELD)
+    unbegun = and_(table.state == PENDING, table.updated_at > now + AHEAD)
+    begun = and_(table.state.in_(LIVE), _longer(tx, table.wake_at, func.coalesce(table.timeout_ms, 0)))
+    waits = and_(or_(unbegun, begun), table.wake_at > now + AHEAD, table.wake_at < HELD)
     open_ = or_(table.state.in_((PENDING, *LIVE)), table.channels == 1)
     columns = [table[name] for name in ("id", "version", "state", "timeout_ms", "wake_at", "updated_at", *_PAST)]
     query = select(*columns).where(table.id > after, open_, or_(waits, *past)).order_by(table.id).limit(LIMIT)

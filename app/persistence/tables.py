@@ -174,7 +174,7 @@ broker_incarnation = _table(
 
 command_queues = _table(
     "command_queues",
-    Column("queue", String(255), nullable=False),
+    Column("queue", Name(255), nullable=False),
     Column("begun_sent_at", UtcTime, nullable=False),
     Column("expired", Integer, nullable=False, server_default="0"),
     Column("expired_since", UtcTime),

@@ -359,7 +359,9 @@ def _set_deadline(saga: Saga, instance: Instance, ask: Ask, tick: Tick) -> Acted
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
     if job_at_work(saga, same) is not None:
         return Acted(given(replace(same, deadline_at=limit), at, tick.now), (row,))
-    return Acted(replace(same, wake_at=at, wait_ms=0, deadline_at=limit), (row,))
+    # A deadline begins at no sending and has no length; a retry waits for as long as was said.
+    wait_ms = milliseconds(at - tick.now) if same.wake_reason == RETRY else 0
+    return Acted(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
 
 
 def _extended(at: datetime | None, by: timedelta, tick: Tick) -> datetime:

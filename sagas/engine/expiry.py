@@ -85,8 +85,10 @@ def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instanc
     longest = max(0, milliseconds(now - instance.updated_at))
     at = now - timedelta(milliseconds=min(ago_ms, longest)) + order.timeout
     at = at if instance.deadline_at is None else min(at, instance.deadline_at)
-    at = max(at, instance.wake_at) if instance.wake_reason == DEADLINE else at
-    return replace(instance, begun_id=instance.command_id, wake_at=at, wake_reason=DEADLINE, wait_ms=order.timeout_ms)
+    begun = replace(instance, begun_id=instance.command_id, wake_reason=DEADLINE)
+    if instance.wake_at > at and (instance.wake_reason == DEADLINE or not instance.wait_ms):
+        return begun
+    return replace(begun, wake_at=at, wait_ms=order.timeout_ms)
 
 
 def _excuse(around: Surroundings, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:

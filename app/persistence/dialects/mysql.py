@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
+    Float,
     Select,
     Table,
     Text,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     and_,
     event,
     func,
+    literal,
     literal_column,
     or_,
     select,
@@ -55,8 +57,11 @@ _SESSION = (
     " sql_safe_updates = 0, sql_select_limit = 18446744073709551615,"
     " foreign_key_checks = 1, unique_checks = 1",
 )
-_MARIADB = ("SET SESSION idle_transaction_timeout = 5, max_statement_time = 0, check_constraint_checks = 1",)
-_MYSQL = ("SET SESSION max_execution_time = 0",)
+_MARIADB = (
+    "SET SESSION idle_transaction_timeout = 5, max_statement_time = 0, check_constraint_checks = 1,"
+    " max_recursive_iterations = 4294967295",
+)
+_MYSQL = ("SET SESSION max_execution_time = 0, cte_max_recursion_depth = 4294967295",)
 _MEANINGS: dict[int, type[OrchestrixError]] = {
     1020: Contention,  # the row has changed since the snapshot
     1205: Contention,  # lock wait
@@ -154,6 +159,10 @@ class MySql:
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         return type_coerce(literal_column("UTC_TIMESTAMP(6)"), UtcTime())
+
+    def ms_until(self, at: ColumnElement[datetime], now: datetime) -> ColumnElement[float]:
+        passed = func.timestampdiff(literal_column("MICROSECOND"), literal(now, UtcTime()), at, type_=Float())
+        return passed / 1000.0
 
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         return column.in_(values)

@@ -138,6 +138,9 @@ class Dialect(Protocol):
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         """The database's own clock in SQL; `now` where it has none that is fine enough."""
 
+    def ms_until(self, at: ColumnElement[datetime], now: datetime) -> ColumnElement[float]:
+        """The milliseconds from `now` to a stored time; to a tenth of one."""
+
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         """Whether the column has one of the values."""
 

@@ -14,6 +14,8 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
+    Float,
+    Interval,
     Select,
     Table,
     Text,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     cast,
     event,
     func,
+    literal,
     select,
     text,
     type_coerce,
@@ -143,6 +146,10 @@ class PostgreSql:
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # now() would be the transaction's start; a sub-select makes the clock one value, so that an index can be used.
         return type_coerce(select(func.clock_timestamp()).scalar_subquery(), UtcTime())
+
+    def ms_until(self, at: ColumnElement[datetime], now: datetime) -> ColumnElement[float]:
+        passed = at.op("-", return_type=Interval())(literal(now, UtcTime()))
+        return func.date_part("epoch", passed, type_=Float()) * 1000.0
 
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         # One parameter, so that every batch size is the same prepared statement.

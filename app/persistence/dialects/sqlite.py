@@ -8,7 +8,22 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import URL, Column, Connection, Engine, Select, Table, Text, TextClause, cast, event, literal, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Select,
+    Table,
+    Text,
+    TextClause,
+    cast,
+    event,
+    func,
+    literal,
+    text,
+)
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
@@ -110,6 +125,10 @@ class Sqlite:
     def clock(self, now: datetime) -> ColumnElement[datetime]:
         # SQLite's own clock has milliseconds, and it is this machine's clock anyway.
         return literal(now, UtcTime())
+
+    def ms_until(self, at: ColumnElement[datetime], now: datetime) -> ColumnElement[float]:
+        days = func.julianday(at, type_=Float()) - func.julianday(literal(now, UtcTime()), type_=Float())
+        return days * 86_400_000.0
 
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         return column.in_(values)

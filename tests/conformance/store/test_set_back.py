@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from app.domain.ages import believed
 from app.domain.nodes import is_silent
 from app.domain.schedules import HELD, Every, Times, times_of
 from app.persistence import (
@@ -124,6 +125,49 @@ async def test_sagas_wait_no_longer_than_they_were_to(database: Database, of: tu
     assert (found[never.id].wake_at, found[right.id].wake_at) == (NEVER, right.wake_at)
 
 
+async def test_what_a_person_has_said_stays(database: Database, of: tuple[Pair, str]) -> None:
+    pair, saga = of
+    (extended, queued, retried) = await some(database, 3, pair, saga)
+    table, at = pair.instances, (database.now() + timedelta(days=3)).replace(microsecond=0)
+    for one, reason in ((extended, "deadline"), (queued, "backlog"), (retried, "retry")):
+        change = update(table).where(table.c.id == one.id).values(wake_at=at, wait_ms=0, wake_reason=reason)
+        await database.run(lambda tx, change=change: tx.execute(change))  # type: ignore[misc]
+    assert await mend(database) == 1
+    async with database.read() as connection:
+        found = await instances.guard(connection, pair, [extended.id, queued.id, retried.id])
+    mended = found[retried.id].wake_at
+    assert mended is not None
+    assert mended < at, "a retry that was due at once"
+    assert (found[extended.id].wake_at, found[queued.id].wake_at) == (at, at)
+
+
+async def test_what_was_mended_is_not_locked_again(
+    database: Database, of: tuple[Pair, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, saga = of
+    ones = await some(database, 3, pair, saga)
+    long = update(pair.instances).where(pair.instances.c.id == ones[0].id)
+    await database.run(
+        lambda tx: tx.execute(long.values(wake_at=database.now() + timedelta(seconds=3500), wait_ms=3_600_000))
+    )
+    waiting = replace(pending(database), wake_at=database.now() + BACK)
+    await inserted(database, waiting)
+    await running(database, timeout_ms=3_600_000)
+    looked: list[datetime] = []
+
+    def at(until: datetime, now: datetime, longest: timedelta) -> datetime:
+        looked.append(until)
+        return believed(until, now, longest)
+
+    monkeypatch.setattr(set_back, "believed", at)
+    assert await mend(database) == 0
+    assert looked == [], "each row that is read is locked"
+    late = update(pair.instances).where(pair.instances.c.id == ones[1].id)
+    await database.run(lambda tx: tx.execute(late.values(wake_at=database.now() + BACK, wait_ms=60_000)))
+    assert (await mend(database), len(looked)) == (1, 1)
+    assert (await mend(database), len(looked)) == (0, 1)
+
+
 async def test_jobs_are_due_and_their_workers_silent_in_time(database: Database) -> None:
     await joined(database, "a-1")
     [waiting, held] = await inserted(database, pending(database), replace(pending(database), wake_at=HELD))
@@ -232,6 +276,36 @@ async def test_what_comes_often_comes_again_and_what_comes_seldom_has_been(
         found = await jobs.page(connection, jobs.Filter(), 10)
     assert len(found) == 1 + again
     assert {job.due_at for job in found if job.id != before.id} == ({None} if again else set())
+
+
+async def test_what_comes_often_comes_again_at_times_of_which_later_ones_have_been(database: Database) -> None:
+    """The job of 12:00 was made at 12:00, which is now; but one of 13:00 is there too."""
+    cluster = Cluster(database)
+    due = database.now().replace(microsecond=0) - SECOND
+    one = schedule("s", due, interval_ms=60_000, overlap="cancel_previous")
+    await cluster.put(one)
+    first = replace(pending(database), schedule_id=one.id, due_at=due, created_at=due, state="SUCCEEDED", wake_at=None)
+    later = replace(first, id=pending(database).id, due_at=due + BACK, created_at=due + BACK)
+    await inserted(database, first, later)
+    scheduler = await cluster.leader()
+    await scheduler.fire()
+    assert [job.due_at for job in await cluster.runs(one)] == [due, None, due + BACK]
+
+
+async def test_a_due_time_that_had_its_run_ends_no_run(database: Database) -> None:
+    cluster = Cluster(database)
+    due = database.now().replace(microsecond=0) - SECOND
+    one = schedule("s", due, interval_ms=24 * 3_600_000, overlap="cancel_previous")
+    await cluster.put(one)
+    scheduler = await cluster.leader()
+    await scheduler.fire()
+    [run] = await cluster.runs(one)
+    await put_off(database, tables.jobs, "created_at")
+    before = await cluster.now(one)
+    await database.run(lambda tx: schedules.store(tx, before, replace(before, due_at=due, next_at=due)))
+    await scheduler.fire()
+    assert [(job.id, job.state) for job in await cluster.runs(one)] == [(run.id, "PENDING")]
+    assert (await cluster.now(one)).due_at == before.due_at
 
 
 def test_an_interval_keeps_its_step_over_a_clock_that_went_back() -> None:

@@ -215,11 +215,11 @@ def test_the_begin_of_every_step_is_no_success() -> None:
 # The begin.
 
 
-def begun(run: Run, ago_ms: int = 0) -> Instance:
+def begun(run: Run, ago_ms: int = 0, wait_ms: int = 10_000) -> Instance:
     """The instance once its work has begun."""
     found = begin(run.saga, run.instance, ago_ms, run.now)
     assert found is not None
-    assert (found.begun, found.wake_reason, found.wait_ms) == (True, "deadline", 10_000)
+    assert (found.begun, found.wake_reason, found.wait_ms) == (True, "deadline", wait_ms)
     assert (found.version, found.state, found.progress) == (run.instance.version, run.state, run.instance.progress)
     return found
 
@@ -254,9 +254,17 @@ def test_a_second_worker_that_begins_has_the_whole_time() -> None:
 def test_more_time_that_a_person_has_given_stays() -> None:
     run = Run()
     run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
-    assert begun(run).wake_at == run.instance.wake_at
+    assert begun(run, wait_ms=0).wake_at == run.instance.wake_at, "a time that a person named has no length"
     run.asks(Verb.CANCEL_DEADLINE)
-    assert begun(run).wake_at == NEVER
+    assert begun(run, wait_ms=0).wake_at == NEVER
+
+
+def test_so_does_that_which_was_given_while_it_waited_behind_others() -> None:
+    run = Run()
+    run.expires(waiting=FAR)
+    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    assert (run.instance.wake_reason, run.instance.wait_ms) == ("backlog", 0)
+    assert begun(run, wait_ms=0).wake_at == run.instance.wake_at
 
 
 def test_the_run_s_own_time_stays() -> None:

@@ -232,7 +232,7 @@ def test_a_person_moves_a_retry() -> None:
     run = Run()
     run.fails(AGAIN)
     run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
-    assert (run.instance.wake_reason, run.wait) == ("retry", 3600.0)
+    assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("retry", 3600.0, 3_600_000)
 
 
 def test_the_same_time_again_changes_nothing() -> None:

@@ -1,0 +1,62 @@
+"""How long does a node look for waits that are too long after the clock was set back?"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app import clock
+from app.orchestration import clock_watch
+from app.orchestration.clock_watch import QUIET, ClockWatch
+
+
+class World:
+    """A database whose stored times are so far ahead, and so many waits too long."""
+
+    def __init__(self) -> None:
+        self.ahead, self.wrong, self.passes, self.now = 0.0, 0, 0, 0.0
+
+    @asynccontextmanager
+    async def read(self) -> Any:
+        yield None
+
+    async def ahead_s(self, connection: object) -> float:
+        return self.ahead
+
+    async def mend(self, database: object, claim_s: float) -> int:
+        self.passes += 1
+        found, self.wrong = self.wrong, 0
+        return found
+
+    async def looks(self, watch: ClockWatch, count: int) -> int:
+        """The passes that so many looks came to."""
+        before = self.passes
+        for _ in range(count):
+            await watch.look()
+            self.now += 10.0
+            self.ahead = max(0.0, self.ahead - 10.0)
+        return self.passes - before
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(clock_watch, "set_back", SimpleNamespace(ahead_s=made.ahead_s, mend=made.mend))
+    monkeypatch.setattr(clock, "monotonic", lambda: made.now)
+    return made
+
+
+async def test_it_ends_with_what_is_to_be_mended(world: World) -> None:
+    watch = ClockWatch(world, 15.0)  # type: ignore[arg-type]
+    assert await world.looks(watch, 5) == 0
+    world.ahead, world.wrong = 3600.0, 100
+    assert await world.looks(watch, 100) == 1 + QUIET
+    world.ahead += 60.0
+    assert await world.looks(watch, 10) == QUIET, "it went back once more"
+    world.ahead = 0.0
+    assert await world.looks(watch, 5) == 0
+    world.ahead = 600.0
+    assert await world.looks(watch, 5) == QUIET
