@@ -44,17 +44,6 @@ def actor(request: Request, tokens: Mapping[str, str]) -> str:
     return holders[0]
 
 
-def knows(request: Request, tokens: Mapping[str, str]) -> bool:
-    """Whether whoever asks may know what is only told to those who have a token."""
-    if tokens and not request.headers.getlist("authorization"):
-        return False
-    try:
-        actor(request, tokens)
-    except Problem:
-        return False
-    return True
-
-
 class Door:
     """Lets in who has a token, and limits the guesses of an address.
 
@@ -92,6 +81,18 @@ class Door:
         self._known.move_to_end((address, name))
         _bounded(self._known)
         return name
+
+    def knows(self, request: Request) -> bool:
+        """Whether whoever asks may know what is only told to those who have a token. A wrong one is a guess here, too;
+        none at all leaves no line: probes send none.
+        """
+        if self._tokens and "authorization" not in request.headers:
+            return False
+        try:
+            self.admit(request)
+        except Problem:
+            return False
+        return True
 
     def _left(self, address: str) -> float:
         """How many guesses the address has now."""

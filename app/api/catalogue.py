@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.routes import Call, Route
@@ -17,6 +17,8 @@ from sagas.engine.messages import dump
 class VersionBody(BaseModel):
     """One version of a saga. `definition` is null for one that is not stored."""
 
+    model_config = ConfigDict(extra="forbid")
+
     version: int
     form: int | None = Field(description="The form in which `definition` is written.")
     digest: str | None = Field(description="SHA-256 of what a run of it does.")
@@ -28,6 +30,8 @@ class VersionBody(BaseModel):
 class SagaVersionsBody(BaseModel):
     """A saga with all its versions. `starts` is that of new instances on this node, null where it has no code."""
 
+    model_config = ConfigDict(extra="forbid")
+
     saga: str
     starts: int | None
     versions: list[VersionBody]
@@ -35,6 +39,8 @@ class SagaVersionsBody(BaseModel):
 
 class CatalogueBody(BaseModel):
     """Every saga, by name."""
+
+    model_config = ConfigDict(extra="forbid")
 
     items: list[SagaVersionsBody]
 

@@ -40,9 +40,9 @@ class Guard:
 
     def _admit_host(self, given: Sequence[str]) -> None:
         text = given[0] if len(given) == 1 else ""
-        name, port = _parts(text)
-        lowered = {one.lower() for one in self.allowed}
-        if not (_is_loopback(name) or name in lowered or f"{name}:{port}" in lowered):
+        name, port = _place(text)
+        allowed = {_place(one) for one in self.allowed} - {("", "")}
+        if not (_is_loopback(name) or not allowed.isdisjoint({(name, ""), (name, port)})):
             raise Problem(
                 "misdirected",
                 f"Host is {text[:100]!r}. Without tokens this API answers by names of loopback alone: use 127.0.0.1 or "
@@ -82,6 +82,15 @@ def _parts(host: str) -> tuple[str, str]:
         return "", ""
     plain = not (parts.path or parts.query or parts.fragment or parts.username is not None)
     return ((parts.hostname or "").removesuffix("."), port) if plain else ("", "")
+
+
+def _place(host: str) -> tuple[str, str]:
+    """`_parts` with an address in its canonical form: one of IPv6 can be written in many ways (RFC 5952)."""
+    name, port = _parts(host)
+    try:
+        return str(ip_address(name)), port
+    except ValueError:
+        return name, port
 
 
 def _is_loopback(name: str) -> bool:

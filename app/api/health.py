@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from app.api.access import knows
 from app.api.routes import Call, Handler, Route
 from app.api.schemas import HealthBody
 from app.api.shared import Answers, json_of
@@ -54,7 +53,7 @@ async def startup(call: Call) -> Response:
 
 def _told(call: Call, checks: list[Check]) -> list[Check]:
     """The checks as whoever asks may see them: the reasons name hosts and users, which are not everybody's."""
-    return checks if knows(call.request, call.context.tokens) else [replace(check, reason=None) for check in checks]
+    return checks if call.door.knows(call.request) else [replace(check, reason=None) for check in checks]
 
 
 def _answer(good: bool, status: str, checks: list[Check]) -> Response:

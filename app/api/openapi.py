@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api import cluster_schemas, job_schemas, schedule_bodies, schedule_schemas
+from app.api import catalogue, cluster_schemas, job_schemas, schedule_bodies, schedule_schemas
 from app.api.bodies import NewApp, NewSaga
 from app.api.demands import DEMANDS
 from app.api.routes import BEARER
@@ -57,6 +57,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes, tags=TAGS)
     shown: tuple[type[BaseModel], ...] = (
         *MODELS,
+        catalogue.CatalogueBody,
         *job_schemas.SHOWN,
         *schedule_bodies.SHOWN,
         *cluster_schemas.SHOWN,

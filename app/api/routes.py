@@ -24,6 +24,7 @@ class Call:
     """One request of somebody who may ask, with its parameters checked."""
 
     context: ApiContext
+    door: Door
     request: Request
     query: Query
     actor: str
@@ -103,7 +104,7 @@ def _endpoint(context: ApiContext, door: Door, route: Route) -> Callable[[Reques
     async def endpoint(request: Request) -> Response:
         who = ANONYMOUS if route.public else door.admit(request)
         raw = b"" if known is None else request.scope["query_string"]
-        return await handler(Call(context, request, Query(raw, known or ()), who))
+        return await handler(Call(context, door, request, Query(raw, known or ()), who))
 
     return endpoint
 

@@ -34,6 +34,7 @@ PROTECTED = [
     ("POST", "/apps/1/retry"),
     ("PATCH", "/apps/1"),
     ("DELETE", "/apps/1/deadline"),
+    ("GET", "/sagas"),
     ("GET", "/sagas/order"),
     ("POST", "/sagas/order/1/cancel"),
     ("GET", "/deadlines"),

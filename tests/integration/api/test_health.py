@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api.access import GUESSES
 from app.api.docs import STATIC
 from app.api.problems import CODES
 from app.api.schemas import HealthBody
@@ -87,6 +88,15 @@ async def test_where_tokens_are_set_reasons_are_for_those_who_have_one(
     assert {check["component"] for check in answer.json()["checks"]} >= {"Database"}
 
 
+async def test_who_guesses_at_health_has_no_guesses_left_anywhere(world: World) -> None:
+    transport = httpx.ASGITransport(world.built(ada="s3cret"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+        for number in range(GUESSES):
+            path = ("/health", "/health/ready")[number % 2]
+            assert (await client.get(path, headers={"Authorization": f"Bearer {number}"})).status_code == 200
+        problem(await client.get("/apps", headers={"Authorization": "Bearer s3cret"}), 429, "too_many_requests")
+
+
 async def test_what_is_not_vital_is_shown_and_keeps_no_work_away(world: World) -> None:
     world.health.watch("Dead letters", lambda: "1 dead letter cannot be kept", vital=False)
     shown = [{"component": "Dead letters", "isHealthy": True, "reason": "1 dead letter cannot be kept"}]
@@ -160,8 +170,8 @@ async def test_every_operation_has_a_name_and_its_problems(world: World) -> None
     api = await document(world)
     found = operations(api)
     names = [one["operationId"] for _, _, one in found]
-    assert len(set(names)) == len(names) == 61
-    assert {"createApp", "listApps", "getApp", "followApp", "startSaga", "getReady"} <= set(names)
+    assert len(set(names)) == len(names) == 62
+    assert {"createApp", "listApps", "getApp", "followApp", "startSaga", "getReady", "listCatalogue"} <= set(names)
     assert {"retryApp", "skipSaga", "setDeadlineApp", "cancelDeadlineSaga", "whyApp", "listDeadlines"} <= set(names)
     for path, _, one in found:
         assert one["summary"]

@@ -31,12 +31,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
+def sent(secret: str | None, address: str = "10.0.0.1") -> Request:
+    """A request that carries this token."""
+    headers = [] if secret is None else [(b"authorization", f"Bearer {secret}".encode())]
+    return Request({"type": "http", "method": "GET", "path": "/apps", "headers": headers, "client": (address, 1)})
+
+
 def asked(door: Door, secret: str | None, address: str = "10.0.0.1") -> str | int:
     """The actor, or the status of the refusal."""
-    headers = [] if secret is None else [(b"authorization", f"Bearer {secret}".encode())]
-    scope = {"type": "http", "method": "GET", "path": "/apps", "headers": headers, "client": (address, 1)}
     try:
-        return door.admit(Request(scope))
+        return door.admit(sent(secret, address))
     except Problem as problem:
         return problem.status if problem.headers.get("Retry-After", "3") == "3" else 0
 
@@ -73,6 +77,21 @@ def test_to_send_no_token_is_no_guess(clock: Clock) -> None:
     door = Door(TOKENS)
     assert {asked(door, None) for _ in range(3 * GUESSES)} == {401}
     assert asked(door, TOKENS["ada"]) == "ada"
+
+
+def test_what_is_told_to_some_costs_a_guess_too(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    door = Door(TOKENS)
+    assert not door.knows(sent(None))
+    assert not caplog.records, "probes send no token"
+    assert door.knows(sent(TOKENS["ada"], "10.0.0.2"))
+    assert not any([door.knows(sent(f"guess-{n}")) for n in range(GUESSES)])
+    assert not door.knows(sent(TOKENS["bob"])), "else the guesses could go on"
+    assert (asked(door, "x"), asked(door, TOKENS["ada"], "10.0.0.2")) == (429, "ada")
+    assert "10.0.0.1" in caplog.records[0].getMessage()
+    clock.now += 3
+    assert door.knows(sent(TOKENS["bob"]))
+    assert Door({}).knows(sent(None))
+    assert Door({}).knows(sent("x"))
 
 
 def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

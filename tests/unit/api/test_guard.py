@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from app.api.guard import Guard
 from app.api.problems import Problem
 
-OPEN = Guard(check_host=True, allowed=("orchestrix.example", "10.0.0.7:8080"))
+OPEN = Guard(check_host=True, allowed=("orchestrix.example", "10.0.0.7:8080", "[FD00:0::1]:8080", "[fd00::2]", "x:99999"))
 
 
 def refused(guard: Guard, method: str = "GET", path: str = "/apps", **headers: str | list[str]) -> str | None:
@@ -41,6 +41,10 @@ def refused(guard: Guard, method: str = "GET", path: str = "/apps", **headers: s
         "orchestrix.example",
         "ORCHESTRIX.example:9999",
         "10.0.0.7:8080",
+        "[fd00::1]:8080",
+        "[FD00:0:0::1]:8080",
+        "[fd00::2]",
+        "[fd00::2]:9999",
     ],
 )
 def test_names_of_loopback_and_allowed_ones_are_right(host: str) -> None:
@@ -66,6 +70,12 @@ def test_names_of_loopback_and_allowed_ones_are_right(host: str) -> None:
         "10.0.0.7:8081",
         "192.168.1.1",
         "[::2]",
+        "[fd00::1]",
+        "[fd00::1]:8081",
+        "[fd00::3]:8080",
+        "fd00::2",
+        "x",
+        ":8080",
         "[::1",
         "[fe80::1]",
         "notlocalhost",
