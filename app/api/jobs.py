@@ -84,7 +84,9 @@ async def list_jobs(call: Call) -> Response:
     limit, after = query.limit(DEFAULT_LIMIT), _after(query.text("cursor"))
     async with call.context.database.read() as connection:
         found = await jobs.page(connection, wanted, limit + 1, after)
-        waits = await _waits(call, connection, found[:limit])
+    empty = await _empty(call, found[:limit])
+    async with call.context.database.read() as connection:
+        waits = await _waits(call, connection, found[:limit], empty)
         done = await complete(connection, found[:limit])
     last = found[limit - 1] if len(found) > limit else None
     cursor = cursors.encode(ORDER, f"{last.created_at.isoformat()} {last.id}", 0) if last else None
@@ -102,9 +104,10 @@ def _step_of(query: Query) -> tuple[str, int] | None:
 async def show(call: Call) -> Response:
     """One job with its attempts; 304 where the client has it."""
     job = await job_logs.load(call)
+    empty = await _empty(call, [job])
     async with call.context.database.read() as connection:
         tried = await jobs.attempts(connection, job.id)
-        waits = (await _waits(call, connection, [job])).get(job.id)
+        waits = (await _waits(call, connection, [job], empty)).get(job.id)
         done = job.id in await complete(connection, [job])
     tag = _etag(job)
     is_settled = waits is None and not (job.ended and job.channels)
@@ -171,12 +174,20 @@ def whole(job: Job, tried: list[Attempt], waits: str | None = None, *, done: boo
     return {**summary(job, done), **more}
 
 
-async def _waits(call: Call, connection: Connection, found: Sequence[Job]) -> dict[str, str | None]:
+async def _empty(call: Call, found: Sequence[Job]) -> list[str]:
+    """The queues of those jobs that have no order in them. The broker is asked, with no connection to the database."""
+    now, limit = call.context.database.now(), call.context.silent
+    waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
+    sent = {dispatch_queue(job.queue): job.queue for job in waiting}
+    return [sent[name] for name in await call.context.surroundings.empty(sent, fresh=FRESH)]
+
+
+async def _waits(
+    call: Call, connection: Connection, found: Sequence[Job], empty: Sequence[str]
+) -> dict[str, str | None]:
     """What those of the jobs wait for that may wait; as many questions for all as for one."""
     now, limit, trouble = connection.now(), call.context.silent, call.context.surroundings.trouble
     waiting = [job for job in found if may_wait(job, now, limit)]
-    sent = {dispatch_queue(job.queue): job.queue for job in waiting if job.state == DISPATCHED}
-    empty = [sent[name] for name in await call.context.surroundings.empty(sent, fresh=FRESH)]
     around = await job_queues.around(connection, waiting, limit, empty)
     return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 QUEUES = 2
 """Of each job that is open: one for its status, one for its log."""
+KINDS = 2
+"""So many times jobs.max_live may be open: once of queues that workers serve, and once of those that nobody serves."""
 DESCRIPTORS = 3
 """File descriptors that a quorum queue takes on each node that has a copy of it."""
 KILOBYTES = 115
@@ -79,7 +81,7 @@ async def examined(known: Facts, broker: Broker, url: str, folder: Path, most: i
 
 
 async def _room(known: Facts, url: str, folder: Path, most: int) -> Finding:
-    queues = QUEUES * most
+    queues = QUEUES * KINDS * most
     need = f"jobs.max_live is {most:,}: up to {queues:,} queues, {DESCRIPTORS * queues:,} file descriptors"
     need += f" and {KILOBYTES * queues / 1000:,.0f} MB at each node of the broker"
     dev = devfile.read(folder)
@@ -96,9 +98,10 @@ def _compared(told: management.Descriptors, known: Facts, most: int, need: str) 
     """Those that jobs have now are among the used ones."""
     free = told.total - told.used + DESCRIPTORS * QUEUES * known.open
     detail = f"{need}; {told.node} uses {told.used:,} of {told.total:,} descriptors"
-    if free >= DESCRIPTORS * QUEUES * most:
+    each = DESCRIPTORS * QUEUES * KINDS
+    if free >= each * most:
         return Finding(OK, "jobs", detail)
-    fits = max(1, free // (DESCRIPTORS * QUEUES))
+    fits = max(1, free // each)
     more = "it will refuse connections, without a word in its log, before as many jobs are open"
     fix = f"raise the broker's limit (ulimit -n 65536, or LimitNOFILE), or set {_LIVE} to {fits:,} or less"
     return Finding(WARN, "jobs", f"{detail}: {more}", fix)

@@ -118,11 +118,16 @@ class _Hearing:
         self._late = late
 
     async def hear(self, beats: Sequence[Beat]) -> None:
-        """Notes them, and answers."""
-        await self._office.database.run(lambda tx: nodes.hear_workers(tx, _rows(beats)))
+        """Notes them, and answers. Where the database is away, what is held is owed: these beats do not come again."""
         held = {history for beat in beats for history in beat.histories}
-        if held:
-            await self._answer(held)
+        at = self._office.database.now()
+        try:
+            await self._office.database.run(lambda tx: nodes.hear_workers(tx, _rows(beats)))
+            if held:
+                await self._answer(held)
+        except RetryLater:
+            self._late.owe(held, at)
+            raise
 
     async def _answer(self, held: set[str]) -> None:
         async with self._office.database.read() as connection:

@@ -65,6 +65,8 @@ class Heard:
     answer: asyncio.Future[Verdict] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     events: list[Status | Log] = field(default_factory=list)
     dead: list[tuple[Delivery, str]] = field(default_factory=list)
+    again: set[tuple[str, int]] = field(default_factory=set)
+    """The lines, by attempt and number, that the broker gives out once more."""
 
 
 @dataclass(slots=True)
@@ -133,7 +135,10 @@ class JobEvents:
         now = self._database.now()
         for delivery in heard.deliveries:
             try:
-                heard.events.append(messages.read_event(delivery.queue, delivery.body, now))
+                event = messages.read_event(delivery.queue, delivery.body, now)
+                heard.events.append(event)
+                if delivery.redelivered and isinstance(event, Log):
+                    heard.again.add((event.history_id, event.seq))
             except Unreadable as refused:
                 heard.dead.append((delivery, str(refused)))
 
@@ -217,6 +222,7 @@ class JobEvents:
         said = [one for heard in mine for one in heard.events if isinstance(one, Log)]
         known = await jobs.histories(tx, [line.history_id for line in said])
         self._hear_lines(said, {**known, **written.attempts}, written)
+        await self._drop_copies(tx, mine, written)
         await job_beats.touch(tx, [job for heard in mine if (job := self._note(rows[heard.job_id], heard, written))])
         if await ends.store(tx, list(written.changed.values()), written.attempts.values()):
             tx.then(self._sent)
@@ -259,6 +265,14 @@ class JobEvents:
                 written.logs[line.job_id].append(replace(line, attempt=attempt.attempt))
             else:
                 written.ignored["another-attempt"] += 1
+
+    @staticmethod
+    async def _drop_copies(tx: Transaction, mine: Sequence[Heard], written: Written) -> None:
+        """Lines that come once more count once: another owner may have written them, and not acknowledged them."""
+        there = await job_logs.present(tx, [line for heard in mine for line in heard.again])
+        for job_id, found in written.logs.items():
+            unique = {(line.history_id, line.seq): line for line in found}
+            written.logs[job_id] = [line for key, line in unique.items() if key not in there]
 
     def _note(self, row: Job, heard: Heard, written: Written) -> Job | None:
         """What of a job's lines is kept, and that its worker lives; the job if it is to be written for that alone."""

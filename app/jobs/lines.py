@@ -10,8 +10,8 @@ from typing import Final
 from app.domain.jobs import LIVE, Job, Status
 from app.persistence.job_logs import LONGEST, Log
 
-FRESH: Final = timedelta(seconds=1)
-"""A sign of life that follows another one so soon is not written."""
+FRESH: Final = timedelta(seconds=0.2)
+"""A sign of life that follows another one so soon is not written: far less than `jobs.silent` can be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,12 @@ class Undelivered:
         Only by an order that is word for word what is owed: of one that was forged or garbled, nothing follows, and
         the true one is sent again where it is gone.
         """
-        orders = {name: (letter, body) for letter, body in letters if (name := _attempt(letter, body)) is not None}
-        found = await jobs.by_histories(tx, orders)
+        orders = [(name, *one) for one in letters if (name := _attempt(*one)) is not None]
+        found = await jobs.by_histories(tx, [name for name, _, _ in orders])
         payloads = await jobs.payloads(tx, [job.id for job in found.values()])
         whole = {name: replace(job, payload=payloads.get(job.id)) for name, job in found.items()}
-        lost = {name: _death(orders[name][0]) for name, job in whole.items() if messages.owes(job, orders[name][1])}
-        await self._end(tx, lost)
+        true = [(name, its) for name, its, body in orders if name in whole and messages.owes(whole[name], body)]
+        await self._end(tx, {name: _death(letter) for name, letter in true})
 
     async def refused(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
         """Takes back what the broker will never accept; False for a row that is not about jobs."""

@@ -16,6 +16,9 @@ from sagas.engine.undo import with_undo
 FRESH: Final = 1.0
 """Seconds for which lists believe what a queue was last known to have."""
 
+MOST_KNOWN: Final = 10_000
+"""Queues of which the last count is remembered: names come and go."""
+
 Counts = Mapping[str, tuple[int, int]]
 """(messages, consumers) by queue, of those of which it is known."""
 
@@ -62,7 +65,10 @@ class Surroundings:
             count = await self._broker.message_count(queue)
         except RetryLater:
             return None
+        self._known.pop(queue, None)
         self._known[queue] = clock.monotonic(), count
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
         return count
 
 

@@ -37,7 +37,7 @@ class WorkerMember(Member):
         self.brokers.append(broker)
         work = Work(self.realm.dice(f"work of {process.name}"))
         table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
-        guard = Guard(database, process.name)
+        guard = Guard(database, process.name, 6.0)
         runner = JobRunner(broker, table, [], guard.look, worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
         await broker.start()
         await runner.start()

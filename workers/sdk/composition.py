@@ -50,7 +50,7 @@ def assemble(
     runner = None
     if job_queues or not queues:
         name = name or f"{settings.node_id}-{clock.token()[:8]}"
-        runner = _runner(settings, broker, jobs, job_queues, Guard(database, name))
+        runner = _runner(settings, broker, jobs, job_queues, Guard(database, name, settings.jobs.silent))
     _warn_of_undo(catalog, [*handlers, *(jobs if runner is not None else ())], known)
     return Worker(broker, database, catalog, handlers, settings, runner, reader)
 

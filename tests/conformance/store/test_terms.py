@@ -12,13 +12,14 @@ from sqlalchemy import func, select
 
 from app import clock
 from app.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Published
-from app.broker.topology import status_queue
+from app.broker.topology import logs_queue, status_queue
 from app.domain.jobs import Job
 from app.domain.leases import Fence
 from app.domain.schedules import HELD
 from app.errors import Deposed
 from app.jobs.dispatch import Dispatcher, Relay
 from app.jobs.events import Heard, JobEvents, Verdict
+from app.jobs.lines import Cap
 from app.jobs.lost_orders import LostOrders
 from app.jobs.schedules import Scheduler
 from app.jobs.sweeps import Office, Orphanage, Watchman
@@ -229,3 +230,25 @@ async def test_words_are_written_and_acknowledged_by_the_owner_of_this_epoch_alo
     is_mine = (owner, epoch) == ("node-1", 3)
     assert (verdict is Verdict.LOST, ear.acknowledged == [said]) == (not is_mine, is_mine)
     assert ((await now(led, job)).state == "SUCCEEDED") is is_mine
+
+
+async def test_lines_that_are_given_out_once_more_count_once(led: Database) -> None:
+    """An owner wrote them and died before it acknowledged them; the next one gets them again, with others."""
+    job = await owned(led, "node-1", await running(led))
+
+    def line(seq: int, *, again: bool) -> Delivery:
+        body = {"jobId": job.id, "historyId": job.history_id, "workerId": "w", "seq": seq, "at": "2026-01-31T12:00:00Z"}
+        queue = logs_queue(job.id)
+        text = dump({**body, "level": "info", "message": "four"})
+        return Delivery(text, queue, "", queue, None, None, None, {}, again, 0, 1, 1)
+
+    async def said(lines: Sequence[Delivery]) -> None:
+        events = JobEvents(led, "node-1", stop=lambda stops: None, due=lambda: None, cap=Cap(5, 1000))
+        await events.start()
+        await events.handle(Heard(job.id, job.owner_epoch, cast(Broker, Up()), cast(Consumer, Ear()), lines))
+        await events.stop()
+
+    await said([line(seq, again=False) for seq in (2, 3, 4)])
+    await said([line(seq, again=True) for seq in (2, 3, 4, 5, 5)])
+    found = await now(led, job)
+    assert (found.log_lines, found.log_bytes, found.log_cut) == (4, 16, 0)

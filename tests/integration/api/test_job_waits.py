@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+
+import pytest
 
 from app import clock
 from app.api.job_schemas import JobBody, JobPage
 from app.broker.topology import dispatch_queue
 from app.domain import jobs as rules
 from app.domain.leases import Fence
+from app.orchestration.surroundings import Surroundings
 from app.persistence import nodes
+from app.persistence.engine import Connection, Database
 from app.persistence.nodes import WorkerBeat
 from tests.conformance.store.plans import watched
 from tests.integration.jobs.rows import joined, leading
@@ -70,6 +76,38 @@ async def test_a_list_says_what_its_jobs_wait_for_and_asks_once_for_all(world: W
     assert asked[0][1] == asked[1][1] <= 4
     await submitted(world)
     assert [item["waitsFor"] for item in (await world.client.get("/jobs?state=PENDING")).json()["items"]] == [None]
+
+
+async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open = 0
+    asked: list[tuple[set[str], int]] = []
+    read, empty = Database.read, Surroundings.empty
+
+    @asynccontextmanager
+    async def counted(self: Database) -> AsyncIterator[Connection]:
+        nonlocal open
+        async with read(self) as connection:
+            open += 1
+            try:
+                yield connection
+            finally:
+                open -= 1
+
+    async def noted(self: Surroundings, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
+        wanted = set(queues)
+        asked.append((wanted, open))
+        return await empty(self, wanted, fresh=fresh)
+
+    id = (await submitted(world))["id"]
+    at = world.database.now() - timedelta(seconds=10)
+    await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), at))
+    monkeypatch.setattr(Database, "read", counted)
+    monkeypatch.setattr(Surroundings, "empty", noted)
+    for path in ("/jobs", f"/jobs/{id}"):
+        assert (await world.client.get(path)).status_code == 200
+    assert asked == [({dispatch_queue("reports")}, 0)] * 2
 
 
 async def test_who_takes_a_job_over_does_not_hide_that_its_worker_is_silent(world: World) -> None:

@@ -397,7 +397,10 @@ async def test_who_follows_a_job_without_lines_comes_back_no_third_time(world: W
         first.give()
         await first.done()
     [end] = first.events
-    assert (end["event"], end["data"]) == ("end", '{"state":"SUCCEEDED"}')
+    assert (end["event"], end["data"]) == (
+        "end",
+        '{"state":"SUCCEEDED","logsComplete":true,"logCut":false}',
+    )
     answer = await world.client.get(path, headers={"Last-Event-ID": end["id"]})  # what an EventSource does by itself
     assert answer.status_code == 204
 

@@ -6,7 +6,8 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,9 +18,11 @@ from app.broker.topology import DISPATCH, JOB_ASSIGNED, JOB_HANDOFF, job_dispatc
 from app.domain import jobs as rules
 from app.domain.jobs import DISPATCHED, FAILED, LOST, PENDING, RUNNING, Attempt, Job, Moved, Status
 from app.jobs import messages, outgoing
+from app.jobs.undelivered import Undelivered
 from app.orchestration import job_letters
 from app.orchestration.dead_letters import NotSendable
 from app.persistence import jobs, outbox, schema
+from app.persistence.dead_letters import DeadLetter
 from app.persistence.engine import Database, Transaction
 from sagas.engine.messages import dump, load
 from tests.integration.orchestration.house import ADA, House
@@ -139,6 +142,23 @@ async def test_a_forged_or_garbled_copy_is_kept_and_ends_nothing(house: House, c
     (letter,) = await house.kept()
     assert letter.queue == QUEUE
     assert (await now(house, job))[0].state == DISPATCHED
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the true one first", "the true one last"])
+async def test_a_forged_copy_hides_no_true_order_that_has_died_beside_it(house: House, first: bool) -> None:
+    job = await dispatched(house)
+    await arrived(house)
+    true = messages.dispatch(job)
+    forged = dump({**load(true), "handler": "other"})
+    told = Undelivered(house.database, due=lambda: None, sent=lambda: None, news=lambda ids: None)
+    both = [(true, "delivery_limit"), (forged, "not-json")]
+    letters = [
+        (cast(DeadLetter, SimpleNamespace(id="1", queue=QUEUE, reason=reason)), body)
+        for body, reason in (both if first else both[::-1])
+    ]
+    await house.database.run(lambda tx: told.died(tx, letters))
+    ended, _ = await reached(house, job, FAILED)
+    assert ended.error["type"] == "WorkerLost"
 
 
 async def test_an_order_under_another_id_is_known_by_what_it_says(house: House) -> None:

@@ -309,7 +309,7 @@ def room(shell: Shell) -> SimpleNamespace:
 def test_where_the_broker_does_not_tell_its_limits_it_is_said_where_to_look(shell: Shell, parts: Parts) -> None:
     found = room(shell)
     assert found.status == "ok"
-    assert "jobs.max_live is 1,000: up to 2,000 queues, 6,000 file descriptors and 230 MB" in found.detail
+    assert "jobs.max_live is 1,000: up to 4,000 queues, 12,000 file descriptors and 460 MB" in found.detail
     assert "rabbitmq-diagnostics status" in found.detail
 
 
@@ -318,8 +318,8 @@ def test_a_broker_with_too_few_descriptors_for_so_many_jobs(shell: Shell, parts:
     parts.facts = Facts(open=50)
     found = room(shell)
     assert (found.status, "rabbit@mq uses 424 of 1,024 descriptors" in found.detail) == ("warn", True)
-    assert found.fix.endswith("or set ORCHESTRIX_JOBS__MAX_LIVE to 150 or less"), "those of the 50 are among the used"
-    shell.set(ORCHESTRIX_JOBS__MAX_LIVE="150")
+    assert found.fix.endswith("or set ORCHESTRIX_JOBS__MAX_LIVE to 75 or less"), "those of the 50 are among the used"
+    shell.set(ORCHESTRIX_JOBS__MAX_LIVE="75")
     assert room(shell).status == "ok"
 
 

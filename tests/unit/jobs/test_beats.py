@@ -12,10 +12,12 @@ import pytest
 
 from app.broker.port import Broker, Delivery
 from app.domain.leases import Fence
+from app.errors import Contention
 from app.jobs.beats import Beats
+from app.jobs.late_beats import LateBeats
 from app.jobs.sweeps import Office
 from app.orchestration.relay import OutboxRelay
-from app.persistence import nodes, schema
+from app.persistence import jobs, nodes, schema
 from app.persistence.engine import Database
 from app.persistence.nodes import WorkerBeat
 
@@ -105,3 +107,24 @@ async def test_a_word_of_an_earlier_life_that_comes_late_undoes_nothing(
     database: Database, words: list[str], listed: list[str], leads: bool
 ) -> None:
     assert await heard(database, words, leads=leads) == listed
+
+
+@pytest.mark.parametrize("fails", ["hear_workers", "by_histories"])
+async def test_what_is_held_is_owed_where_the_database_does_not_answer(
+    database: Database, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    async def away(*args: object) -> None:
+        raise Contention("somebody has the row")
+
+    monkeypatch.setattr(nodes if fails == "hear_workers" else jobs, fails, away)
+    late: list[str] = []
+    monkeypatch.setattr(LateBeats, "owe", lambda self, names, at: late.extend(names))
+    held = [{"jobId": "j-1", "historyId": "h-1"}, {"jobId": "j-2", "historyId": "h-2"}]
+    body = json.dumps({"workerId": "w-1", "queues": ["q"], "jobs": held, "state": "ALIVE"}).encode()
+    post = Post([cast(Delivery, Said(body))])
+    beats = Beats(database, cast(Broker, post), "node-1")
+    beats.heed(Office(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None))
+    await beats.start()
+    await asyncio.wait_for(post.done.wait(), 20)
+    await beats.stop()
+    assert sorted(late) == ["h-1", "h-2"]

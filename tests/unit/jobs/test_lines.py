@@ -73,7 +73,7 @@ def test_what_the_worker_says_of_this_attempt_is_a_sign_of_life(said: Log | Stat
         (JOB, replace(LINES[0], worker_id="another")),
         (replace(JOB, state=PENDING), LINES[0]),
         (replace(JOB, worker_id=None), LINES[0]),
-        (replace(JOB, worker_beat_at=NOW - timedelta(seconds=0.5)), LINES[0]),
+        (replace(JOB, worker_beat_at=NOW - timedelta(seconds=0.1)), LINES[0]),
     ],
     ids=["another attempt", "another worker", "over", "nobody's", "just heard"],
 )

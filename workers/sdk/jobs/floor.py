@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -90,7 +90,10 @@ class Floor:
         self.quiet.set()
         self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
         self._tasks: set[asyncio.Task[None]] = set()
+        self.look_again: Callable[[Sequence[Delivery]], Awaitable[None]] = consumer.give_back
+        """What is done with orders that were kept once there is a place: what was owed then need not be owed now."""
         self._kept: list[tuple[Dispatch, Delivery]] = []
+        self._looked_at: list[tuple[Dispatch, Delivery]] = []
         self._remade: dict[str, tuple[Dispatch, int]] = {}
         self._ended: Memory[bool] = Memory()
         self._cancelled: Memory[str] = Memory()
@@ -102,9 +105,12 @@ class Floor:
         """Waits until a place is free, and gives it to a dispatch that is kept, else to one that comes."""
         await self._vacated.wait(None)
         while self._kept and not self._is_full:
-            order, delivery = self._kept.pop(0)
-            if self._consumer.alive(delivery) and not await self.admit(order, delivery):
-                await self._consumer.give_back([delivery])
+            free = self._places - len(self._tasks)
+            self._looked_at, self._kept = self._kept[:free], self._kept[free:]
+            try:
+                await self.look_again([delivery for _, delivery in self._looked_at])
+            finally:
+                self._looked_at = []
         await self.follow()
 
     async def admit(self, order: Dispatch, delivery: Delivery) -> bool:
@@ -163,12 +169,15 @@ class Floor:
     def shown(self) -> list[Dispatch]:
         """What the next beat is to name; once for each beat.
 
-        Beside the attempts in hand these are some that have ended, of jobs whose channels were missing: if the job was
-        over long ago, only a beat tells that its channels are to be cleared away once more.
+        Beside the attempts in hand these are those that wait here for a place, for nobody else can get their orders;
+        and some that have ended, of jobs whose channels were missing: if the job was over long ago, only a beat tells
+        that its channels are to be cleared away once more.
         """
         ended, self._remade = self._remade, {}
         self._remade = {name: (order, left - 1) for name, (order, left) in ended.items() if left > 1}
-        return [*self.held, *(order for name, (order, _) in ended.items() if name not in self.attempts)]
+        kept = {one.history_id: one for one, its in (*self._kept, *self._looked_at) if self._consumer.alive(its)}
+        more = {**{name: order for name, (order, _) in ended.items()}, **kept}
+        return [*self.held, *(order for name, order in more.items() if name not in self.attempts)]
 
     @property
     def _is_full(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
 from app.broker.port import Delivery
 from app.broker.topology import DISPATCH
@@ -13,6 +14,10 @@ from app.persistence import jobs
 from app.persistence.engine import Database
 
 from .dispatch import Dispatch
+
+SHARE: Final = 0.8
+"""A worker that has not beaten for so much of the limit of silence has lost its attempt: known here before the leader
+ends it as a failure of that worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,16 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Another worker, last heard at `beat_at`, has begun it, yet the broker gives the order out once more.
+
+    A full worker that gave it back, or a connection that was lost, proves no death: only the next beats tell.
+    """
+
+    beat_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """Nobody knows that job or that attempt; perhaps a commit is not visible yet."""
 
@@ -55,13 +70,18 @@ class Refused:
     reason: str
 
 
-Verdict: TypeAlias = Owed | Stale | Unknown | Refused
+Verdict: TypeAlias = Owed | Stale | Held | Unknown | Refused
 Look: TypeAlias = Callable[[Sequence[Asked]], Awaitable[list[Verdict]]]
 """One verdict for each, in order. Raises `RetryLater` where the database cannot be asked; also without any."""
 
 
-def judge(asked: Asked, job: Job | None, attempts: Mapping[str, Attempt], worker_id: str) -> Verdict:
-    """What the rows say about an order: the job that it names, and `attempts` by their names."""
+def judge(
+    asked: Asked, job: Job | None, attempts: Mapping[str, Attempt], worker_id: str, alive_since: datetime
+) -> Verdict:
+    """What the rows say about an order: the job that it names, and `attempts` by their names.
+
+    Another worker that has beaten after `alive_since` lives.
+    """
     order = asked.order
     if job is None:
         return Unknown("unknown-job")
@@ -71,8 +91,13 @@ def judge(asked: Asked, job: Job | None, attempts: Mapping[str, Attempt], worker
     wrong = _difference(asked, job)
     if wrong is not None:
         return Refused(wrong)
-    if not job.live or _is_copy(asked, job, worker_id):
+    if not job.live:
         return Stale()
+    if job.state == RUNNING and job.worker_id not in (None, worker_id):
+        if not asked.delivery.redelivered:
+            return Stale()
+        if job.worker_beat_at is not None and job.worker_beat_at > alive_since:
+            return Held(job.worker_beat_at)
     owed = replace(order, payload=job.payload, timeout_ms=job.timeout_ms, correlation_id=job.correlation_id)
     return Owed(owed, job.cancel_reason)
 
@@ -88,21 +113,16 @@ def _difference(asked: Asked, job: Job) -> str | None:
     return None if wrong is None else f"{wrong}: is not that of job {job.id}"
 
 
-def _is_copy(asked: Asked, job: Job, worker_id: str) -> bool:
-    """Whether another worker has begun it by another copy of the order.
-
-    One that the broker gives out once more is no copy: who had it has lost it before its work began, or has died.
-    """
-    at_work = job.state == RUNNING and job.worker_id not in (None, worker_id)
-    return at_work and not asked.delivery.redelivered
-
-
 class Guard:
-    """Looks at the rows of many orders with one select on the primary, and one more where attempts are strange."""
+    """Looks at the rows of many orders with one select on the primary, and one more where attempts are strange.
 
-    def __init__(self, database: Database, worker_id: str) -> None:
+    A worker is lost after `silent` seconds without a beat.
+    """
+
+    def __init__(self, database: Database, worker_id: str, silent: float = 30.0) -> None:
         self._database = database
         self.worker_id = worker_id
+        self._silent = timedelta(seconds=SHARE * silent)
 
     async def look(self, asked: Sequence[Asked]) -> list[Verdict]:
         """One verdict for each, in order. Raises `RetryLater`; also without any, where the database is away."""
@@ -114,7 +134,8 @@ class Guard:
             rows = {job.id: job for job in found}
             names = [one.order.history_id for one in asked if _is_strange(one.order, rows)]
             attempts = await jobs.histories(connection, names)
-        return [judge(one, rows.get(one.order.job_id), attempts, self.worker_id) for one in asked]
+            since = connection.now() - self._silent
+        return [judge(one, rows.get(one.order.job_id), attempts, self.worker_id, since) for one in asked]
 
 
 def _is_strange(order: Dispatch, rows: Mapping[str, Job]) -> bool:

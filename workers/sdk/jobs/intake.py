@@ -18,12 +18,14 @@ from workers.sdk.outage import PATIENCE
 
 from .dispatch import Cancel, read
 from .floor import Floor, JobCounts
-from .guard import Asked, Look, Owed, Refused, Stale, Unknown, Verdict
+from .guard import Asked, Held, Look, Owed, Refused, Stale, Unknown, Verdict
 
 T = TypeVar("T")
 
 BATCH: Final = 500
 LOOK: Final = 0.1
+WATCH: Final = 1.0
+"""Seconds between two looks whether the worker that has begun an order lives."""
 VISIBLE_WITHIN: Final = 2.0
 """Seconds after which the row of an order would be visible, if there were one."""
 
@@ -39,6 +41,7 @@ class Intake:
         self._broker, self._consumer, self._floor, self._counts = broker, consumer, floor, counts
         self._look = look
         self._beside: set[asyncio.Task[None]] = set()
+        floor.look_again = self._take
 
     async def round(self) -> None:
         """Takes one batch."""
@@ -47,14 +50,17 @@ class Intake:
             await asyncio.sleep(LOOK)
             return
         crash.point("worker.jobs.after_receive")
-        surplus = await self._sift([one for one in map(self._asked, deliveries) if one is not None])
-        await self._floor.follow()  # first, else what is given back comes again at once
-        await self._consumer.give_back(surplus)
+        await self._take(deliveries)
 
     def stop(self) -> None:
         """Buries nothing more, and looks at nothing again: the broker gives out what is left."""
         for task in self._beside:
             task.cancel()
+
+    async def _take(self, deliveries: Sequence[Delivery]) -> None:
+        surplus = await self._sift([one for one in map(self._asked, deliveries) if one is not None])
+        await self._floor.follow()  # first, else what is given back comes again at once
+        await self._consumer.give_back(surplus)
 
     def _asked(self, delivery: Delivery) -> Asked | None:
         try:
@@ -70,8 +76,8 @@ class Intake:
         verdicts = await self._tried(lambda: self._looked(asked), asked[0].delivery)
         if verdicts is None:
             return [one.delivery for one in asked]
-        kept = [one for one, verdict in verdicts if await self._tried(self._doing(one, verdict), one.delivery)]
-        return [one.delivery for one in asked if one not in kept]
+        kept = {id(one) for one, verdict in verdicts if await self._tried(self._doing(one, verdict), one.delivery)}
+        return [one.delivery for one in asked if id(one) not in kept]
 
     async def _tried(self, work: Callable[[], Awaitable[T]], delivery: Delivery) -> T | None:
         """What `work` returns; None where it fails, which the worker survives."""
@@ -129,6 +135,8 @@ class Intake:
             case Stale():
                 self._counts.stale += 1
                 await self._consumer.acknowledge([one.delivery])
+            case Held():
+                self._begin(self._watch(one, verdict))
             case Unknown():
                 self._begin(self._look_again(one))
             case Refused(reason):
@@ -145,6 +153,18 @@ class Intake:
         if isinstance(verdict, Unknown):
             await self._bury(one.delivery, verdict.reason)
         elif not await self._do(one, verdict):
+            await self._consumer.give_back([one.delivery])
+
+    async def _watch(self, one: Asked, first: Held) -> None:
+        """Until the worker that has begun it has beaten for it once more, or is silent, or the attempt is over.
+
+        One that has lost the order before its work began lives, and does not beat for it.
+        """
+        verdict: Verdict = first
+        while verdict == first:
+            await asyncio.sleep(WATCH)
+            [(_, verdict)] = await self._looked([one]) or [(one, Stale())]
+        if not await self._do(one, Stale() if isinstance(verdict, Held) else verdict):
             await self._consumer.give_back([one.delivery])
 
     def _refuse(self, delivery: Delivery, reason: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -16,12 +17,14 @@ from app.errors import Unavailable
 from app.testing.virtual_time import elapse
 from tests.support import eventually
 from workers import JobContext
+from workers.sdk.jobs import floor
 from workers.sdk.jobs.dispatch import read
-from workers.sdk.jobs.guard import Asked, Owed, Refused, Stale, Unknown, Verdict, judge
+from workers.sdk.jobs.guard import Asked, Held, Owed, Refused, Stale, Unknown, Verdict, judge
 
 from .house import House, believed, dispatch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SINCE = NOW - timedelta(seconds=24)
 JOB = Job(
     id="j-1",
     queue="default",
@@ -52,12 +55,12 @@ def waiting(house: House) -> int:
 
 
 def test_what_is_owed_comes_as_the_row_has_it() -> None:
-    found = judge(asked(payload={"of": "a stranger"}, timeoutMs=1, correlationId="x"), JOB, {}, "me")
+    found = judge(asked(payload={"of": "a stranger"}, timeoutMs=1, correlationId="x"), JOB, {}, "me", SINCE)
     assert isinstance(found, Owed)
     assert (found.order.payload, found.order.timeout_ms, found.order.correlation_id) == (JOB.payload, 5000, "c-row")
     assert found.cancelled is None
     running = replace(JOB, state=RUNNING, worker_id="me", cancel_reason="enough")
-    assert cast(Owed, judge(asked(), running, {}, "me")).cancelled == "enough"
+    assert cast(Owed, judge(asked(), running, {}, "me", SINCE)).cancelled == "enough"
 
 
 @pytest.mark.parametrize(
@@ -66,30 +69,76 @@ def test_what_is_owed_comes_as_the_row_has_it() -> None:
     ids=["handler", "attempt", "queue"],
 )
 def test_what_differs_from_the_row_is_refused(how: dict[str, Any], field: str) -> None:
-    assert judge(asked(**how), JOB, {}, "me") == Refused(f"{field}: is not that of job j-1")
+    assert judge(asked(**how), JOB, {}, "me", SINCE) == Refused(f"{field}: is not that of job j-1")
 
 
 @pytest.mark.parametrize("job", [replace(JOB, state=PENDING), replace(JOB, state=SUCCEEDED)], ids=lambda job: job.state)
 def test_an_attempt_that_is_over_is_stale(job: Job) -> None:
-    assert judge(asked(), job, {}, "me") == Stale()
-    assert judge(asked(), replace(job, history_id="h-2", attempt=2), {"h-1": EARLIER}, "me") == Stale()
+    assert judge(asked(), job, {}, "me", SINCE) == Stale()
+    assert judge(asked(), replace(job, history_id="h-2", attempt=2), {"h-1": EARLIER}, "me", SINCE) == Stale()
 
 
 def test_what_nobody_knows_is_unknown() -> None:
-    assert judge(asked(), None, {}, "me") == Unknown("unknown-job")
+    assert judge(asked(), None, {}, "me", SINCE) == Unknown("unknown-job")
     other = replace(JOB, history_id="h-2", attempt=2)
-    assert judge(asked(), other, {}, "me") == Unknown("unknown-attempt")
-    assert judge(asked(), other, {"h-1": replace(EARLIER, job_id="another")}, "me") == Unknown("unknown-attempt")
+    assert judge(asked(), other, {}, "me", SINCE) == Unknown("unknown-attempt")
+    assert judge(asked(), other, {"h-1": replace(EARLIER, job_id="another")}, "me", SINCE) == Unknown("unknown-attempt")
+
+
+LATELY = NOW - timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(
-    ("worker", "redelivered", "begins"),
-    [("other", False, False), ("other", True, True), ("me", False, True)],
-    ids=["a copy", "given out once more", "this worker's own"],
+    ("worker", "redelivered", "beat_at", "verdict"),
+    [
+        ("other", False, LATELY, Stale()),
+        ("other", False, SINCE, Stale()),
+        ("other", True, LATELY, Held(LATELY)),
+        ("other", True, SINCE, None),
+        ("me", False, LATELY, None),
+    ],
+    ids=["a copy", "a copy of one that is silent", "given back by a full one", "its holder is silent", "its own"],
 )
-def test_another_copy_of_what_a_worker_is_at_is_stale(worker: str, redelivered: bool, begins: bool) -> None:
-    running = replace(JOB, state=RUNNING, worker_id=worker)
-    assert isinstance(judge(asked(redelivered=redelivered), running, {}, "me"), Owed) is begins
+def test_what_a_worker_that_is_heard_is_at_begins_nowhere_else(
+    worker: str, redelivered: bool, beat_at: datetime, verdict: Verdict | None
+) -> None:
+    running = replace(JOB, state=RUNNING, worker_id=worker, worker_beat_at=beat_at)
+    found = judge(asked(redelivered=redelivered), running, {}, "me", SINCE)
+    assert found == verdict if verdict is not None else isinstance(found, Owed)
+
+
+@pytest.mark.parametrize(
+    ("then", "statuses"),
+    [
+        (Held(NOW), []),
+        (Stale(), []),
+        (None, ["RUNNING", "SUCCEEDED"]),
+    ],
+    ids=["beats for it", "over", "silent"],
+)
+def test_one_that_is_held_elsewhere_waits_for_the_next_beat(
+    house: House, then: Verdict | None, statuses: list[str]
+) -> None:
+    said: list[Verdict] = []
+
+    async def echo(context: JobContext) -> None:
+        return None
+
+    async def look(asked: Sequence[Asked]) -> list[Verdict]:
+        said.append(Held(LATELY) if len(said) < 4 else then or Owed(asked[0].order))
+        return [said[-1]]
+
+    async def days() -> None:
+        house.look = look
+        await house.open(echo=echo)
+        house.send("echo")
+        await elapse(2.5)
+        assert (house.acknowledged, house.said) == ([], [])
+        await eventually(lambda: house.acknowledged, deadline=5.0)
+        await elapse(5.0)
+        assert (house.statuses(), house.runner.counts.stale) == (statuses, 0 if then is None else 1)
+
+    house.play(days())
 
 
 @pytest.mark.parametrize(
@@ -244,5 +293,39 @@ def test_after_five_minutes_others_get_what_it_keeps(house: House) -> None:
         assert waiting(house) == 1
         await elapse(600.0)
         assert waiting(house) == 1, "it takes none before it can ask again"
+
+    house.play(days())
+
+
+def test_what_is_kept_for_a_place_is_named_by_beats_and_looked_at_again_before_it_begins(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floor, "BOUNCES", 0)
+    over: set[str] = set()
+    ran: list[str] = []
+    gate = asyncio.Event()
+
+    async def wait(context: JobContext) -> None:
+        ran.append(context.history_id)
+        await gate.wait()
+
+    async def look(asked: Sequence[Asked]) -> list[Verdict]:
+        return [Stale() if one.order.history_id in over else Owed(one.order) for one in asked]
+
+    def named() -> set[str]:
+        return {one["historyId"] for one in house.beats[-1][1]["jobs"]}
+
+    async def days() -> None:
+        house.look = look
+        await house.open(["a", "b"], places=1, wait=wait)
+        house.send("wait", 1, queue="a")
+        house.send("wait", 2, queue="b")
+        await eventually(lambda: named() == {"h-1", "h-2"}, deadline=30.0, message="both are held here")
+        over.update({"h-1", "h-2"} - set(ran))
+        gate.set()
+        await eventually(lambda: house.runner.counts.stale == 1, deadline=5.0)
+        await elapse(5.0)
+        assert len(ran) == 1, "it was not owed any more"
+        await eventually(lambda: named() == set(), deadline=30.0)
 
     house.play(days())

@@ -1,0 +1,28 @@
+"""Is what the broker told of its queues remembered within bounds?"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from app.broker.port import Broker, LinkState
+from app.orchestration import surroundings
+from app.orchestration.surroundings import Surroundings
+
+
+class Up:
+    """A broker that has each queue, empty."""
+
+    state, blocked, trouble = LinkState.UP, None, None
+
+    async def message_count(self, queue: str) -> tuple[int, int]:
+        return 0, 1
+
+
+async def test_only_the_latest_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "MOST_KNOWN", 3)
+    around = Surroundings(cast(Broker, Up()))
+    for number in range(20):
+        assert await around.empty(["always", f"q-{number}"]) == {"always", f"q-{number}"}
+    assert list(around._known) == ["q-18", "always", "q-19"]
