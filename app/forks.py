@@ -11,6 +11,7 @@ import os
 import select
 import selectors
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -22,6 +23,9 @@ CAME_BACK: Final = (
 EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h."""
 
+_HELD: Final = (signal.SIGTERM, signal.SIGINT)
+_masks = threading.local()
+"""What each thread that forks let through before."""
 _callbacks: list[Callable[[], None]] = []
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -103,4 +107,23 @@ def _end() -> NoReturn:
     os._exit(EXIT_CODE)
 
 
-os.register_at_fork(after_in_child=_forked)
+def _hold_signals() -> None:
+    """A signal that comes to the child before its handlers are those of a new process would be lost in ours."""
+    if _loop is not None:
+        _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def _let_signals_through() -> None:
+    before = _masks.__dict__.pop("before", None)
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _forked_and_through() -> None:
+    try:
+        _forked()
+    finally:
+        _let_signals_through()
+
+
+os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_forked_and_through)

@@ -82,6 +82,33 @@ def test_a_child_ends_by_sigterm(where: str) -> None:
     )
 
 
+@pytest.mark.parametrize("where", ["await beside(work)", "work()"])
+def test_a_child_ends_by_a_sigterm_that_comes_at_once(where: str) -> None:
+    """Before it has the handlers of a new process."""
+    assert (
+        answer(
+            f"""
+            def work():
+                codes = set()
+                for _ in range(30):
+                    child = multiprocessing.Process(target=sleep)
+                    child.start()
+                    child.terminate()
+                    child.join(10)
+                    codes.add(child.exitcode)
+                print(codes)
+
+            async def main():
+                with Signals() as signals:
+                    {where}
+                    await asyncio.sleep(0.1)
+                    print(signals.stop.is_set(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+            """
+        )
+        == "{-15}\nFalse set()"
+    )
+
+
 def test_a_child_says_nothing_in_its_parents_name_and_takes_nothing_from_it() -> None:
     assert answer(
         """
