@@ -13,7 +13,7 @@ from app.domain.jobs import RUNNING, SUCCEEDED
 from app.persistence import schema
 from app.persistence.engine import Database
 from tests.fault.proxy import proxied
-from tests.integration.jobs.plant import Plant, Task, pause, queues_gone
+from tests.integration.jobs.plant import HASTY, Plant, Task, pause, queues_gone
 from tests.support import eventually
 
 pytestmark = pytest.mark.servers
@@ -21,6 +21,8 @@ WAY = 0.002
 """Seconds to the database, and as much back."""
 TALK = 8.0
 """Seconds, longer than a worker may be silent."""
+SEEN = HASTY.model_copy(update={"heartbeat": 80.0, "dead": 400.0})
+"""A node of these tests has beaten once, and counts as one that listens for so long."""
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -74,7 +76,7 @@ async def test_jobs_that_log_all_the_time_are_not_lost(far: Plant) -> None:
 
 async def test_a_job_that_logs_and_whose_worker_does_not_beat_is_alive(far: Plant) -> None:
     """Lines are signs of life; the first silence is not. A look of the leader may take a third of the limit."""
-    await far.node(leads=True, tuned=JobsSettings(beat=0.9, silent=3.0))
+    await far.node(leads=True, cluster=SEEN, tuned=JobsSettings(beat=0.9, silent=3.0))
     hand = await far.worker()
     job = await far.submit()
     task = await hand.take()
