@@ -133,7 +133,7 @@ def test_a_child_that_comes_back_from_its_handler_ends(where: str) -> None:
 
         async def main():
             pid = {where}
-            os.write(1, f"here {pid > 0}\\n".encode())  # at once, for the child writes there too
+            os.write(1, f"here {{pid > 0}}\\n".encode())  # at once, for the child writes there too
             _, status = os.waitpid(pid, 0)
         """
     )

@@ -113,5 +113,5 @@ async def test_who_ends_its_workers_is_found_out_and_the_others_are_done(
     begun = Counter((tmp_path / "begun").read_text().split())
     assert told[POISON] == 1
     assert mortal.deaths == begun[POISON]
-    assert max(begun[name] for name in GOOD) <= 4, "three deaths make a suspect, and one costs no other suspect a try"
+    assert max(begun[name] for name in GOOD) <= 4, "three deaths make a suspect, which is tried beside few others"
     assert max(told[name] for name in GOOD) <= 4
