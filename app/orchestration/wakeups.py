@@ -19,7 +19,7 @@ from app.orchestration.job_steps import JobSteps
 from app.orchestration.outgoing import row_for, rows_of
 from app.orchestration.relay import OutboxRelay
 from app.orchestration.watch import Watch
-from app.persistence import command_queues, instances, moves, outbox, throttle
+from app.persistence import command_queues, instances, moves, outbox, suspects, throttle
 from app.persistence.command_queues import Wave
 from app.persistence.engine import Database, Transaction
 from app.persistence.instances import Rewake
@@ -172,9 +172,10 @@ class Wakeups:
             return Woken()
         unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
         begun = await self._progress.read(tx, sorted({queue for one in due if (queue := self._queue_of(one))}))
+        aside = await suspects.set_aside(tx, [one.command_id for one in due if one.command_id and self._queue_of(one)])
         woken = Woken(len(due))
         for one in due:
-            self._sort(one, one.command_id in unsent, begun, woken)
+            self._sort(one, one.command_id in unsent, begun, aside.get(one.command_id or ""), woken)
         await self._spare(tx, woken)
         await self._store(tx, pair, woken)
         crash.point("wakeups.before_commit")
@@ -186,7 +187,9 @@ class Wakeups:
         here = out(saga, one) if saga is not None else None
         return here.order.command or None if here is not None else None
 
-    def _sort(self, one: Instance, unsent: bool, begun: Mapping[str, datetime], woken: Woken) -> None:
+    def _sort(
+        self, one: Instance, unsent: bool, begun: Mapping[str, datetime], aside: datetime | None, woken: Woken
+    ) -> None:
         saga = self._catalog.of(one)
         assert saga is not None, "only known versions come here"
         here, now = out(saga, one), self._database.now()
@@ -202,7 +205,7 @@ class Wakeups:
         queue = here.order.command if here is not None else ""
         served = self._audience.since(queue, since) if queue else since
         served = served and min(served, now)
-        around = Surroundings(unsent, served, since, self._audience.waiting_at(queue), begun.get(queue))
+        around = Surroundings(unsent, served, since, self._audience.waiting_at(queue), begun.get(queue), aside)
         match wake(saga, one, around, Tick(now, clock.uuid7(), clock.uniform(0, 1))):
             case Moved() as moved:
                 woken.moved.append(moved)

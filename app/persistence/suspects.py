@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import delete, select, update
 
 from .engine import Connection, Transaction
 from .tables import suspects
 
+WAITS: Final = "it waits"
+"""So the place of a command begins that is in its queue once more, for it was set aside."""
 _FIELDS = ("command_id", "queue", "saga", "instance_id", "deaths", "place")
 
 
@@ -40,6 +43,17 @@ async def of_command(connection: Connection, command_id: str) -> Suspect | None:
     query = select(*(table[name] for name in _FIELDS)).where(table.command_id == command_id)
     row = (await connection.execute(query)).first()
     return Suspect(*row) if row is not None else None
+
+
+async def set_aside(connection: Connection, command_ids: Sequence[str]) -> dict[str, datetime]:
+    """When it was last noted of each of these commands that it was set aside; the others are left out."""
+    if not command_ids:
+        return {}
+    table = suspects.c
+    query = select(table.command_id, table.noted_at).where(table.command_id.in_(sorted(command_ids)))
+    return {
+        row.command_id: row.noted_at for row in await connection.execute(query.where(table.place.startswith(WAITS)))
+    }
 
 
 async def page(connection: Connection, limit: int) -> Sequence[Suspect]:

@@ -27,7 +27,8 @@ class Surroundings:
     `unsent`: its command is still in the outbox. `served_since`: from then on its queue had a consumer; None while it
     has none. `listening_since`: from then on this node could have heard an answer. `waiting_at`: when its queue was
     last seen to have messages; None if it never was. `begun_to`: a command of its queue that was sent then, the latest
-    such, has been begun or answered.
+    such, has been begun or answered. `aside_at`: when a worker last noted that it has put the command back at the end
+    of its queue, since workers died with it; None if it does not wait there for that.
     """
 
     unsent: bool
@@ -35,6 +36,7 @@ class Surroundings:
     listening_since: datetime
     waiting_at: datetime | None = None
     begun_to: datetime | None = None
+    aside_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,12 @@ def _queued(saga: Saga, instance: Instance, order: Order, around: Surroundings, 
 
 
 def _behind_others(instance: Instance, order: Order, around: Surroundings, now: datetime) -> timedelta | None:
-    """For how long to wait for a command that has not begun; None if it has, or has left its queue."""
+    """For how long to wait for a command that has not begun; None if it has, or has left its queue.
+
+    One that was set aside waits again, wherever it once stood and though it has begun before.
+    """
+    if around.aside_at is not None and around.aside_at > now - max(HELD, order.timeout):
+        return order.timeout
     if instance.begun or around.waiting_at is None:
         return None
     if around.begun_to is not None and around.begun_to > (instance.sending or now) + SPREAD:

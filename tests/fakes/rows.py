@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +10,7 @@ from typing import Any
 
 from app import clock
 from app.errors import Unavailable
+from app.persistence.suspects import Suspect
 from sagas.engine.state import DEADLINE, Instance
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,6 +43,8 @@ class Rows:
         self.rows: dict[int, Instance] = {}
         self.looks: list[list[int]] = []
         self.error: Exception | None = None
+        self.mute: Exception | None = None
+        self.suspects: dict[str, Suspect] = {}
 
     def put(self, app_id: int, **changes: Any) -> None:
         """A row that waits for command `m-{app_id}`; `changes` are fields of `Instance`."""
@@ -63,9 +66,19 @@ class Rows:
         """There is nothing but what `guard` reads."""
         raise Unavailable("these rows take no questions")
 
-    async def run(self, work: object) -> None:
-        """Nothing can be written here."""
-        raise Unavailable("these rows take no notes")
+    async def run(self, work: Callable[[Rows], Awaitable[None]]) -> None:
+        """Nothing can be written here but notes of suspects. Raises `mute` if there is one."""
+        if self.mute is not None:
+            raise self.mute
+        await work(self)
+
+    async def note(self, tx: object, suspect: Suspect) -> None:
+        """Stands in for `persistence.suspects.put`."""
+        self.suspects[suspect.command_id] = suspect
+
+    async def noted(self, connection: object, command_id: str) -> Suspect | None:
+        """Stands in for `persistence.suspects.of_command`."""
+        return self.suspects.get(command_id)
 
     async def guard(self, connection: object, pair: object, ids: Iterable[int]) -> dict[int, Instance]:
         """The rows with these ids."""

@@ -129,8 +129,15 @@ def test_a_child_says_nothing_in_its_parents_name_and_takes_nothing_from_it() ->
                 one = multiprocessing.Process(target=child)
                 one.start()
                 one.join(10)
-                keeps = multiprocessing.Process(target=sleep)
+                lives = multiprocessing.Event()
+
+                def keep():
+                    lives.set()
+                    sleep()
+
+                keeps = multiprocessing.Process(target=keep, daemon=True)
                 keeps.start()
+                assert lives.wait(20), "a child that has just been forked still has what is its parent's"
                 writer.write(b"from the parent")
                 await writer.drain()
                 theirs.sendall(b"to the parent")
@@ -153,7 +160,7 @@ def test_a_child_that_comes_back_from_its_handler_ends(where: str) -> None:
 
         async def main():
             pid = {where}
-            print("here", pid > 0, flush=True)
+            os.write(1, f"here {{pid > 0}}\\n".encode())  # at once, for the child writes there too
             _, status = os.waitpid(pid, 0)
         """
     )

@@ -33,8 +33,9 @@ class Crashes:
             return True
         return row is None or row.place == BESIDE_NOTHING
 
-    async def note(self, job: Job, place: str) -> None:
-        """Keeps how many deaths the command has, and where it stands: `place` is a part of a sentence."""
+    async def note(self, job: Job, place: str) -> bool:
+        """Keeps how many deaths the command has, and where it stands: `place` is a part of a sentence, which begins
+        with `suspects.WAITS` if the command is in its queue. Whether that could be written down."""
         command = job.command
         row = Suspect(command.id, command.type, command.saga, command.app_id, job.deaths, place)
         try:
@@ -42,3 +43,5 @@ class Crashes:
                 await self._database.run(lambda tx: suspects.put(tx, row))
         except (OrchestrixError, TimeoutError) as away:
             LOGGER.debug("where a suspect stands could not be noted: %s", away, extra=job.told)
+            return False
+        return True

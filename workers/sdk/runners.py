@@ -85,6 +85,11 @@ class Runners:
         self._triage, self._watch = triage, watch
         self._tasks = {asyncio.create_task(self._serve(), name="runner") for _ in range(self._settings.concurrency)}
 
+    @property
+    def free(self) -> bool:
+        """Whether a place is free."""
+        return len(self._busy) < self._settings.concurrency
+
     def begin(self, job: Job) -> asyncio.Task[None]:
         """Works on a suspect as soon as a place is free."""
         self._take(job)
@@ -93,12 +98,15 @@ class Runners:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def beside(self, job: Job) -> set[Job]:
+        """What else is in hand, but for what will not end at all."""
+        return self._desk.held - {job} - self._places.lost.keys()
+
     async def emptied(self, job: Job) -> None:
-        """Waits until nothing but the job is in hand, and what will not end at all."""
+        """Waits until there is nothing beside the job."""
         quiet = 0
         while quiet < AGREE:
-            held = self._desk.held
-            quiet = quiet + 1 if not held - {job} - self._places.lost.keys() else 0
+            quiet = quiet + 1 if not self.beside(job) else 0
             await asyncio.sleep(LOOK_S)
 
     def condemn(self, job: Job) -> None:
@@ -132,7 +140,7 @@ class Runners:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        await self._desk.give_back(left)
+        await self._desk.give_back(left + self._suspects.drain())  # some may have come meanwhile
 
     async def _serve(self) -> None:
         while True:

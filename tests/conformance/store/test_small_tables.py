@@ -197,7 +197,7 @@ async def test_of_a_suspect_the_latest_is_known_until_it_is_forgotten(database: 
     one = Suspect("c-1", "cmd.pay", "order", 7, 3, "it waits")
     for noted in (
         one,
-        Suspect("c-2", "cmd.ship", "order", 8, 4, "é" * 300),
+        Suspect("c-2", "cmd.ship", "order", 8, 4, "it waits " + "é" * 300),
         Suspect("c-1", "cmd.pay", "order", 7, 5, "x"),
     ):
         await database.run(lambda tx, noted=noted: suspects.put(tx, noted))  # type: ignore[misc]
@@ -205,6 +205,8 @@ async def test_of_a_suspect_the_latest_is_known_until_it_is_forgotten(database: 
         assert await suspects.of_command(connection, "c-1") == Suspect("c-1", "cmd.pay", "order", 7, 5, "x")
         assert await suspects.of_command(connection, "c-3") is None
         assert [row.command_id for row in await suspects.page(connection, 10)] == ["c-1", "c-2"]
+        assert await suspects.set_aside(connection, []) == {}
+        assert list(await suspects.set_aside(connection, ["c-1", "c-2", "c-3"])) == ["c-2"]
     assert await database.run(lambda tx: suspects.purge(tx, 3600, 10)) == 0
     assert await database.run(lambda tx: suspects.purge(tx, -60, 1)) == 1
     assert await database.run(lambda tx: suspects.purge(tx, -60, 10)) == 1

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from app.orchestration import audience, begins
 from app.orchestration.actions import Action
-from app.persistence import command_queues, instances
+from app.persistence import command_queues, instances, suspects
 from app.persistence.command_queues import WAVE
+from app.persistence.suspects import WAITS, Suspect
 from sagas.engine.asks import Ask, Verb
 from sagas.engine.state import Instance
 from tests.integration.orchestration.rig import Rig
@@ -57,6 +59,8 @@ async def test_a_begin_sets_the_wake_up_and_changes_nothing_else(rig: Rig) -> No
 async def test_what_is_no_word_about_the_command_that_is_out_is_ignored(rig: Rig, wrong: dict[str, Any]) -> None:
     await rig.begins.start()
     app = await rig.begin("other")
+    await rig.outbox_empty()  # a command that is confirmed late puts the deadline off
+    app = await rig.now(app)
     await say(rig, app, **wrong)
     assert await rig.now(app) == app
     assert not [one for one in rig.broker.published if one.exchange == "orchestrator.dead"]
@@ -66,7 +70,9 @@ async def test_a_begin_that_comes_after_the_end_is_ignored(rig: Rig) -> None:
     await rig.begins.start()
     app = await rig.begin("quick")
     rig.report(app, "evt.gitRepoCreated")
-    moved = await rig.reached(app, "REGISTERING")
+    await rig.reached(app, "REGISTERING")
+    await rig.outbox_empty()
+    moved = await rig.now(app)
     await say(rig, app)
     assert await rig.now(app) == moved
     assert await rig.ignored(app) == {}
@@ -76,6 +82,7 @@ async def test_a_begin_never_moves_what_a_person_holds(rig: Rig) -> None:
     await rig.begins.start()
     app = await rig.begin("held")
     await rig.control.act(Action("app", app.id, Ask(Verb.PAUSE, "ada", "wait")))
+    await rig.outbox_empty()
     paused = await rig.now(app)
     await say(rig, app)
     assert await rig.now(app) == paused
@@ -143,6 +150,24 @@ async def test_whoever_was_overtaken_expires(rig: Rig, monkeypatch: pytest.Monke
     again = await rig.until(lost, lambda row: row.attempt == 2, message="late")
     assert [row.reason for row in await rig.history(again)] == ["created", "retry 2: deadline"]
     await rig.until(again, lambda row: row.wake_reason == "backlog", message="waiting again")
+
+
+async def test_whoever_was_set_aside_is_not_overtaken(rig: Rig) -> None:
+    """A worker has put it back at the end of its queue, since workers died with it in hand."""
+    rig.broker.waiting = 7
+    await rig.wakeups.start()
+    lost = await rig.begin("behind", saga="hasty")
+    await rig.outbox_empty()
+    await rig.until(lost, lambda row: row.wake_reason == "backlog", message="waiting")
+    here = Suspect(lost.command_id or "", "cmd.hurry", "hasty", lost.id, 3, f"{WAITS} behind those with fewer deaths")
+    await rig.database.run(lambda tx: suspects.put(tx, here))
+    later = lost.updated_at + timedelta(seconds=3)
+    await rig.database.run(lambda tx: command_queues.advance(tx, {"cmd.hurry": later}))
+    end = rig.database.now() + timedelta(seconds=1)
+    later_on = await rig.until(lost, lambda row: (row.wake_at or end) > end, message="due often")
+    assert (later_on.attempt, later_on.wake_reason) == (1, "backlog")
+    await rig.database.run(lambda tx: suspects.put(tx, replace(here, place="it is tried")))
+    await rig.until(lost, lambda row: row.attempt == 2, message="late")
 
 
 @pytest.mark.parametrize("how", ["begun", "answered"])

@@ -91,11 +91,12 @@ class Run:
         chance: float = 0.5,
         waiting: datetime | None = None,
         begun: datetime | None = None,
+        aside: datetime | None = None,
     ) -> Rearmed | Moved:
         """The wake-up is due, and its time has come."""
         assert self.instance.wake_at is not None, "it has no wake-up"
         self.now = max(self.now, self.instance.wake_at - SECOND_LONG)
-        around = Surroundings(unsent, None if unheard else served, since, waiting, begun)
+        around = Surroundings(unsent, None if unheard else served, since, waiting, begun, aside)
         result = wake(self.saga, self.instance, around, self._tick(chance))
         if isinstance(result, Moved):
             self._keep(result)

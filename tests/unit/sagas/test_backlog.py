@@ -56,6 +56,19 @@ def test_the_begin_of_an_earlier_command_says_nothing() -> None:
     waits(run)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_one_that_was_set_aside_since_its_workers_died_waits_behind_later_ones(begun: bool) -> None:
+    run = Run()
+    run.instance = replace(run.instance, begun_id=run.instance.command_id if begun else None)
+    for _ in range(3):
+        assert run.instance.wake_at is not None
+        run.expires(begun=NOW + timedelta(hours=1), aside=run.instance.wake_at - timedelta(seconds=9))
+        waits(run)
+    assert run.instance.wake_at is not None
+    run.expires(begun=NOW + timedelta(hours=1), aside=run.instance.wake_at - timedelta(seconds=11))
+    assert run.rows[-1][2] == "retry 2: deadline", "that was noted too long ago"
+
+
 @pytest.mark.parametrize(("later", "waited"), [(timedelta(0), True), (SPREAD, True), (SPREAD * 1.01, False)])
 def test_one_that_was_overtaken_has_left_its_queue(later: timedelta, waited: bool) -> None:
     """Whatever was sent at about the same time may stand before it or behind it."""

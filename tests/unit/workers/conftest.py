@@ -19,6 +19,8 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     """The rows that the state guard sees."""
     rows = Rows()
     monkeypatch.setattr("workers.sdk.guard.guard", rows.guard)
+    monkeypatch.setattr("app.persistence.suspects.put", rows.note)
+    monkeypatch.setattr("app.persistence.suspects.of_command", rows.noted)
     return rows
 
 

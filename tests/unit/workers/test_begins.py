@@ -185,6 +185,37 @@ async def test_what_is_given_back_at_a_stop_has_not_died_once_more(rig: Rig) -> 
     }
 
 
+@pytest.mark.parametrize("how", ["stop", "failure"])
+async def test_suspects_about_which_nobody_has_decided_yet_are_given_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def count(queue: str) -> tuple[int, int]:
+        if not asked.is_set():
+            asked.set()
+            await gate.wait()
+            raise RuntimeError("nobody has foreseen this")
+        return 0, 1
+
+    monkeypatch.setattr(rig.broker, "message_count", count)
+    done = Gate()
+    worker = await rig.start(done)
+    rig.send(4, headers={"x-deaths": 4})
+    await asked.wait()
+    rig.send(5, 6, headers={"x-deaths": 5})
+    await eventually(lambda: len(rig.broker.queue(CREATE).unacked) == 3 and len(rig.rows.looks) >= 2, deadline=5)
+    if how == "stop":
+        await worker.stop()
+        left = {one.body: (dict(one.headers), one.count) for one in rig.broker.queue(CREATE).ready}
+        assert left == {command(id).body(): ({"x-deaths": max(4, min(id, 5))}, 0) for id in (4, 5, 6)}
+    else:
+        done.open.set()
+        gate.set()
+        await rig.settled()
+        assert sorted(body["appId"] for body in rig.bodies()) == [4, 5, 6]
+
+
 async def test_a_command_that_is_to_be_alone_and_was_not_begun_loses_the_mark_at_a_stop(rig: Rig) -> None:
     gate = Gate()
     worker = await rig.start(gate, stop_timeout=5)

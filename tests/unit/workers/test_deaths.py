@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app import clock
+from app.errors import Unavailable
 from app.testing.virtual_time import VirtualLoop, VirtualSource
 from tests.fakes.rows import Rows
 from workers.sdk.lane import Lane, Place
@@ -133,6 +134,75 @@ def test_fast_commands_are_held_ahead(found: Callable[..., Town]) -> None:
     assert most == 50
 
 
+ALONE = {"x-deaths": 10, "x-alone": 1}
+
+
+def test_a_command_that_is_to_be_alone_stops_a_busy_worker_for_half_a_minute_at_most(
+    found: Callable[..., Town],
+) -> None:
+    """Its step of an hour goes on; an idle worker finds out."""
+    town = found(5, concurrency=4, poison={2})
+    town.long[1] = 3600.0
+
+    async def days() -> None:
+        town.boot("busy")
+        town.send([1])
+        await town.until(lambda: town.begun[1] == 1, within=10)
+        town.send([2], ALONE)
+        await asyncio.sleep(1)
+        town.send(range(3, 43))
+        await town.until(lambda: town.good(range(3, 43)), within=40)
+        before, end = len(town.rows.looks), town.loop.time() + 300
+        for id in range(50, 80):
+            town.send([id])
+            await town.until(lambda id=id: town.good([id]), within=5)  # type: ignore[misc]
+            await asyncio.sleep(10)
+        assert town.loop.time() >= end, "it never pauses again while that step lasts"
+        assert len(town.rows.looks) - before < 400, "nor does it read the same command all the time"
+        assert town.begun[2] == 0
+        town.boot("idle")
+        await town.until(lambda: town.errors(2) == ["WorkerCrashed"], within=120)
+        assert (town.begun[2], town.begun[1], town.deaths) == (1, 1, 1)
+
+    on_time(town, days)
+
+
+def test_nothing_is_tried_alone_that_cannot_be_noted(found: Callable[..., Town]) -> None:
+    town = found(6, poison={1})
+    town.rows.mute = Unavailable("the database is away")
+
+    async def days() -> None:
+        town.boot("w")
+        town.send([1], ALONE)
+        await asyncio.sleep(100)
+        assert (town.begun[1], town.deaths) == (0, 0)
+        town.rows.mute = None
+        await town.until(lambda: town.errors(1) == ["WorkerCrashed"], within=120)
+        assert (town.begun[1], town.deaths) == (1, 1)
+
+    on_time(town, days)
+
+
+def test_while_no_place_is_free_no_more_than_one_suspect_is_held(found: Callable[..., Town]) -> None:
+    town = found(7, concurrency=8)
+    town.long = dict.fromkeys(range(1, 9), 100.0)
+
+    async def days() -> None:
+        town.boot("w")
+        town.send(range(1, 9))
+        await town.until(lambda: len(town.begun) == 8, within=30)
+        town.send(range(10, 40), {"x-deaths": 3})
+        await asyncio.sleep(40)
+        assert town.workers["w"][1].counts.aside < 200, "nor are they read over and over"
+        for _ in range(100):
+            assert town.server.depth(CREATE) - (town.server.count(CREATE) or (0, 0))[0] <= 8 + 1
+            await _a_moment()
+        await town.until(lambda: town.good(range(1, 9)), within=100)
+        await town.until(lambda: town.good(range(10, 40)), within=30)
+
+    on_time(town, days)
+
+
 async def _a_moment() -> None:
     await asyncio.sleep(0.1)  # of virtual time
 
@@ -142,36 +212,52 @@ class TestLane:
 
     def test_the_fewest_deaths_come_first(self) -> None:
         lane = Lane(8)
-        assert lane.arrives("a", 5, True, 0.0) is Place.ASIDE, "nobody knows yet who else waits"
-        assert lane.arrives("b", 3, True, 0.0) is Place.ASIDE
-        assert lane.arrives("a", 5, False, 0.0) is Place.ASIDE, "b waits with fewer"
-        assert lane.arrives("b", 3, False, 0.0) is Place.RUN
+        assert lane.arrives("a", 5, True, True) is Place.ASIDE, "nobody knows yet who else waits"
+        assert lane.arrives("b", 3, True, True) is Place.ASIDE
+        assert lane.arrives("a", 5, False, True) is Place.ASIDE, "b waits with fewer"
+        assert lane.arrives("b", 3, False, True) is Place.RUN
 
     def test_what_is_alone_in_its_queue_runs_at_once(self) -> None:
-        assert Lane(8).arrives("a", 9, False, 0.0) is Place.RUN
+        assert Lane(8).arrives("a", 9, False, True) is Place.RUN
 
     def test_a_full_lane_is_not_asked_over_and_over(self) -> None:
         lane = Lane(8)
-        lane.arrives("a", 3, False, 0.0)
-        assert lane.arrives("b", 3, True, 0.0) is Place.ASIDE
-        assert lane.arrives("b", 3, True, 0.1) is Place.FULL
+        lane.arrives("a", 3, False, True)
+        assert lane.arrives("b", 3, True, True) is Place.ASIDE
+        assert lane.arrives("b", 3, True, True) is Place.FULL
 
     def test_whom_others_have_taken_holds_up_nobody(self) -> None:
         lane = Lane(8)
-        lane.arrives("b", 3, True, 0.0)
-        places = [lane.arrives("a", 5, True, 0.0) for _ in range(3)]
+        lane.arrives("b", 3, True, True)
+        places = [lane.arrives("a", 5, True, True) for _ in range(3)]
         assert places == [Place.ASIDE, Place.ASIDE, Place.RUN]
 
     def test_the_width_doubles_with_who_ends_or_is_at_work_for_two_seconds(self) -> None:
         lane = Lane(5)
-        lane.arrives("a", 3, False, 0.0)
-        lane.watch(1.9)
+        lane.arrives("a", 3, False, True)
+        lane.watch(9.0)
+        assert (lane.width, lane.full) == (1, True), "to wait for a place is no work"
+        lane.works("a", 10.0)
+        lane.watch(11.9)
         assert (lane.width, lane.full) == (1, True)
-        lane.watch(2.0)
+        lane.watch(12.0)
         assert (lane.width, lane.full) == (2, False)
-        lane.leaves("a", 2.5)
+        lane.leaves("a")
         assert lane.width == 2, "once for each"
         for id in "bc":
-            lane.arrives(id, 3, False, 3.0)
-            lane.leaves(id, 3.1)
+            lane.arrives(id, 3, False, True)
+            lane.leaves(id)
         assert lane.width == 5, "never more than the places"
+
+    def test_while_all_places_are_taken_one_waits_and_only_after_two_rounds(self) -> None:
+        lane = Lane(8)
+        for id in "ab":
+            lane.arrives(id, 3, False, True)
+            lane.leaves(id)
+        places = [lane.arrives("c", 3, False, False) for _ in range(3)]
+        assert places == [Place.ASIDE, Place.ASIDE, Place.RUN]
+        places = [lane.arrives("d", 3, False, False) for _ in range(4)]
+        assert places == [Place.ASIDE, Place.FULL, Place.FULL, Place.FULL]
+        assert (lane.room(False), lane.room(True)) == (False, True)
+        lane.works("c", 1.0)
+        assert lane.arrives("d", 3, False, False) is Place.RUN, "c has its place"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -29,8 +29,8 @@ BACK_AFTER = 1.0
 class Town:
     """A broker, the rows of sagas, and workers that are started again whenever they die.
 
-    `work` is the seconds that a command takes; a poisonous one ends its process after `fuse` seconds. `deaths` counts
-    the processes that ended, `ended` are the events of each app.
+    `work` is the seconds that a command takes, if `long` does not say otherwise; a poisonous one ends its process after
+    `fuse` seconds. `deaths` counts the processes that ended, `ended` are the events of each app.
     """
 
     def __init__(
@@ -49,18 +49,22 @@ class Town:
         self.poison, self.deaths = set(poison), 0
         self.ended: dict[int, list[Outgoing]] = {}
         self.begun: Counter[int] = Counter()
+        self.long: dict[int, float] = {}
         self.workers: dict[str, tuple[Process, Worker]] = {}
         self._work, self._fuse, self._settings = work, fuse, Settings.model_validate({"worker": settings})
         self.server = MemoryServer(self.dice, pace=lambda: self.dice.uniform(0.0005, 0.002), delivery_limit=limit)
         self.server.declare(saga_topology(CATALOG))
         self.server.taps.append(self)
 
-    def send(self, ids: Sequence[int]) -> None:
+    def send(self, ids: Sequence[int], headers: Mapping[str, str | int] | None = None) -> None:
         """Their first commands, in this order."""
         for id in ids:
             self.rows.put(id)
-            one = command(id)
-            self.server.put(CREATE, Outgoing(COMMANDS, CREATE, one.body(), one.id, one.correlation_id, one.type))
+            one = command(id, timeout_ms=7_200_000 if id in self.long else 60_000)
+            self.server.put(
+                CREATE,
+                Outgoing(COMMANDS, CREATE, one.body(), one.id, one.correlation_id, one.type, headers=headers or {}),
+            )
 
     def boot(self, name: str) -> None:
         """Starts a worker, and again whenever it dies."""
@@ -118,7 +122,7 @@ class Town:
     async def _handle(self, context: Context, command: Command) -> None:
         self.begun[context.app_id] += 1
         if context.app_id not in self.poison:
-            return await asyncio.sleep(self._work)
+            return await asyncio.sleep(self.long.get(context.app_id, self._work))
         await asyncio.sleep(self._fuse)
         process = current_process()
         assert process is not None
