@@ -146,3 +146,19 @@ async def now(database: Database, pair: Pair) -> dict[int, Instance]:
     """All instances by their ids."""
     async with database.read() as connection:
         return dict(await instances.guard(connection, pair, range(1, 100)))
+
+
+async def test_queues_are_in_the_order_in_which_they_are_locked(database: Database) -> None:
+    """By code points, as `advance` sorts them: with another order in the database, two nodes would deadlock."""
+    names = ["cmd.B", "cmd.a", "cmd.a-b", "cmd.aB", "cmd.ab"]
+    await database.run(lambda tx: command_queues.advance(tx, dict.fromkeys(names, database.now())))
+    async with database.read() as connection:
+        found = list((await connection.execute(text("SELECT queue FROM command_queues ORDER BY queue"))).scalars())
+    assert found == sorted(names)
+    if database.dialect.name == "postgresql":
+        async with database.read() as connection:
+            collation = text(
+                "SELECT collation_name FROM information_schema.columns"
+                " WHERE table_name = 'command_queues' AND column_name = 'queue'"
+            )
+            assert (await connection.execute(collation)).scalar_one() == "C"
