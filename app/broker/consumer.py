@@ -190,7 +190,7 @@ class AmqpConsumer(Listener):
         self._arrived.set()
 
     def on_cancel(self, consumer_tag: str) -> None:
-        queue = self._tags.get(consumer_tag, "")
+        queue = self._tags.pop(consumer_tag, "")
         if consumer_tag in self._shares.get(queue, ()):
             log.warning("the broker cancelled the subscription to %s", queue)
             del self._shares[queue]  # its other shares go the same way
@@ -308,7 +308,7 @@ class AmqpConsumer(Listener):
         most, shares = min(self._prefetch, self._allowed.get(queue, self._limit)), self._shares.get(queue, {})
         while sum(shares.values()) > most:
             tag, _ = shares.popitem()
-            await channel.call(commands.Basic.Cancel(consumer_tag=tag))
+            await self._cancel(channel, tag)
         if not shares:
             self._shares.pop(queue, None)  # else it would seem that the broker has forgotten it
         return most - sum(shares.values())
@@ -339,8 +339,12 @@ class AmqpConsumer(Listener):
     async def _unsubscribe(self, channel: Channel) -> None:
         """What arrives until the broker's answer stays valid, and so does what was delivered before."""
         for tag in [tag for shares in self._shares.values() for tag in shares]:
-            await channel.call(commands.Basic.Cancel(consumer_tag=tag))
+            await self._cancel(channel, tag)
         self._shares.clear()
+
+    async def _cancel(self, channel: Channel, tag: str) -> None:
+        await channel.call(commands.Basic.Cancel(consumer_tag=tag))
+        self._tags.pop(tag, None)  # nothing arrives for it behind the answer
 
     # The look at whether the broker sees what we see.
 

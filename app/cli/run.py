@@ -139,7 +139,8 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
         seconds=clock.monotonic() - began,
     )
     with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on
-        print(text, flush=True)
+        print(text)
+        sinks.confirm()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from app.errors import Conflict, Contention
+from app.errors import Conflict, Contention, OrchestrixError, RetryLater, Unavailable
 from app.orchestration.requests import AnyKey, InFlight, Keyed, KeyReused, Repeated, Replayed
 from app.persistence import idempotency
 from app.persistence.engine import Database, Transaction
@@ -26,6 +26,8 @@ class KeyTaken(Conflict):
 class _KeyLock:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
+    failed: RetryLater | None = None
+    """With what the last request ended without a commit, for those that have waited for it."""
 
 
 class Keys:
@@ -38,11 +40,13 @@ class Keys:
     async def once(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
         """What `work` returns, or without it what was answered to `key` before.
 
-        `work` stores its answer in its own transaction and raises `KeyTaken` where another one's is there.
+        `work` stores its answer in its own transaction and raises `KeyTaken` where another one's is there. Raises
+        `RetryLater` for who has waited for a request that ended without a commit.
         """
         name = (key.scope, key.key)
         held = self._locks.setdefault(name, _KeyLock())
         held.users += 1
+        waits = held.lock.locked()
         try:
             async with asyncio.timeout(KEY_WAIT):
                 await held.lock.acquire()
@@ -51,7 +55,11 @@ class Keys:
         else:
             try:
                 before = await self.answered(key)
-                return before if before is not None else await self._first(key, work)
+                if before is not None:
+                    return before
+                if waits and held.failed is not None:
+                    raise type(held.failed)(str(held.failed))
+                return await self._first(held, key, work)
             finally:
                 held.lock.release()
         finally:
@@ -65,11 +73,18 @@ class Keys:
             stored = await idempotency.find(connection, key.scope, key.key)
         return key.before(stored)
 
-    async def _first(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+    async def _first(self, held: _KeyLock, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+        held.failed = None
         try:
             return await work()
         except KeyTaken:
             return await self.answered(key) or InFlight()
+        except BaseException as error:
+            if isinstance(error, RetryLater):
+                held.failed = error
+            elif not isinstance(error, OrchestrixError):  # a refusal: who waits hears his own
+                held.failed = Unavailable("the first request with this key ended without a commit")
+            raise
 
 
 async def claim(tx: Transaction, key: AnyKey) -> None:

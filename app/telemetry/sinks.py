@@ -43,6 +43,8 @@ class Sink:
         self._most_lines, self._most_bytes = most_lines, most_bytes
         self._thread: threading.Thread | None = None
         self._direct = False
+        self.error: OSError | None = None
+        """What the last write failed with; None if it went well."""
         self._empty()
 
     def put(self, line: bytes) -> None:
@@ -101,8 +103,10 @@ class Sink:
         for begin, end in _pieces(told):
             try:
                 _write(self._descriptor, b"".join(told[begin:end]))
-            except OSError:  # a closed pipe, a full disk
+            except OSError as error:  # a closed pipe, a full disk
+                self.error = error
                 return len(lines) - min(begin, len(lines)) + lost
+        self.error = None
         return 0
 
 
@@ -136,8 +140,29 @@ def _write(descriptor: int, content: bytes) -> None:
             waiter.poll()
 
 
+class _Begun(threading.local):
+    """The line that a thread has not ended yet, in the parts that it was written in: threads do not mix theirs."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._size = 0
+
+    def add(self, part: str) -> int:
+        """How many characters the line has now."""
+        self._parts.append(part)
+        self._size += len(part)
+        return self._size
+
+    def taken(self) -> str:
+        """The line so far; the next one begins."""
+        parts, self._parts, self._size = self._parts, [], 0
+        return "".join(parts)
+
+
 class Stream(io.TextIOBase):
-    """In the place of stdout or stderr: whole lines go to the sink, the rest when it is flushed. Never blocks."""
+    """In the place of stdout or stderr: whole lines go to the sink, the rest when it is flushed or is as much as one
+    write. Never blocks.
+    """
 
     def __init__(self, beneath: TextIO, sink: Sink) -> None:
         super().__init__()
@@ -151,18 +176,20 @@ class Stream(io.TextIOBase):
         self.sink.forked()
 
     def _begin(self) -> None:
-        self._begun = threading.local()  # the lines that the threads have not ended yet: they do not mix
+        self._begun = _Begun()
 
     def write(self, text: str, /) -> int:
-        """Queues what ends a line."""
-        whole, end, self._begun.line = (getattr(self._begun, "line", "") + text).rpartition("\n")
-        self._put(whole + end)
+        """Queues what ends a line, and what has no end for too long."""
+        whole, end, rest = text.rpartition("\n")
+        if end:
+            self._put(self._begun.taken() + whole + end)
+        if rest and self._begun.add(rest) >= AT_ONCE:
+            self.flush()
         return len(text)
 
     def flush(self) -> None:
         """Queues what this thread has not ended yet, too; waits for nothing."""
-        line, self._begun.line = getattr(self._begun, "line", ""), ""
-        self._put(line)
+        self._put(self._begun.taken())
 
     def _put(self, text: str) -> None:
         if text:
@@ -214,6 +241,15 @@ def flush(within: float = AT_END_S) -> bool:
         stream.flush()
     unwritten = [stream for stream in _streams if not stream.sink.flush(max(0.0, end - clock.monotonic()))]
     return not unwritten
+
+
+def confirm(within: float = AT_END_S) -> None:
+    """Waits up to `within` seconds until what was printed is written. Raises `OSError` if that fails."""
+    sys.stdout.flush()
+    if isinstance(sys.stdout, Stream):
+        sys.stdout.sink.flush(within)
+        if (error := sys.stdout.sink.error) is not None:
+            raise error
 
 
 def _descriptor(stream: TextIO) -> int | None:

@@ -304,6 +304,7 @@ async def test_no_more_of_a_queue_is_in_hand_than_is_allowed(broker: AmqpBroker)
     consumer.allow("jobs", 0)
     assert isinstance(consumer, AmqpConsumer)
     await consumer._apply_now()  # RabbitMQ counts a reader that has left as long as it has something in hand
+    assert set(consumer._tags.values()) == {"others"}, "cancelled subscriptions are forgotten"
     await consumer.acknowledge(held)
     await eventually(_steady(broker, 40), deadline=5, every=0.1)
     assert await in_flight(broker, 40) == 4, "nothing comes of a closed queue"

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from app.errors import NotFound, OutcomeUnknown, Unavailable
 from app.orchestration import keys
 from app.orchestration.keys import Keys, KeyTaken
 from app.orchestration.requests import IdempotencyKey, InFlight
@@ -55,6 +56,39 @@ async def test_who_waits_too_long_is_told_so(rig: Rig, monkeypatch: pytest.Monke
     go.set()
     assert await one == "done"
     assert await asked.once(key(), work) == "done", "the key is free again"
+
+
+@pytest.mark.parametrize(
+    ("error", "heard"),
+    [
+        (Unavailable("the database is away"), Unavailable),
+        (OutcomeUnknown("lost during COMMIT"), OutcomeUnknown),
+        (ZeroDivisionError(), Unavailable),
+        (NotFound("there is no such app"), None),
+    ],
+)
+async def test_who_waited_for_one_that_ended_without_a_commit_hears_so(
+    rig: Rig, error: Exception, heard: type[Exception] | None
+) -> None:
+    asked, go, began = Keys(rig.database), asyncio.Event(), asyncio.Event()
+
+    async def fails() -> str:
+        began.set()
+        await go.wait()
+        raise error
+
+    async def work() -> str:
+        return "done"
+
+    one = asyncio.create_task(asked.once(key(), fails))
+    await began.wait()
+    others = [asyncio.create_task(asked.once(key(), work)) for _ in range(3)]
+    await asyncio.sleep(0)
+    go.set()
+    first, *found = await asyncio.gather(one, *others, return_exceptions=True)
+    assert first is error
+    assert [type(one) if heard else one for one in found] == [heard or "done"] * 3
+    assert await asked.once(key(), work) == "done", "who repeats it does it"
 
 
 async def test_another_process_that_has_not_committed_yet(rig: Rig) -> None:

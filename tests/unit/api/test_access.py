@@ -84,7 +84,7 @@ def test_what_is_told_to_some_costs_a_guess_too(clock: Clock, caplog: pytest.Log
     assert not door.knows(sent(None))
     assert not caplog.records, "probes send no token"
     assert door.knows(sent(TOKENS["ada"], "10.0.0.2"))
-    assert [door.knows(sent(f"guess-{n}")) for n in range(GUESSES)] == [False] * GUESSES
+    assert not any(door.knows(sent(f"guess-{n}")) for n in range(GUESSES))
     assert not door.knows(sent(TOKENS["bob"])), "else the guesses could go on"
     assert (asked(door, "x"), asked(door, TOKENS["ada"], "10.0.0.2")) == (429, "ada")
     assert "10.0.0.1" in caplog.records[0].getMessage()

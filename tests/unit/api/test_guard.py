@@ -8,8 +8,9 @@ from starlette.datastructures import Headers
 from app.api.guard import Guard
 from app.api.problems import Problem
 
-ALLOWED = ("orchestrix.example", "10.0.0.7:8080", "[FD00:0::1]:8080", "[fd00::2]", "x:99999")
-OPEN = Guard(check_host=True, allowed=ALLOWED)
+OPEN = Guard(
+    check_host=True, allowed=("orchestrix.example", "10.0.0.7:8080", "[FD00:0::1]:8080", "[fd00::2]", "x:99999")
+)
 
 
 def refused(guard: Guard, method: str = "GET", path: str = "/apps", **headers: str | list[str]) -> str | None:

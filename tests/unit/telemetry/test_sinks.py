@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.telemetry.sinks import Sink, sentence
+from app.telemetry.sinks import AT_ONCE, Sink, Stream, confirm, sentence
 
 PIPE = 64 * 1024
 
@@ -200,6 +200,37 @@ def test_threads_that_print_at_once_do_not_mix_their_lines() -> None:
     )
     _, said = ran(script)
     assert {len(set(line)) for line in said.splitlines() if line} == {1}
+
+
+def test_a_line_without_an_end_does_not_grow_without_bound(pipe: Pipe) -> None:
+    stream = Stream(sys.__stdout__ or sys.stdout, Sink(pipe.writing))
+    for _ in range(AT_ONCE - 1):
+        print(".", end="", file=stream)
+    assert stream.sink.flush(10)
+    print("+", end="", file=stream)
+    assert pipe.read_until(b"+") == b"." * (AT_ONCE - 1) + b"+"
+    print("the rest", file=stream)
+    print("begun", end="", file=stream)
+    stream.flush()
+    assert pipe.read_until(b"begun").endswith(b"+the rest\nbegun")
+
+
+def test_who_has_something_to_say_hears_that_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", Stream(full, Sink(full.fileno())))
+        print("ready")
+        with pytest.raises(OSError, match="No space left"):
+            confirm()
+
+
+def test_who_has_something_to_say_waits_for_no_stalled_reader(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(sys.stdout, Sink(pipe.writing))
+    monkeypatch.setattr(sys, "stdout", stream)
+    stream.sink.put(b"x" * 10 * PIPE)
+    print("ready")
+    confirm(0.01)
+    pipe.read_until(b"ready\n")
+    confirm()
 
 
 def test_the_thread_keeps_no_process_alive() -> None:
