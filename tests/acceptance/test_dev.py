@@ -162,7 +162,7 @@ async def test_a_connection_that_idles_is_not_closed_before_its_client_does_it(
     _, dev = start_dev(processes, tmp_path)
     address = urlsplit(dev["apiUrl"])
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head)
     assert head.split()[1] == b"200"
