@@ -160,13 +160,13 @@ async def test_a_command_that_kills_its_workers_fails_its_saga_alone(
         assert {one.status_code for one in started} == {200}
         kills = await _work_until_all_end(system, env)
         why = (await client.http.get(f"/sagas/brief/{started[0].json()['id']}/why")).json()
-    assert kills == deaths
+    assert deaths <= kills <= deaths + 1, "it is tried alone once, if the last one may have died of another command"
     ledger = await invariants.read(system.database_url, saga="brief")
     ledger.check(names, saga=brief.BRIEF)
     ledger.check_wire(tap.read(), saga=brief.BRIEF)
     (deadly,) = ledger.named(brief.DEADLY)
     assert deadly.state == FAILED
-    assert f"WorkerCrashed: cmd.grab was given to workers {deaths} times" in deadly.reasons[-1]
+    assert f"WorkerCrashed: cmd.grab was in hand when {kills} workers ended" in deadly.reasons[-1]
     assert "WorkerCrashed" in why["sentence"]
     assert {app.state for app in ledger.apps if app is not deadly} == {COMPLETED}
     left = {path.name for path in (system.folder / brief.GRABBED).iterdir()}
