@@ -150,7 +150,7 @@ async def test_commands_carry_what_the_contract_says(system: System) -> None:
             await client.completed(app["id"])
     first, second = worker.commands
     fields = "id type saga appId appName correlationId expectedState step attempt timeoutMs idempotencyKey"
-    assert set(first) == set(second) == {*fields.split(), "effectKey", "data"}
+    assert set(first) == set(second) == {*fields.split(), "effectKey", "definitionVersion", "data"}
     assert first["idempotencyKey"] == f"app:{app['id']}:createGitRepo:do"
     made = round(datetime.fromisoformat(app["createdAt"]).timestamp() * 1e6)
     assert re.fullmatch(rf"[0-9a-f-]{{36}}:app:{app['id']}:{made}:createGitRepo", first["effectKey"])
