@@ -63,10 +63,8 @@ async def _leave(url: str, names: list[str], chance: random.Random) -> set[str]:
 
 def _request(name: str) -> bytes:
     body = json.dumps({"appName": name, "createdBy": "ada"}).encode()
-    return b"POST /apps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-        len(body),
-        body,
-    )
+    head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return b"POST /apps HTTP/1.1\r\n" + head.encode() + body
 
 
 async def _idle(world: World) -> bool:
