@@ -18,6 +18,7 @@ from app.persistence import command_queues, instances, suspects
 from app.persistence.command_queues import WAVE
 from app.persistence.suspects import WAITS, Suspect
 from sagas.engine.asks import Ask, Verb
+from sagas.engine.expiry import SPREAD
 from sagas.engine.state import Instance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually, holds
@@ -144,8 +145,9 @@ async def test_whoever_was_overtaken_expires(rig: Rig, monkeypatch: pytest.Monke
     await rig.wakeups.start()
     lost = await rig.begin("lost", saga="hasty")
     await rig.outbox_empty()
-    await rig.until(lost, lambda row: row.wake_reason == "backlog", message="waiting")
-    later = lost.updated_at + timedelta(seconds=3)
+    waits = await rig.until(lost, lambda row: row.wake_reason == "backlog", message="waiting")
+    assert waits.sending is not None
+    later = waits.sending + SPREAD + timedelta(milliseconds=100)  # the second copy is sent later than that
     await rig.database.run(lambda tx: command_queues.advance(tx, {"cmd.hurry": later}))
     again = await rig.until(lost, lambda row: row.attempt == 2, message="late")
     assert [row.reason for row in await rig.history(again)] == ["created", "retry 2: deadline"]
