@@ -21,11 +21,13 @@ from app.orchestration import stuck as stuck_ones
 from app.orchestration.actions import Action
 from app.orchestration.dead_letters import By, DeadLetters
 from app.orchestration.mover import DeadLetterMover
-from app.persistence import dead_letters
+from app.persistence import dead_letters, instances
 from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from app.persistence.pages import Filter, sort_value
+from app.persistence.pairs import APPS
 from sagas.app_provisioning import APP_PROVISIONING as APP
 from sagas.engine.asks import Ask, Verb
+from sagas.engine.migration import marked
 from sagas.engine.state import Instance
 from tests.architecture.source import PRODUCT, modules
 from tests.integration.orchestration.rig import CATALOG, Rig
@@ -240,6 +242,14 @@ async def undo_waiting_for_a_retry(rig: Rig) -> Instance:
     app = await compensating(rig)
     await failed(rig, app, LATER)
     return app
+
+
+async def waiting_for_a_migration(rig: Rig) -> Instance:
+    app = await rig.begin("shop")
+    async with rig.database.begin() as tx:
+        await instances.doubt(tx, APPS, [marked(app, tx.now() + timedelta(seconds=30))])
+    rig.report(app, "evt.gitRepoCreated")
+    return await rig.reached(app, "REGISTERING")
 
 
 async def without_a_broker(rig: Rig) -> Instance:
@@ -538,6 +548,12 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         "`retry` to try now",
     ),
     (
+        waiting_for_a_migration,
+        "migration",
+        r"The command of registerApp waits for `sagas migrate`, .*, or for [23]\d s\.",
+        "`retry` to send it now",
+    ),
+    (
         undo_waiting_for_a_retry,
         "retry",
         r"Attempt 1 of 5 of the undo of createGitRepo failed: .*503 from the forge; next try in 3\d s\.",
@@ -815,10 +831,14 @@ def test_each_entry_of_the_catalogue_has_its_situation() -> None:
 
 
 def _code(node: ast.AST) -> str | None:
-    """The code that a `return "code", sentence, action` gives."""
-    if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
-        return None
-    first = node.value.elts[0]
+    """The code that a `return "code", sentence, action` or a `return Explanation("code", ...)` gives."""
+    match node:
+        case ast.Return(value=ast.Tuple(elts=[first, *_])):
+            pass
+        case ast.Return(value=ast.Call(func=ast.Name(id="Explanation"), args=[first, *_])):
+            pass
+        case _:
+            return None
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
 
 
