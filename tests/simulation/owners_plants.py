@@ -165,7 +165,7 @@ UNCHECKED: Final[dict[Plant, Found]] = {
         ("schedules", partial(_in_task, "schedules"), "schedules"),
         ("time_outs", partial(_for_reason, "its time is over"), "time-outs"),
         ("lost_workers", partial(_for_reason, "its worker was not heard any more"), "lost workers"),
-        ("orphans", partial(_in_task, "jobs without owner"), "orphans"),
+        ("orphans", partial(_in_task, "jobs whose owner is gone"), "orphans"),
         ("deaths", partial(_in_task, "death watch"), "deaths"),
     )
 }

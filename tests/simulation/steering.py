@@ -276,7 +276,7 @@ STORIES: Final[dict[str, Story]] = {
     "schedules": partial(late, task="schedules", prepare=_nothing, due=_always),
     "time-outs": partial(late, task="time-outs of jobs", prepare=_lose_worker, due=_OVERDUE),
     "lost workers": partial(late, task="time-outs of jobs", prepare=_lose_worker, due=_SILENT),
-    "orphans": partial(late, task="jobs without owner", prepare=_lose_owner, due=_always),
+    "orphans": partial(late, task="jobs whose owner is gone", prepare=_lose_owner, due=_always),
     "deaths": partial(late, task="death watch", prepare=_lose_owner, due=_always),
     "back and forth": back_and_forth,
     "drained alone": drained_alone,

@@ -13,7 +13,7 @@ from tests.simulation.house import STEERED
 from tests.simulation.owners import BAD, Simulation
 from tests.simulation.owners_plants import PLANTS, Plant
 
-LATE = ("job dispatch", "schedules", "time-outs of jobs", "jobs without owner", "death watch")
+LATE = ("job dispatch", "schedules", "time-outs of jobs", "jobs whose owner is gone", "death watch")
 MOST_SHOWN = 5
 PARTS = 4
 WITHIN = 50
