@@ -10,6 +10,7 @@ TOGETHER: Final = {
     # The broker of `dev` listens near port 5673: while one is dead, its port must not become another's.
     "dev": (
         "tests/acceptance/test_dev.py",
+        "tests/acceptance/test_dev_edits.py",
         "tests/acceptance/test_own_saga.py",
         "tests/acceptance/test_readme_pika_worker.py::test_it_shares_the_queue_of_dev",
         "tests/acceptance/test_readme_try_it.py",

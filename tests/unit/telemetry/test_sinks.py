@@ -54,11 +54,10 @@ def test_a_stalled_reader_blocks_nobody_and_hears_how_many_lines_were_lost(pipe:
         sink.put(line)  # more than the pipe takes: this would never return
     assert not sink.flush(0.01)
     assert pipe.read_until(b"lost here").count(b"\n") >= 50
-    found = re.search(rb"(\d+) lines were lost", pipe.got)
-    assert found is not None
-    assert int(found[1]) + pipe.got.count(line) == 200
     sink.put(b"again\n")
     pipe.read_until(b"again\n")
+    found = re.findall(rb"(\d+) lines? (?:were|was) lost", pipe.got)  # told more than once if the writer was slow
+    assert sum(map(int, found)) + pipe.got.count(line) == 200
 
 
 def test_what_is_queued_is_bounded_in_bytes_too(pipe: Pipe) -> None:
