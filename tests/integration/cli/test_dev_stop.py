@@ -98,13 +98,13 @@ def test_a_second_signal_ends_dev_at_once_and_its_jobs_begin_anew_at_the_next_st
     dev.send(signal.SIGINT)
     dev.wait_for_line_sync(r"2 jobs are at work, with up to 60 s to end; a second Ctrl-C cuts them off")
     dev.send(signal.SIGINT)
-    assert dev.exited_sync(deadline=30) == -signal.SIGINT
+    assert dev.exited_sync(deadline=10) == -signal.SIGINT
     assert "cut off at work: 2 jobs; what is cut off begins anew at the next start" in dev.log()
     (tmp_path / "enough").touch()
     again, api = started(processes, tmp_path, "60")
     assert "Note      the last dev was killed at work: 2 jobs begin anew" in again.log()
     eventually_sync(
-        lambda: {found(api, id)["state"] for id in ids} == {"SUCCEEDED"}, deadline=60, message="without retries"
+        lambda: {found(api, id)["state"] for id in ids} == {"SUCCEEDED"}, deadline=20, message="without retries"
     )
     first, second = found(api, ids[0])["attempts"]
     assert (first["state"], first["error"]["type"], second["attempt"]) == ("LOST", "WorkerStopped", 2)

@@ -155,7 +155,7 @@ async def test_an_event_of_a_version_that_is_stored_nowhere_is_held_and_applied_
     await new.definitions.read_all()
     retried = await new.until(one, lambda app: app.attempt == 2, message="tried again by its own version")
     assert retried.state == "PACKING"
-    await eventually(lambda: held_is_empty(new), deadline=20)
+    await eventually(lambda: held_is_empty(new), deadline=5)
     assert (await new.until(two, lambda app: app.attempt == 2)).definition_version == 1
 
 
@@ -223,7 +223,7 @@ async def test_a_held_event_that_the_saga_refuses_becomes_a_dead_letter(nodes: N
     await new.broker.settled("evt.packed")
     await old.definitions.record()
     await new.definitions.read_all()
-    await eventually(lambda: held_is_empty(new), deadline=20)
+    await eventually(lambda: held_is_empty(new), deadline=5)
     async with new.database.read() as connection:
         letters = (await connection.execute(text("SELECT queue, reason, saga, instance_id FROM dead_letters"))).all()
     ((queue, reason, saga, instance_id),) = letters
