@@ -65,6 +65,7 @@ async def _loud(url: str) -> None:
             await job_in(client, id, FAILED, deadline=40)
         await job_in(client, await submit(client, "carry"), SUCCEEDED, deadline=40)
         watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
 
 
 async def _lives(url: str) -> None:

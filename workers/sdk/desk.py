@@ -110,7 +110,9 @@ class Desk:
         again: list[Delivery] = []
         for job in jobs:
             self.forget(job)
-            (again if job.redelivered else fresh).extend(job.deliveries)
+            if not job.acknowledged:  # its handler may end long after its place was lost
+                job.acknowledged = True
+                (again if job.redelivered else fresh).extend(job.deliveries)
         if fresh:
             await self.consumer.acknowledge(fresh)
         if again:

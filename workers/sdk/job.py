@@ -37,6 +37,7 @@ class Job:
     looked: float | None = None
     older_since: float | None = None
     begun: float | None = None
+    acknowledged: bool = False
 
     @property
     def saga(self) -> Saga:

@@ -232,6 +232,7 @@ async def test_a_node_that_beats_is_no_copy(database: Database) -> None:
     with pytest.raises(Conflict, match="node n-1 works on this database"):
         await clone.alone(database, 20.0, told.append)
     beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
     assert "node n-1" in told[0]
 
 

@@ -146,6 +146,29 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     assert (sorted(begun), worker.counts.done) == ([1, 2, 3], 3)
 
 
+async def test_what_ends_after_its_place_was_lost_is_acknowledged_once(
+    rig: Rig, time: Shifted, stuck: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[int] = []
+
+    def hangs(context: Context, command: Command) -> dict[str, Any]:
+        begun.append(context.app_id)
+        stuck.wait(30)
+        return {}
+
+    worker = await rig.start(hangs, concurrency=2, stop_timeout=0.1)
+    rig.send(1)
+    await eventually(lambda: begun, deadline=5)
+    rig.rows.put(1, command_id="m-9")
+    time.advance(60 + 11)
+    await eventually(lambda: "1 of 2 are left" in caplog.text, deadline=5)
+    assert not rig.broker.queue(CREATE).unacked
+    stuck.set()
+    await eventually(lambda: worker.counts.done == 1, deadline=5, message="its event is confirmed")
+    await asyncio.sleep(0.1)
+    assert "worker reports" not in caplog.text, "the report did not fail"
+
+
 async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
     rig: Rig, time: Shifted, stuck: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
