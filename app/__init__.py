@@ -1,0 +1,1 @@
+"""The service: apps, over the library `orchestrix`."""

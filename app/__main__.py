@@ -1,8 +1,8 @@
-"""What does `python -m app` do?  The same as `orchestrix`."""
+"""What does `python -m app` do?  The same as `orchestrix`, with the service's own file of settings."""
 
 import sys
 
-from app.cli import main
+from orchestrix import main
 
 if __name__ == "__main__":
     sys.exit(main())

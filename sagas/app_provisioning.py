@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from sagas import COMPLETED, Compensation, Saga, Step
+from orchestrix import COMPLETED, Compensation, Saga, Step
 
 
 class AppData(BaseModel):

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Table, UniqueConstraint
 
-from app.persistence.tables import metadata
-from sagas import Compensation, Saga, Step
+from orchestrix import Compensation, Saga, Step
+from orchestrix.persistence.tables import metadata
+from orchestrix.saga.diagram import to_mermaid
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.diagram import to_mermaid
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"

@@ -24,9 +24,8 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.asks import Verb
-from sagas.engine.definition import (
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.definition import (
     COMPENSATING,
     COMPENSATION_FAILED,
     COMPLETED,
@@ -36,8 +35,9 @@ from sagas.engine.definition import (
     Saga,
     Step,
 )
-from sagas.engine.effects import step_key
-from sagas.engine.form import UnknownForm, saga_from
+from orchestrix.saga.effects import step_key
+from orchestrix.saga.form import UnknownForm, saga_from
+from sagas.app_provisioning import APP_PROVISIONING
 from tests import tally
 from tests.taps import COMMANDS, EVENTS, Seen
 

@@ -22,7 +22,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.persistence.tables import handovers, job_attempts, job_logs, jobs, leases, nodes
+from orchestrix.persistence.tables import handovers, job_attempts, job_logs, jobs, leases, nodes
 from tests import tally
 
 _CHANGES: Final = "job, version, history, seq, state, owner, epoch"

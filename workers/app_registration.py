@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from app.config import RegistrationSettings
-from app.persistence.engine import Database, Transaction
-from app.persistence.groups import Group, delete_marked, get, insert_if_absent
-from app.persistence.instances import share_lock
-from app.persistence.pairs import pair_of
-from sagas.engine.effects import step_key
-from sagas.engine.messages import Command
+from orchestrix.config import RegistrationSettings
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.groups import Group, delete_marked, get, insert_if_absent
+from orchestrix.persistence.instances import share_lock
+from orchestrix.persistence.pairs import pair_of
+from orchestrix.saga.effects import step_key
+from orchestrix.saga.messages import Command
+from orchestrix.worker.context import Context
+from orchestrix.worker.errors import Permanent
+from orchestrix.worker.handlers import HandlerTable
 
-from .sdk.context import Context
-from .sdk.errors import Permanent
-from .sdk.handlers import HandlerTable
 from .simulated import do_nothing, simulate
 
 REGISTER: Final = "cmd.registerApp"

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sagas.engine.effects import step_key
-from sagas.engine.messages import dump
-
-from .sdk.context import Context
-from .sdk.errors import Permanent
+from orchestrix.saga.effects import step_key
+from orchestrix.saga.messages import dump
+from orchestrix.worker.context import Context
+from orchestrix.worker.errors import Permanent
 
 MARKER: Final = "orchestrix.json"
 """The file in the bare repository that says which step made it, in which attempt."""

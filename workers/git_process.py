@@ -8,9 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from app import clock
-
-from .sdk.errors import Transient, Unavailable
+from orchestrix import clock
+from orchestrix.worker.errors import Transient, Unavailable
 
 INSTALL: Final = "install git (`apt-get install git`), or set ORCHESTRIX_GIT__PROVIDER=simulated to try without"
 AUTHOR: Final = "Orchestrix <orchestrix@localhost>"

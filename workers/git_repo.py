@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from app import clock, crash
-from app.config import GitSettings
-from app.errors import ConfigError
-from sagas.engine.messages import Command
+from orchestrix import clock, crash
+from orchestrix.config import GitSettings
+from orchestrix.errors import ConfigError
+from orchestrix.saga.messages import Command
+from orchestrix.worker.context import Context
+from orchestrix.worker.errors import Permanent, Transient
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.threads import in_thread
 
 from .git_marks import alone, attempt_in, bury, is_own, made_by, mark, refuse_undone, sync, take_over
 from .git_process import INSTALL, first_commit, git_is_missing
-from .sdk.context import Context
-from .sdk.errors import Permanent, Transient
-from .sdk.handlers import HandlerTable
-from .sdk.threads import in_thread
 from .simulated import do_nothing, simulate
 
 CREATE: Final = "cmd.createGitRepo"

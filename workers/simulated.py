@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from sagas.engine.messages import Command
-
-from .sdk.context import Context
+from orchestrix.saga.messages import Command
+from orchestrix.worker.context import Context
 
 SECONDS: Final = 1.5
 """How long the specification's simulated work takes (S3, steps 2 and 4)."""

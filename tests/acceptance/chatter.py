@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.sdk.jobs.context import JobContext
-from workers.sdk.jobs.functions import job
+from orchestrix.worker.jobs.context import JobContext
+from orchestrix.worker.jobs.functions import job
 
 NAME = "chatter"
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.persistence.tables import job_logs, jobs, leases, nodes
+from orchestrix.persistence.tables import job_logs, jobs, leases, nodes
 from tests import jobs_ledger
 from tests.acceptance import chatter
 from tests.acceptance.system import System

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from app.broker.devserver import DevServer
+from orchestrix.broker.devserver import DevServer
 from tests.acceptance.system import AGAIN, EVERY_DATABASE, Client, System
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, free_port

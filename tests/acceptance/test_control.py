@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from sagas.engine.definition import COMPLETED, FAILED, TERMINAL
+from orchestrix.saga.definition import COMPLETED, FAILED, TERMINAL
 from tests import invariants
 from tests.acceptance.plain_pika import PikaWorker, fail, succeed
 from tests.acceptance.system import Client, System, create_all

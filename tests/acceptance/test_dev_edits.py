@@ -15,8 +15,8 @@ OWN: Final = {"ORCHESTRIX_SAGAS": "parcel", "ORCHESTRIX_WORKERS": "parcel", "ORC
 MODULE: Final = """
 import asyncio
 from pathlib import Path
-from sagas import COMPLETED, NothingToUndo, Saga, Step
-from workers import handles
+from orchestrix import COMPLETED, NothingToUndo, Saga, Step
+from orchestrix import handles
 
 PARCEL = Saga(
     name="parcel",

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app import clock
-from app.domain.leases import Mode
-from app.persistence import leases
-from app.persistence.engine import Database
-from app.persistence.leases import Handover
+from orchestrix import clock
+from orchestrix.domain.leases import Mode
+from orchestrix.persistence import leases
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.leases import Handover
 from tests.acceptance.system import System
 from tests.processes import Process
 from tests.servers.rabbit import RabbitServer

@@ -18,8 +18,8 @@ from tests.support import free_port
 SALES = '''
 import hashlib, os, pathlib
 from pydantic import BaseModel
-from sagas import COMPLETED, Command, Compensation, NothingToUndo, Saga, Step
-from workers import Context, Permanent, handles
+from orchestrix import COMPLETED, Command, Compensation, NothingToUndo, Saga, Step
+from orchestrix import Context, Permanent, handles
 
 PROVIDER = pathlib.Path(os.environ["PROVIDER"])
 

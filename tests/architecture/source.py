@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("app", "sagas", "workers", "migrations")
+PRODUCT = ("app", "migrations", "orchestrix", "sagas", "workers")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from tests.architecture import budget
 from tests.architecture.source import PRODUCT, ROOT, Module, modules
 
-CLOCK = "app/clock.py"
+CLOCK = "orchestrix/clock.py"
 FORBIDDEN_WORDS = ("manager", "helper", "util", "common")
 TIME_AND_CHANCE = {
     "time": {
@@ -160,14 +160,14 @@ def test_nothing_is_left_for_later() -> None:
 @pytest.mark.parametrize(
     ("written", "place"),
     [
-        (r"\\ud800", "sagas/engine/messages.py"),  # which text every database keeps
-        (r"allow_nan=False, separators", "sagas/engine/messages.py"),  # the compact JSON writer
-        (r"2 \*\* min\(failures", "app/lifecycle.py"),  # how long to wait after so many failures
-        (r"routing_key=delivery\.queue", "app/broker/dead_letter.py"),  # what a dead letter looks like
+        (r"\\ud800", "orchestrix/saga/messages.py"),  # which text every database keeps
+        (r"allow_nan=False, separators", "orchestrix/saga/messages.py"),  # the compact JSON writer
+        (r"2 \*\* min\(failures", "orchestrix/lifecycle.py"),  # how long to wait after so many failures
+        (r"routing_key=delivery\.queue", "orchestrix/broker/dead_letter.py"),  # what a dead letter looks like
     ],
 )
 def test_a_rule_stands_in_one_place(written: str, place: str) -> None:
-    product = (module for module in modules(*PRODUCT) if not module.place.startswith("app/testing/"))
+    product = (module for module in modules(*PRODUCT) if not module.place.startswith("orchestrix/testing/"))
     assert [module.place for module in product if re.search(written, module.text)] == [place]
 
 

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from unittest import mock
 
-from app import clock, main
-from app.bootstrap.node import Node
-from app.config import load
-from app.orchestration.requests import Started, StartRequest
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start
+from orchestrix import clock, server
+from orchestrix.bootstrap.node import Node
+from orchestrix.config import load
+from orchestrix.orchestration.requests import Started, StartRequest
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Start
 from tests.bench.control import PORT, Answer, Order
 
 
@@ -100,16 +100,16 @@ class Inside:
 async def serve() -> None:
     """Runs the node until the bench hangs up."""
     nodes: list[Node] = []
-    ready: asyncio.Future[main.Running] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[server.Running] = asyncio.get_running_loop().create_future()
 
     def build(*arguments: Any) -> Node:
         nodes.append(build_node(*arguments))
         return nodes[0]
 
-    build_node, settings = main.__dict__["build_node"], load(http__port=0)
-    with mock.patch.object(main, "build_node", build):
+    build_node, settings = server.__dict__["build_node"], load(http__port=0)
+    with mock.patch.object(server, "build_node", build):
         serving = asyncio.create_task(
-            main.run_serve(
+            server.run_serve(
                 settings,
                 roles=frozenset({"api", "orchestrator"}),
                 broker_url=lambda: settings.broker_url or "",

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-from app.persistence import schema
+from orchestrix.persistence import schema
 from tests.bench.evidence import Evidence
 from tests.bench.product import READY, spawn
 from tests.bench.servers import Servers

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from app.persistence import schema
+from orchestrix.persistence import schema
 from tests.servers import lookup, postgres, rabbit
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer

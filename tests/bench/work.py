@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers import JobContext, job
+from orchestrix import JobContext, job
 
 
 @job("nothing")

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology, Wanted
-from app.broker.probe import NOBODY
+from orchestrix.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology, Wanted
+from orchestrix.broker.probe import NOBODY
 from tests.support import eventually
 
 Judge = Callable[[Outgoing], Published]

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from app import clock
-from app.errors import Unavailable
-from app.persistence.suspects import Suspect
-from sagas.engine.state import DEADLINE, Instance
+from orchestrix import clock
+from orchestrix.errors import Unavailable
+from orchestrix.persistence.suspects import Suspect
+from orchestrix.saga.state import DEADLINE, Instance
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.clock import SystemSource
+from orchestrix.clock import SystemSource
 
 
 class Shifted(SystemSource):

@@ -14,9 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sagas import COMPLETED, Command, Compensation, NothingToUndo, RetryPolicy, Saga, Step
-from workers.sdk.context import Context
-from workers.sdk.handlers import handles
+from orchestrix import COMPLETED, Command, Compensation, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix.worker.context import Context
+from orchestrix.worker.handlers import handles
 
 SECONDS = float(os.environ.get("BRIEF_SECONDS", "0.5"))
 """How long `tell` may take, and `grab` too where it is more than ten."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sagas.engine.definition import COMPLETED, FAILED
+from orchestrix.saga.definition import COMPLETED, FAILED
 from tests.fault.crashing import (
     APPS,
     At,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.domain.jobs import CANCELLED, SUCCEEDED
+from orchestrix.domain.jobs import CANCELLED, SUCCEEDED
 from tests.fault.crashing import At
 from tests.fault.crashing_jobs import JobRig
 from tests.fault.job_deaths import (

@@ -12,8 +12,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from sagas import COMPLETED, Command, Compensation, NothingToUndo, RetryPolicy, Saga, Step
-from workers import Context, Permanent, handles
+from orchestrix import (
+    COMPLETED,
+    Command,
+    Compensation,
+    Context,
+    NothingToUndo,
+    Permanent,
+    RetryPolicy,
+    Saga,
+    Step,
+    handles,
+)
 
 CODE: Final = int(os.environ.get("CHANGING_CODE", "1"))
 """The version of this process's code."""

@@ -19,7 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.api.idempotency import REPLAYED
+from orchestrix.api.idempotency import REPLAYED
 from tests.acceptance.plain_pika import EVENTS as EVENT_OF
 from tests.acceptance.plain_pika import UNDOS
 from tests.acceptance.system import Client, System

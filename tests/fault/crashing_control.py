@@ -13,8 +13,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.broker.topology import DEAD
-from sagas.engine.definition import FAILED
+from orchestrix.broker.topology import DEAD
+from orchestrix.saga.definition import FAILED
 from tests import invariants
 from tests.acceptance.plain_pika import PikaWorker, fail
 from tests.acceptance.system import Client

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pika
 
-from app.orchestration.held import UNKNOWN_VERSION
-from app.persistence import held_events
-from app.persistence.engine import Database
-from app.persistence.held_events import HeldEvent
-from sagas.engine.definition import STEP_STARTED
+from orchestrix.orchestration.held import UNKNOWN_VERSION
+from orchestrix.persistence import held_events
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.held_events import HeldEvent
+from orchestrix.saga.definition import STEP_STARTED
 from tests.fault.crashing import APPS, At, Rig, create, died
 from tests.invariants import Row
 from tests.support import eventually

@@ -16,8 +16,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.broker.topology import logs_queue, status_queue
-from app.domain.jobs import FINAL, RUNNING, SUCCEEDED
+from orchestrix.broker.topology import logs_queue, status_queue
+from orchestrix.domain.jobs import FINAL, RUNNING, SUCCEEDED
 from tests import tally
 from tests.acceptance.system import Client, System
 from tests.fault import job_ledger, numbered

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from app.persistence import definitions
-from app.persistence.engine import Database
-from app.persistence.versions import stored
+from orchestrix.persistence import definitions
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.versions import stored
+from orchestrix.saga.definition import COMPLETED, Saga
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.definition import COMPLETED, Saga
 from tests.fault.crashing import APPS, At, Rig, create, died
 from tests.invariants import Ledger
 from tests.processes import Process

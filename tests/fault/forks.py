@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.persistence import schema
+from orchestrix.persistence import schema
 from tests.servers import reaper
 from tests.servers.run import Run
 from tests.support import eventually_sync
@@ -28,10 +28,10 @@ from tests.support import eventually_sync
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
     "aiosqlite",
-    "app.bootstrap",
-    "app.cli",
-    "app.cli.run",
-    "app.main",
+    "orchestrix.bootstrap",
+    "orchestrix.cli",
+    "orchestrix.cli.run",
+    "orchestrix.server",
     "asyncmy",
     "asyncpg",
     "sqlalchemy.dialects.mysql.asyncmy",
@@ -167,7 +167,7 @@ def _become(order: dict[str, Any]) -> NoReturn:
     sys.argv = ["orchestrix", *order["argv"]]
     code = 70
     try:
-        code = importlib.import_module("app.cli").main()
+        code = importlib.import_module("orchestrix.cli").main()
     finally:
         with suppress(OSError):
             sys.stdout.flush()

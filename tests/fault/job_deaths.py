@@ -10,7 +10,7 @@ import httpx
 import pika
 import pytest
 
-from app.broker.topology import DEAD, JOB_ASSIGNED, dispatch_queue, status_queue
+from orchestrix.broker.topology import DEAD, JOB_ASSIGNED, dispatch_queue, status_queue
 from tests.acceptance.system import Client
 from tests.fault.crashing import At, died
 from tests.fault.crashing_jobs import JOBS, JobRig

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.domain.jobs import LIVE, SUCCEEDED
+from orchestrix.domain.jobs import LIVE, SUCCEEDED
 from tests.fault.numbered import LINES
 
 SAYS: Final = {"quiet": 0}

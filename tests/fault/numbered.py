@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
-from workers import JobContext, Transient, job
+from orchestrix import JobContext, Transient, job
 
 EFFECTS: Final = Path("effects")
 GO: Final = Path("go")

@@ -13,8 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.domain.jobs import FINAL
-from sagas.engine.definition import Saga
+from orchestrix.domain.jobs import FINAL
+from orchestrix.saga.definition import Saga
 from tests import invariants
 from tests.acceptance.system import Client, System
 from tests.fault import parcels

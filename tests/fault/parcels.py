@@ -15,8 +15,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from sagas import COMPLETED, Command, Compensation, Job, NothingToUndo, RetryPolicy, Saga, Step
-from workers import Context, JobContext, Permanent, Transient, handles, job
+from orchestrix import (
+    COMPLETED,
+    Command,
+    Compensation,
+    Context,
+    Job,
+    JobContext,
+    NothingToUndo,
+    Permanent,
+    RetryPolicy,
+    Saga,
+    Step,
+    Transient,
+    handles,
+    job,
+)
 
 WORK: Final = float(os.environ.get("PARCELS_WORK", "0"))
 """Seconds that `ship` takes, and the `pack` of a parcel whose key begins with SLOW."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from app.crash import POINTS
+from orchestrix.crash import POINTS
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault import forks

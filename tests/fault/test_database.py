@@ -10,7 +10,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from app.api.idempotency import REPLAYED
+from orchestrix.api.idempotency import REPLAYED
 from tests.fault.load import HealthWatch
 from tests.fault.proxy import AtCommit
 from tests.fault.world import LOSSLESS, NO_GIT, World

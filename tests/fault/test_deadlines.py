@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sagas.engine.definition import COMPLETED
+from orchestrix.saga.definition import COMPLETED
 from tests import invariants
 from tests.acceptance.system import Client
 from tests.fault import brief

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from sagas import COMPLETED, FAILED
+from orchestrix import COMPLETED, FAILED
 from tests import invariants
 from tests.acceptance.system import Client
 from tests.fault import brief

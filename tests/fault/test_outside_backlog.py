@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sagas.engine.definition import COMPLETED, FAILED
+from orchestrix.saga.definition import COMPLETED, FAILED
 from tests.fault.outside import all_in, all_kept, begun, parcels_env, start_all
 from tests.fault.parcels import NOTE, PARCEL, SLOW
 from tests.fault.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sagas.engine.definition import COMPLETED
+from orchestrix.saga.definition import COMPLETED
 from tests.fault.outside import all_in, all_kept, begun, parcels_env, start_all
 from tests.fault.parcels import PARCEL, SLOW
 from tests.fault.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.domain.jobs import CANCELLED, RUNNING
+from orchestrix.domain.jobs import CANCELLED, RUNNING
 from tests.acceptance.system import Client
 from tests.fault.outside import job_in, job_of, parcels_env, submit
 from tests.fault.world import World

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from sagas.engine.definition import COMPLETED, FAILED
+from orchestrix.saga.definition import COMPLETED, FAILED
 from tests.fault.outside import all_in, all_kept, made, parcels_env, start_all
 from tests.fault.parcels import LATE, ORDER
 from tests.fault.world import World

@@ -10,9 +10,9 @@ from uuid import uuid4
 import pika
 import pytest
 
-from app.broker.topology import dispatch_queue, logs_queue, status_queue
-from app.domain.jobs import CANCELLED, RUNNING, SUCCEEDED
-from sagas.engine.definition import COMPLETED
+from orchestrix.broker.topology import dispatch_queue, logs_queue, status_queue
+from orchestrix.domain.jobs import CANCELLED, RUNNING, SUCCEEDED
+from orchestrix.saga.definition import COMPLETED
 from tests.acceptance.job_world import SCALED
 from tests.acceptance.system import Client
 from tests.fault.outside import all_in, begun, job_in, parcels_env, rows, start_all, submit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sagas.engine.definition import COMPLETED, FAILED
+from orchestrix.saga.definition import COMPLETED, FAILED
 from tests.acceptance.system import System
 from tests.conformance.broker.brokers import Background, start_embedded
 from tests.fault import forks

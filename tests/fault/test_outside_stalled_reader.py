@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from app.domain.jobs import FAILED, SUCCEEDED
+from orchestrix.domain.jobs import FAILED, SUCCEEDED
 from tests.acceptance.system import Client, System
 from tests.fault.outside import all_in, job_in, parcels_env, start_all, submit
 from tests.fault.parcels import PARCEL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from app.domain.jobs import SUCCEEDED
+from orchestrix.domain.jobs import SUCCEEDED
 from tests.acceptance.system import Client
 from tests.fault.outside import job_in, parcels_env, rows, submit
 from tests.fault.world import World

@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from sagas.engine.definition import COMPLETED, FAILED
+from orchestrix.saga.definition import COMPLETED, FAILED
 from tests.acceptance.system import Client
 from tests.fault import changing
 from tests.fault.changing import REFUSED, VERSIONS

@@ -11,10 +11,10 @@ import pytest
 HEAD = """
 import asyncio, fcntl, multiprocessing, os, signal, socket, sys, threading, time
 from pathlib import Path
-from app import forks
-from app.bootstrap.parts import Signals
-from app.cli import devfile
-from app.lifecycle import run_to_the_end
+from orchestrix import forks
+from orchestrix.bootstrap.parts import Signals
+from orchestrix.cli import devfile
+from orchestrix.lifecycle import run_to_the_end
 
 async def beside(work):
     return await asyncio.to_thread(work)

@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from app.persistence import drift, tables
+from orchestrix.persistence import drift, tables
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from app.errors import Invalid, SchemaMismatch, Unavailable
-from app.persistence import instances, schema
-from app.persistence.engine import Database, Transaction
-from app.persistence.pairs import pair_of
-from app.persistence.tables import metadata
-from sagas.engine.state import NO_PROGRESS
+from orchestrix.errors import Invalid, SchemaMismatch, Unavailable
+from orchestrix.persistence import instances, schema
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.pairs import pair_of
+from orchestrix.persistence.tables import metadata
+from orchestrix.saga.state import NO_PROGRESS
 from tests.servers import sql
 from tests.support import free_port
 

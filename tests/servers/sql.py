@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.persistence.tables import metadata
+from orchestrix.persistence.tables import metadata
 
 
 def run_sql(url: str, *statements: str, timeout: float = 60.0) -> None:

@@ -6,12 +6,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from app import clock
-from app.domain.schedules import Overlap
-from app.errors import Conflict, Invalid, NotFound, RetryLater
-from app.jobs.submit import Order
-from app.jobs.timetable import By
-from app.testing.virtual_time import Killed, elapse
+from orchestrix import clock
+from orchestrix.domain.schedules import Overlap
+from orchestrix.errors import Conflict, Invalid, NotFound, RetryLater
+from orchestrix.jobs.submit import Order
+from orchestrix.jobs.timetable import By
+from orchestrix.testing.virtual_time import Killed, elapse
 from tests.simulation.hands import QUEUE
 from tests.simulation.house import NodeMember, Owners
 

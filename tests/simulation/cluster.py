@@ -18,20 +18,20 @@ from random import Random
 
 from sqlalchemy import text
 
-from app import clock
-from app.broker.topology import cluster_topology
-from app.cluster.coordinator import Coordinator
-from app.cluster.life import Life
-from app.cluster.membership import Identity
-from app.config import ClusterSettings
-from app.domain.leases import NOBODY, Fence, Mode
-from app.domain.nodes import LIVE
-from app.lifecycle import Loop, Service
-from app.persistence import leases, schema
-from app.persistence.engine import Database, Transaction
-from app.testing.inline_sqlite import SqliteClient, SqliteFile
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
+from orchestrix import clock
+from orchestrix.broker.topology import cluster_topology
+from orchestrix.cluster.coordinator import Coordinator
+from orchestrix.cluster.life import Life
+from orchestrix.cluster.membership import Identity
+from orchestrix.config import ClusterSettings
+from orchestrix.domain.leases import NOBODY, Fence, Mode
+from orchestrix.domain.nodes import LIVE
+from orchestrix.lifecycle import Loop, Service
+from orchestrix.persistence import leases, schema
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
 from tests.simulation.ears import heard
 from tests.simulation.realm import Member, Realm, Witness
 from tests.simulation.replay import replay

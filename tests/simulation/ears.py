@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from app.testing.virtual_time import Stalled
+from orchestrix.testing.virtual_time import Stalled
 
 
 class Listener(Protocol):

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Broker
-from app.cluster import life
-from app.cluster.duties import Duty
-from app.cluster.leadership import Leadership
-from app.cluster.seat import Seat
-from app.domain.leases import Fence
-from app.jobs import coordinator
-from app.jobs.events import Heard, JobEvents, Written
-from app.lifecycle import Service
-from app.persistence.engine import Transaction
-from app.testing.virtual_time import current_process
+from orchestrix.broker.port import Broker
+from orchestrix.cluster import life
+from orchestrix.cluster.duties import Duty
+from orchestrix.cluster.leadership import Leadership
+from orchestrix.cluster.seat import Seat
+from orchestrix.domain.leases import Fence
+from orchestrix.jobs import coordinator
+from orchestrix.jobs.events import Heard, JobEvents, Written
+from orchestrix.lifecycle import Service
+from orchestrix.persistence.engine import Transaction
+from orchestrix.testing.virtual_time import current_process
 
 FENCE: ContextVar[Fence | None] = ContextVar("fence", default=None)
 """The term of the leader whose duty runs; None outside of duties."""

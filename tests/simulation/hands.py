@@ -5,16 +5,16 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
-from app.broker.port import Topology
-from app.broker.topology import STOPS, queues_of_work
-from app.testing.inline_sqlite import SqliteClient, SqliteFile
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Process, elapse
+from orchestrix import JobContext, Transient
+from orchestrix.broker.port import Topology
+from orchestrix.broker.topology import STOPS, queues_of_work
+from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Process, elapse
+from orchestrix.worker.jobs.functions import JobFunction, JobTable
+from orchestrix.worker.jobs.guard import Guard
+from orchestrix.worker.jobs.runner import JobRunner
 from tests.simulation.realm import Member, Realm
-from workers import JobContext, Transient
-from workers.sdk.jobs.functions import JobFunction, JobTable
-from workers.sdk.jobs.guard import Guard
-from workers.sdk.jobs.runner import JobRunner
 
 QUEUE: Final = "reports"
 

@@ -10,23 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from app import clock
-from app.bootstrap.coordinator import Cluster, make_coordinator
-from app.bootstrap.jobs import Jobs
-from app.broker.port import Topology, WantedTopology
-from app.broker.topology import STOPS, saga_topology
-from app.cluster.coordinator import Coordinator
-from app.config import Settings
-from app.domain.jobs import FINAL
-from app.domain.leases import Fence, Mode
-from app.lifecycle import Service
-from app.orchestration.incarnation import Incarnation
-from app.orchestration.relay import OutboxRelay
-from app.testing.inline_sqlite import SqliteClient, SqliteFile
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Process, VirtualLoop
+from orchestrix import clock
+from orchestrix.bootstrap.coordinator import Cluster, make_coordinator
+from orchestrix.bootstrap.jobs import Jobs
+from orchestrix.broker.port import Topology, WantedTopology
+from orchestrix.broker.topology import STOPS, saga_topology
+from orchestrix.cluster.coordinator import Coordinator
+from orchestrix.config import Settings
+from orchestrix.domain.jobs import FINAL
+from orchestrix.domain.leases import Fence, Mode
+from orchestrix.lifecycle import Service
+from orchestrix.orchestration.incarnation import Incarnation
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.saga.catalog import Catalog
+from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Process, VirtualLoop
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 from tests.simulation import fences
 from tests.simulation.hands import WorkerMember
 from tests.simulation.notary import Notary

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
-from app import clock
-from app.broker.topology import cluster_topology
-from app.cluster import leadership
-from app.cluster.leadership import Leadership
-from app.domain.leases import NOBODY, Fence, Mode
-from app.lifecycle import Loop
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
+from orchestrix import clock
+from orchestrix.broker.topology import cluster_topology
+from orchestrix.cluster import leadership
+from orchestrix.cluster.leadership import Leadership
+from orchestrix.domain.leases import NOBODY, Fence, Mode
+from orchestrix.lifecycle import Loop
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
 from tests.simulation.ears import heard
 from tests.simulation.realm import Member, Realm, Witness
 from tests.simulation.replay import replay

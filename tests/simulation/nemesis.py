@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app import clock
-from app.broker.port import Outgoing
-from app.broker.topology import EVENTS
-from app.testing.virtual_time import elapse
+from orchestrix import clock
+from orchestrix.broker.port import Outgoing
+from orchestrix.broker.topology import EVENTS
+from orchestrix.testing.virtual_time import elapse
 from tests.simulation.system import Member, World
 
 DURATION = 9.0

@@ -18,11 +18,11 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 
-from app import clock
-from app.jobs import beats, sweeps
-from app.lifecycle import settle_memory
-from app.persistence import schema
-from app.testing.virtual_time import VirtualLoop, VirtualSource, elapse
+from orchestrix import clock
+from orchestrix.jobs import beats, sweeps
+from orchestrix.lifecycle import settle_memory
+from orchestrix.persistence import schema
+from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource, elapse
 from tests.simulation import fences, steering
 from tests.simulation.clerk import Clerk
 from tests.simulation.ears import heard

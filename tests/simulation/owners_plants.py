@@ -14,20 +14,20 @@ from typing import Any, Final
 
 import pytest
 
-from app.broker.port import Delivery
-from app.broker.topology import JOB_ASSIGNED, JOB_HANDOFF
-from app.domain import jobs as rules
-from app.domain.handoff import SHUTDOWN
-from app.domain.jobs import Job
-from app.domain.leases import Fence
-from app.jobs import messages, taking
-from app.jobs.events import Heard, JobEvents
-from app.jobs.handing import Giver
-from app.jobs.messages import Offered
-from app.jobs.sweeps import Watchman
-from app.persistence import leases
-from app.testing.memory_consumer import MemoryConsumer
-from sagas.engine.messages import dump
+from orchestrix.broker.port import Delivery
+from orchestrix.broker.topology import JOB_ASSIGNED, JOB_HANDOFF
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.handoff import SHUTDOWN
+from orchestrix.domain.jobs import Job
+from orchestrix.domain.leases import Fence
+from orchestrix.jobs import messages, taking
+from orchestrix.jobs.events import Heard, JobEvents
+from orchestrix.jobs.handing import Giver
+from orchestrix.jobs.messages import Offered
+from orchestrix.jobs.sweeps import Watchman
+from orchestrix.persistence import leases
+from orchestrix.saga.messages import dump
+from orchestrix.testing.memory_consumer import MemoryConsumer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -221,7 +221,7 @@ def orphans_are_left(patch: pytest.MonkeyPatch) -> None:
     async def none(tx: object, seconds: float, limit: int) -> list[Job]:
         return []
 
-    patch.setattr("app.persistence.jobs.orphans", none)
+    patch.setattr("orchestrix.persistence.jobs.orphans", none)
 
 
 # Words.

@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 from sqlalchemy import true
 
-from app.broker.port import Delivery, Outcome, Outgoing, Published
-from app.orchestration.event_batch import Received, Verdicts
-from app.orchestration.events import EventListener
-from app.orchestration.outgoing import message_of
-from app.persistence import held_events, moves, outbox
-from app.persistence.engine import Transaction
-from app.persistence.held_events import HeldEvent
-from app.persistence.moves import Owed
-from app.persistence.outbox import OutboxRow
-from app.persistence.pairs import Pair
-from app.testing.memory_client import MemoryBroker
-from app.testing.memory_consumer import MemoryConsumer
-from app.testing.virtual_time import Process, current_process
-from sagas.engine import reaction, undo
-from sagas.engine.catalog import Catalog
-from sagas.engine.definition import Saga, Step
-from sagas.engine.state import Instance
-from workers.sdk import guard
-from workers.sdk.guard import Verdict
+from orchestrix.broker.port import Delivery, Outcome, Outgoing, Published
+from orchestrix.orchestration.event_batch import Received, Verdicts
+from orchestrix.orchestration.events import EventListener
+from orchestrix.orchestration.outgoing import message_of
+from orchestrix.persistence import held_events, moves, outbox
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.held_events import HeldEvent
+from orchestrix.persistence.moves import Owed
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.pairs import Pair
+from orchestrix.saga import reaction, undo
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import Saga, Step
+from orchestrix.saga.state import Instance
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.memory_consumer import MemoryConsumer
+from orchestrix.testing.virtual_time import Process, current_process
+from orchestrix.worker import guard
+from orchestrix.worker.guard import Verdict
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
-from app.broker.port import Delivery, Outgoing
-from app.broker.topology import LEADER
-from app.domain.leases import Fence, Mode
-from app.testing.memory_broker import MemoryServer
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Process, VirtualLoop, current_process
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.topology import LEADER
+from orchestrix.domain.leases import Fence, Mode
+from orchestrix.testing.memory_broker import MemoryServer
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Process, VirtualLoop, current_process
 
 
 class Witness:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from app.domain.leases import NOBODY, Bid, Fence, Lease, Mode, ground
-from app.errors import Contention, Deposed, OutcomeUnknown, Unavailable
-from app.testing.virtual_time import Process, current_process, elapse, world
+from orchestrix.domain.leases import NOBODY, Bid, Fence, Lease, Mode, ground
+from orchestrix.errors import Contention, Deposed, OutcomeUnknown, Unavailable
+from orchestrix.testing.virtual_time import Process, current_process, elapse, world
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from app import clock
-from app.persistence import schema
-from app.testing.virtual_time import Stalled, VirtualLoop, VirtualSource, elapse
-from sagas.engine.definition import Saga
+from orchestrix import clock
+from orchestrix.persistence import schema
+from orchestrix.saga.definition import Saga
+from orchestrix.testing.virtual_time import Stalled, VirtualLoop, VirtualSource, elapse
 from tests import tally
 from tests.simulation.nemesis import DURATION, Nemesis
 from tests.simulation.system import Client, Ears, NodeMember, Operator, WorkerMember, World

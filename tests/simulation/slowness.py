@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from app.domain.leases import Fence
-from app.persistence.engine import Database, Transaction
-from app.testing.inline_engine import engine
-from app.testing.inline_sqlite import SqliteClient
-from app.testing.virtual_time import Process, current_process
+from orchestrix.domain.leases import Fence
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.testing.inline_engine import engine
+from orchestrix.testing.inline_sqlite import SqliteClient
+from orchestrix.testing.virtual_time import Process, current_process
 from tests.simulation.fences import FENCE
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from app import clock
-from app.broker.topology import JOB_HANDOFF, status_queue
-from app.jobs.coordinator import Coordinator
-from app.testing.virtual_time import Killed, current_process, elapse
+from orchestrix import clock
+from orchestrix.broker.topology import JOB_HANDOFF, status_queue
+from orchestrix.jobs.coordinator import Coordinator
+from orchestrix.testing.virtual_time import Killed, current_process, elapse
 from tests.simulation.clerk import Clerk
 from tests.simulation.house import NodeMember, Owners
 from tests.simulation.realm import Member

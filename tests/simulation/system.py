@@ -12,37 +12,37 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app import clock
-from app.bootstrap.node import Node
-from app.bootstrap.parts import DatabaseWatch
-from app.broker.port import Outgoing
-from app.broker.topology import EVENTS, saga_topology
-from app.config import Settings
-from app.errors import Conflict, NotFound, RetryLater
-from app.lifecycle import Health
-from app.orchestration.actions import Action
-from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
-from app.orchestration.starts import Starter
-from app.orchestration.watch import Watch
-from app.persistence.idempotency import StoredAnswer
-from app.persistence.versions import Definitions
-from app.testing.inline_sqlite import SqliteClient, SqliteFile
-from app.testing.memory_broker import MemoryServer
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Killed, Process, VirtualLoop, elapse
-from sagas import Compensation, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix import Compensation, Context, Hold, NothingToUndo, Permanent, RetryPolicy, Saga, Step, Transient, clock
+from orchestrix.bootstrap.node import Node
+from orchestrix.bootstrap.parts import DatabaseWatch
+from orchestrix.broker.port import Outgoing
+from orchestrix.broker.topology import EVENTS, saga_topology
+from orchestrix.config import Settings
+from orchestrix.errors import Conflict, NotFound, RetryLater
+from orchestrix.lifecycle import Health
+from orchestrix.orchestration.actions import Action
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
+from orchestrix.orchestration.starts import Starter
+from orchestrix.orchestration.watch import Watch
+from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.persistence.versions import Definitions
+from orchestrix.saga.asks import Ask, RefusedVerb, Verb
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.control import BadAsk
+from orchestrix.saga.definition import STEP_STARTED
+from orchestrix.saga.messages import Command, dump
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Start
+from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.memory_broker import MemoryServer
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Killed, Process, VirtualLoop, elapse
+from orchestrix.worker.errors import Unavailable
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.asks import Ask, RefusedVerb, Verb
-from sagas.engine.catalog import Catalog
-from sagas.engine.control import BadAsk
-from sagas.engine.definition import STEP_STARTED
-from sagas.engine.messages import Command, dump
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start
 from tests.simulation.witness import Witness, watched
-from workers import Context, HandlerTable, Hold, Permanent, Transient, Worker
-from workers.sdk.errors import Unavailable
 
 STEP_TIME = timedelta(seconds=6)
 RETRY = RetryPolicy(attempts=4, base=timedelta(seconds=1), cap=timedelta(seconds=4))

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Delivery
-from app.broker.topology import LEADER
-from app.cluster import deaths
-from app.domain.leases import Fence, Mode
-from app.domain.nodes import Absences, NodeState
-from app.persistence import leases
-from app.testing.memory_consumer import MemoryConsumer
-from app.testing.virtual_time import elapse
+from orchestrix.broker.port import Delivery
+from orchestrix.broker.topology import LEADER
+from orchestrix.cluster import deaths
+from orchestrix.domain.leases import Fence, Mode
+from orchestrix.domain.nodes import Absences, NodeState
+from orchestrix.persistence import leases
+from orchestrix.testing.memory_consumer import MemoryConsumer
+from orchestrix.testing.virtual_time import elapse
 from tests.simulation import cluster
 from tests.simulation.cluster import Cluster, NodeMember, Simulation
 from tests.simulation.unrest import KINDS, end, until

@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 
-from app import clock
-from app.broker.port import Delivery
-from app.broker.topology import LEADER
-from app.cluster import leadership
-from app.domain import leases
-from app.domain.leases import Handling
-from app.errors import Unavailable
-from app.testing.memory_consumer import MemoryConsumer
-from app.testing.virtual_time import VirtualLoop, VirtualSource, elapse
+from orchestrix import clock
+from orchestrix.broker.port import Delivery
+from orchestrix.broker.topology import LEADER
+from orchestrix.cluster import leadership
+from orchestrix.domain import leases
+from orchestrix.domain.leases import Handling
+from orchestrix.errors import Unavailable
+from orchestrix.testing.memory_consumer import MemoryConsumer
+from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource, elapse
 from tests.simulation import leaders, row, unrest
 
 MOST_SHOWN = 5

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.testing import Story, given
-from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from orchestrix import COMPLETED, Compensation, Context, NothingToUndo, Permanent, Saga, Step
+from orchestrix.testing import Story, given
 from tests.unit.testing import orders
 from tests.unit.testing.orders import PROVIDER
-from workers import Context, Permanent
 
 SALE = Saga(
     name="sale",

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from app import clock
-from app.broker.port import Outgoing
-from app.broker.topology import LEADER
-from app.domain.leases import Fence
-from app.testing.virtual_time import elapse
+from orchestrix import clock
+from orchestrix.broker.port import Outgoing
+from orchestrix.broker.topology import LEADER
+from orchestrix.domain.leases import Fence
+from orchestrix.testing.virtual_time import elapse
 from tests.simulation.realm import Member, Realm
 
 LOOK = 0.5

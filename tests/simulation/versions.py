@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from app.bootstrap.node import Node
-from app.persistence.versions import Replaced
-from app.testing.virtual_time import elapse
-from sagas import Compensation, NothingToUndo, Saga, Step
-from sagas.engine.catalog import Catalog
+from orchestrix import Compensation, NothingToUndo, Saga, Step
+from orchestrix.bootstrap.node import Node
+from orchestrix.persistence.versions import Replaced
+from orchestrix.saga.catalog import Catalog
+from orchestrix.testing.virtual_time import elapse
 from tests.simulation import saga
 from tests.simulation.system import APP, ORDER, RETRY, STEP_TIME, Member, NodeMember, World
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from app.broker.port import Delivery, Outgoing
-from app.broker.topology import COMMANDS, DEAD, EVENTS
-from app.testing.inline_sqlite import SqliteFile
-from app.testing.virtual_time import EPOCH
-from sagas.engine.catalog import Catalog
-from sagas.engine.definition import COMPLETED, FAILED, STEP_FAILED, STEP_STARTED, TERMINAL, Compensation, Saga
-from sagas.engine.messages import Command
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import COMPLETED, FAILED, STEP_FAILED, STEP_STARTED, TERMINAL, Compensation, Saga
+from orchestrix.saga.messages import Command
+from orchestrix.testing.inline_sqlite import SqliteFile
+from orchestrix.testing.virtual_time import EPOCH
 
 LOOK_IS_GOOD = 1.5
 """Seconds after which whoever begins to work on a step must know of its end: the look itself may be 1 s old."""

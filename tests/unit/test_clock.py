@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import RFC_4122, UUID
 
-from app import clock
+from orchestrix import clock
 
 
 def test_a_named_uuid_is_that_of_its_parts() -> None:

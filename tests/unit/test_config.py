@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from app.config import PREFIX, Settings, idle_variables, load, names, redacted
-from app.errors import ConfigError
+from orchestrix.config import PREFIX, Settings, idle_variables, load, names, redacted
+from orchestrix.errors import ConfigError
 
 
 @pytest.mark.parametrize(

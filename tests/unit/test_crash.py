@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app import crash
-from app.cli import main
-from app.errors import ConfigError
+from orchestrix import crash
+from orchestrix.cli import main
+from orchestrix.errors import ConfigError
 
 TESTING = {"ORCHESTRIX_TESTING": "1"}
 
@@ -27,7 +27,7 @@ def disarmed() -> Iterator[None]:
 
 def run(source: str, at: str) -> subprocess.CompletedProcess[str]:
     """Runs the lines in a process that is to die at `at`."""
-    code = f"import asyncio, os\nfrom app import crash\ncrash.arm(os.environ)\n{source}\nprint('alive')"
+    code = f"import asyncio, os\nfrom orchestrix import crash\ncrash.arm(os.environ)\n{source}\nprint('alive')"
     env = {**TESTING, "ORCHESTRIX_CRASH_AT": at}
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from app import descriptors
+from orchestrix import descriptors
 
 ASKED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-from app import descriptors
+from orchestrix import descriptors
 print(descriptors.limit(), descriptors.raise_limit(), descriptors.raise_limit())
 """
 

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import lifecycle
-from app.errors import Unavailable
-from app.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage, undeterred
+from orchestrix import lifecycle
+from orchestrix.errors import Unavailable
+from orchestrix.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage, undeterred
 from tests.support import eventually, holds
 
 
@@ -285,7 +285,7 @@ def test_a_process_with_nothing_left_behind_closes_its_loop() -> None:
 def test_a_thread_that_does_not_end_keeps_no_process() -> None:
     code = (
         "import asyncio, threading\n"
-        "from app import lifecycle\n"
+        "from orchestrix import lifecycle\n"
         "lifecycle.BEHIND = 0.1\n"
         "begun = threading.Event()\n"
         "def hang():\n"

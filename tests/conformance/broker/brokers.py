@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from app.broker.devserver import DevServer
+from orchestrix.broker.devserver import DevServer
 from tests.conformance.broker.relay import Relay
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import WORK, Proxy, Rig
 
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from yarl import URL
 
-from app.broker.port import Binding, Consumer, Delivery, Exchange, Outcome, Outgoing, Published, Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.clock import uuid7
+from orchestrix.broker.port import Binding, Consumer, Delivery, Exchange, Outcome, Outgoing, Published, Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.clock import uuid7
 
 QUORUM = {"x-queue-type": "quorum"}
 WORK = Topology(

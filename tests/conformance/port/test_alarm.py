@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from app import clock
-from app.broker.devserver import DevServer
-from app.broker.port import LinkState, Outcome
-from app.broker.probe import takes_messages
-from app.broker.rabbitmq import AmqpBroker
+from orchestrix import clock
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.port import LinkState, Outcome
+from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import WORK, fill, message, outcomes, take
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from app.broker.port import Consumer, Outcome, Outgoing, Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import HEARTBEAT, LEADER, SINGLE, cluster_topology, heartbeat_queue, node_queue
-from app.clock import uuid7
+from orchestrix.broker.port import Consumer, Outcome, Outgoing, Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import HEARTBEAT, LEADER, SINGLE, cluster_topology, heartbeat_queue, node_queue
+from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, outcomes, take
 from tests.support import eventually, holds
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from yarl import URL
 
-from app.broker import codec
-from app.broker.channel import Channel
-from app.broker.link import Link
-from app.broker.rabbitmq import AmqpBroker
+from orchestrix.broker import codec
+from orchestrix.broker.channel import Channel
+from orchestrix.broker.link import Link
+from orchestrix.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import Rig, message, take
 
 HEADERS, CORRELATION_ID, MESSAGE_ID, TYPE = 1 << 13, 1 << 10, 1 << 7, 1 << 5

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from yarl import URL
 
-from app.broker.devserver import DevServer
-from app.broker.port import LinkState
-from app.broker.rabbitmq import AmqpBroker
-from app.errors import ConfigError, Unavailable
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.port import LinkState
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.errors import ConfigError, Unavailable
 from tests.conformance.port.rig import WORK, Rig, fill, take
 from tests.support import eventually, free_port
 
@@ -100,8 +100,8 @@ async def test_a_silent_broker_is_given_up_after_two_heartbeats(rig: Rig) -> Non
 async def test_a_link_that_answers_nothing_is_cut_by_the_consumer_that_looks(
     rig: Rig, broker: AmqpBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.consumer.CHECK_EVERY", 0.1)
-    monkeypatch.setattr("app.broker.channel.ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr("orchestrix.broker.consumer.CHECK_EVERY", 0.1)
+    monkeypatch.setattr("orchestrix.broker.channel.ANSWER_WITHIN", 0.3)
     reasons: list[str] = []
     broker.on_down(lambda _, reason: reasons.append(reason))
     await broker.consume(["jobs"], 10)
@@ -201,7 +201,7 @@ async def test_what_does_not_speak_amqp_is_named(brokers: list[AmqpBroker]) -> N
 
 
 async def test_who_never_answers_is_given_up(brokers: list[AmqpBroker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.broker.link.CONNECT_WITHIN", 0.3)
+    monkeypatch.setattr("orchestrix.broker.link.CONNECT_WITHIN", 0.3)
 
     async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from app.broker.port import Outgoing
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import JOB_CANCEL, cancel_queue, jobs_topology, worker_ear
-from app.clock import uuid7
+from orchestrix.broker.port import Outgoing
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import JOB_CANCEL, cancel_queue, jobs_topology, worker_ear
+from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, take
 from tests.support import eventually
 

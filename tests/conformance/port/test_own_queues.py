@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from app.broker.port import Delivery, Outgoing
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import job_channels, logs_queue, status_queue
-from app.clock import uuid7
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import job_channels, logs_queue, status_queue
+from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, outcomes, take
 from tests.support import eventually, holds
 

@@ -10,10 +10,10 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
 from aio_pika.exceptions import ChannelPreconditionFailed, DeliveryError
 
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import saga_topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import saga_topology
+from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 from tests.conformance.port.rig import Rig
 from tests.support import eventually
 

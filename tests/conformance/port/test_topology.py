@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.broker.port import Binding, Exchange, Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.errors import ConfigError
+from orchestrix.broker.port import Binding, Exchange, Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.errors import ConfigError
 from tests.conformance.port.rig import QUORUM, WORK, Rig, fill, take
 from tests.support import eventually
 

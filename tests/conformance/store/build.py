@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from app import clock
-from app.persistence import instances
-from app.persistence.engine import Database
-from app.persistence.notes import Note
-from app.persistence.outbox import OutboxRow
-from app.persistence.pairs import APPS, INSTANCES, Pair
+from orchestrix import clock
+from orchestrix.persistence import instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.notes import Note
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.pairs import APPS, INSTANCES, Pair
+from orchestrix.saga.definition import COMPLETED
+from orchestrix.saga.orders import Moved
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Start, start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.definition import COMPLETED
-from sagas.engine.orders import Moved
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start, start
 from tests.servers import sql
 
 PAIRS = {"apps": (APPS, "app"), "sagas": (INSTANCES, "order")}

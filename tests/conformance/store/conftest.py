@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from app.persistence import schema
-from app.persistence.engine import Database
-from app.persistence.pairs import Pair
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import Pair
 from tests.conformance.store.build import PAIRS, emptied
 from tests.servers import shared, sql
 from tests.servers.names import Pool

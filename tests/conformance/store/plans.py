@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.persistence.engine import Database
+from orchestrix.persistence.engine import Database
 
 PRIMARY = "PRIMARY"
 _LOOKS = re.compile(r"^(WITH|SELECT|UPDATE|DELETE)\b")

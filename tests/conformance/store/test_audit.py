@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from app.persistence import audit
-from app.persistence.audit import AuditRow
-from app.persistence.engine import Database
+from orchestrix.persistence import audit
+from orchestrix.persistence.audit import AuditRow
+from orchestrix.persistence.engine import Database
 
 
 async def test_what_was_done_to_a_saga_comes_back_as_it_went_in(database: Database) -> None:

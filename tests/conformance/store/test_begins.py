@@ -9,17 +9,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.persistence import begins, command_queues, instances
-from app.persistence.begins import Begun
-from app.persistence.command_queues import WAVE, WINDOW, Wave
-from app.persistence.engine import Database
-from app.persistence.instances import Rewake
-from app.persistence.pairs import APPS, Pair
+from orchestrix.persistence import begins, command_queues, instances
+from orchestrix.persistence.begins import Begun
+from orchestrix.persistence.command_queues import WAVE, WINDOW, Wave
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.instances import Rewake
+from orchestrix.persistence.pairs import APPS, Pair
+from orchestrix.saga.state import Instance
+from orchestrix.worker.guard import Guard
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.state import Instance
 from tests.conformance.store.build import PAIRS, ended, some, stepped
 from tests.conformance.store.test_time_left import in_hand
-from workers.sdk.guard import Guard
 
 Of = tuple[Pair, str]
 MINUTE = timedelta(minutes=1)

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from app import clock
-from app.domain import jobs as rules
-from app.domain.installation import Installation
-from app.domain.nodes import NodeState
-from app.errors import Conflict, SchemaMismatch, Unavailable
-from app.orchestration import clone
-from app.persistence import clones, groups, history, installation, instances, jobs, nodes, outbox, schedules
-from app.persistence import tables as t
-from app.persistence.engine import Database
-from app.persistence.pairs import APPS, INSTANCES, Pair
-from sagas.engine.definition import milliseconds
-from sagas.engine.effects import effect_key
-from sagas.engine.state import Instance, Progress
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.installation import Installation
+from orchestrix.domain.nodes import NodeState
+from orchestrix.errors import Conflict, SchemaMismatch, Unavailable
+from orchestrix.orchestration import clone
+from orchestrix.persistence import clones, groups, history, installation, instances, jobs, nodes, outbox, schedules
+from orchestrix.persistence import tables as t
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import APPS, INSTANCES, Pair
+from orchestrix.saga.definition import milliseconds
+from orchestrix.saga.effects import effect_key
+from orchestrix.saga.state import Instance, Progress
 
 from .build import message, some, started, stepped, stored
 from .test_jobs import dispatched, inserted, pending, running

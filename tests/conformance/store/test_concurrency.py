@@ -10,11 +10,11 @@ from datetime import datetime
 
 import pytest
 
-from app.errors import Contention
-from app.persistence import history, instances, outbox
-from app.persistence.engine import Database, Transaction
-from app.persistence.pairs import APPS, INSTANCES
-from sagas.engine.state import Change
+from orchestrix.errors import Contention
+from orchestrix.persistence import history, instances, outbox
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.pairs import APPS, INSTANCES
+from orchestrix.saga.state import Change
 from tests.conformance.store.build import message, some, started, stepped
 
 

@@ -12,17 +12,17 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
-from app.broker import codec
-from app.broker.port import Delivery
-from app.errors import Invalid
-from app.orchestration.autopsy import examine
-from app.orchestration.outgoing import message_of
-from app.orchestration.redrive import owe, row_of, taken_ids
-from app.persistence import dead_letters, outbox
-from app.persistence.dead_letters import KEPT, DeadLetter, DeadLetterFilter, kept
-from app.persistence.engine import Database
+from orchestrix.broker import codec
+from orchestrix.broker.port import Delivery
+from orchestrix.errors import Invalid
+from orchestrix.orchestration.autopsy import examine
+from orchestrix.orchestration.outgoing import message_of
+from orchestrix.orchestration.redrive import owe, row_of, taken_ids
+from orchestrix.persistence import dead_letters, outbox
+from orchestrix.persistence.dead_letters import KEPT, DeadLetter, DeadLetterFilter, kept
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 
 CREATED = "evt.gitRepoCreated"
 QUEUE = "app.orchestrator.events"

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from app.domain.jobs import FAILED
-from app.errors import ConfigError
-from app.persistence import history, instances, job_logs, jobs, schedules, schema
-from app.persistence.engine import Database
-from app.persistence.job_logs import Log
-from app.persistence.pairs import APPS
-from sagas.engine.state import Change
+from orchestrix.domain.jobs import FAILED
+from orchestrix.errors import ConfigError
+from orchestrix.persistence import history, instances, job_logs, jobs, schedules, schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.job_logs import Log
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.state import Change
 from tests.conformance.store.build import started, stepped, stored
 from tests.conformance.store.conftest import UNUSUAL
 from tests.conformance.store.test_dead_letters import test_the_widest_letters_fit_everywhere

@@ -9,17 +9,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.errors import ConfigError
-from app.persistence import definitions, held_events, moves
-from app.persistence.engine import Database
-from app.persistence.held_events import HeldEvent
-from app.persistence.moves import Owed
-from app.persistence.pairs import APPS, INSTANCES
-from app.persistence.versions import Definitions, VersionInUse, read, stored
-from sagas import Saga
+from orchestrix import Saga
+from orchestrix.errors import ConfigError
+from orchestrix.persistence import definitions, held_events, moves
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.held_events import HeldEvent
+from orchestrix.persistence.moves import Owed
+from orchestrix.persistence.pairs import APPS, INSTANCES
+from orchestrix.persistence.versions import Definitions, VersionInUse, read, stored
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import BadData, FreeData
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.definition import BadData, FreeData
 from tests.conformance.store.build import ended, some
 from tests.unit.sagas.builders import NOW, ORDER
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from app.persistence.dialects.ending import connection
-from app.persistence.dialects.sqlite import Sqlite
+from orchestrix.persistence.dialects.ending import connection
+from orchestrix.persistence.dialects.sqlite import Sqlite
 
 
 async def _look(engine: AsyncEngine) -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from app.domain import jobs as rules
-from app.domain.handoff import SHUTDOWN, Limits
-from app.domain.jobs import HANDING_OFF, OWNED, Job
-from app.jobs.handing import Giver
-from app.jobs.holdings import Holdings
-from app.persistence.engine import Database
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.handoff import SHUTDOWN, Limits
+from orchestrix.domain.jobs import HANDING_OFF, OWNED, Job
+from orchestrix.jobs.handing import Giver
+from orchestrix.jobs.holdings import Holdings
+from orchestrix.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, stored
 
 NODE = "a-1"

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.errors import OutcomeUnknown, SchemaMismatch, Unavailable
-from app.persistence import instances, schema
-from app.persistence.dialects import dialect_of, sqlite
-from app.persistence.dialects.file import DatabaseFile
-from app.persistence.engine import Database, Transaction, parse_url
-from app.persistence.faults import translated
-from app.persistence.pairs import APPS
+from orchestrix.errors import OutcomeUnknown, SchemaMismatch, Unavailable
+from orchestrix.persistence import instances, schema
+from orchestrix.persistence.dialects import dialect_of, sqlite
+from orchestrix.persistence.dialects.file import DatabaseFile
+from orchestrix.persistence.engine import Database, Transaction, parse_url
+from orchestrix.persistence.faults import translated
+from orchestrix.persistence.pairs import APPS
 from tests.conformance.store.build import emptied, started, stored
 from tests.servers import sql
 from tests.support import eventually

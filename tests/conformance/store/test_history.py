@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import Conflict, Invalid
-from app.persistence import history
-from app.persistence.engine import Database
-from app.persistence.pairs import Pair
-from sagas.engine.state import Change, Instance
+from orchestrix.errors import Conflict, Invalid
+from orchestrix.persistence import history
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import Pair
+from orchestrix.saga.state import Change, Instance
 from tests.conformance.store.build import some
 
 Of = tuple[Pair, str]

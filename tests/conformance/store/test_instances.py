@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.errors import Invalid
-from app.persistence import instances
-from app.persistence.engine import Database
-from app.persistence.instances import Rewake
-from app.persistence.pairs import APPS, INSTANCES, Pair, pair_of
-from sagas.engine.orders import NEVER
-from sagas.engine.state import DEADLINE, Instance, Progress
+from orchestrix.errors import Invalid
+from orchestrix.persistence import instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.instances import Rewake
+from orchestrix.persistence.pairs import APPS, INSTANCES, Pair, pair_of
+from orchestrix.saga.orders import NEVER
+from orchestrix.saga.state import DEADLINE, Instance, Progress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 
 Of = tuple[Pair, str]

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
-from app.domain.jobs import DISPATCHED, Job
-from app.jobs.late_beats import LateBeats
-from app.persistence import job_beats, jobs
-from app.persistence.engine import Database
+from orchestrix.domain.jobs import DISPATCHED, Job
+from orchestrix.jobs.late_beats import LateBeats
+from orchestrix.persistence import job_beats, jobs
+from orchestrix.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, running, stored
 from tests.support import eventually, holds
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app import clock
-from app.broker.port import Delivery
-from app.broker.topology import dispatch_queue
-from app.domain import jobs as rules
-from app.domain.jobs import Job
-from app.jobs import messages
-from app.persistence.engine import Database
+from orchestrix import clock
+from orchestrix.broker.port import Delivery
+from orchestrix.broker.topology import dispatch_queue
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Job
+from orchestrix.jobs import messages
+from orchestrix.persistence.engine import Database
+from orchestrix.worker.jobs.dispatch import read
+from orchestrix.worker.jobs.guard import Asked, Guard, Owed, Refused, Stale, Unknown
 from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
-from workers.sdk.jobs.dispatch import read
-from workers.sdk.jobs.guard import Asked, Guard, Owed, Refused, Stale, Unknown
 
 
 def asked(job: Job, **changes: Any) -> Asked:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.jobs import Attempt, Job
-from app.persistence import job_logs, jobs
-from app.persistence.engine import Database
-from app.persistence.job_logs import Log
+from orchestrix.domain.jobs import Attempt, Job
+from orchestrix.persistence import job_logs, jobs
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.job_logs import Log
 from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
 
 AT = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)

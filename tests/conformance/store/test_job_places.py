@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.domain import jobs as rules
-from app.domain.job_places import Open
-from app.domain.jobs import FAILED, Job
-from app.persistence import job_places, nodes
-from app.persistence.engine import Database
-from app.persistence.nodes import WorkerBeat
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.job_places import Open
+from orchestrix.domain.jobs import FAILED, Job
+from orchestrix.persistence import job_places, nodes
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.nodes import WorkerBeat
 from tests.conformance.store.test_jobs import SECOND, dispatched, inserted, pending, running, stored
 
 SILENT = 30.0

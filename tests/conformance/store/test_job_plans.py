@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.domain import jobs as rules
-from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
-from app.persistence import job_beats, job_logs, job_places, job_queues, job_signs, job_steps, jobs
-from app.persistence.engine import Database, Transaction
-from app.persistence.job_logs import Log
-from app.persistence.job_steps import Unworked
-from app.persistence.pairs import APPS, INSTANCES
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
+from orchestrix.persistence import job_beats, job_logs, job_places, job_queues, job_signs, job_steps, jobs
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.job_logs import Log
+from orchestrix.persistence.job_steps import Unworked
+from orchestrix.persistence.pairs import APPS, INSTANCES
 from tests.conformance.store.plans import accesses, analyse, watched
 from tests.conformance.store.test_jobs import pending
 from tests.integration.jobs.rows import joined

@@ -8,17 +8,17 @@ from typing import Any
 
 from sqlalchemy import update
 
-from app import clock
-from app.domain import jobs as rules
-from app.domain.job_waits import Crew
-from app.domain.jobs import FAILED, HANDING_OFF, Attempt
-from app.domain.leases import Fence
-from app.jobs import outgoing
-from app.persistence import job_beats, job_logs, job_queues, jobs, nodes, outbox
-from app.persistence.engine import Database
-from app.persistence.job_logs import Last
-from app.persistence.nodes import WorkerBeat
-from app.persistence.tables import workers
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.job_waits import Crew
+from orchestrix.domain.jobs import FAILED, HANDING_OFF, Attempt
+from orchestrix.domain.leases import Fence
+from orchestrix.jobs import outgoing
+from orchestrix.persistence import job_beats, job_logs, job_queues, jobs, nodes, outbox
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.job_logs import Last
+from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.tables import workers
 from tests.conformance.store.test_jobs import dispatched, inserted, owned, pending, running, stored
 from tests.integration.jobs.rows import joined, leading
 

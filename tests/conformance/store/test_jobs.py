@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.domain import jobs as rules
-from app.domain.jobs import (
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import (
     DISPATCHED,
     FAILED,
     HANDING_OFF,
@@ -24,11 +24,11 @@ from app.domain.jobs import (
     Moved,
     Status,
 )
-from app.errors import Conflict
-from app.persistence import job_beats, job_signs, jobs
-from app.persistence.engine import Database
-from app.persistence.job_signs import Signs
-from app.persistence.jobs import Filter
+from orchestrix.errors import Conflict
+from orchestrix.persistence import job_beats, job_signs, jobs
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.job_signs import Signs
+from orchestrix.persistence.jobs import Filter
 from tests.integration.jobs.rows import joined, stopped
 
 SECOND = timedelta(seconds=1)
@@ -327,7 +327,7 @@ async def test_what_a_node_owns(database: Database) -> None:
 
 
 async def test_what_a_broker_without_memory_has_not_sent(database: Database) -> None:
-    from app.persistence import incarnation
+    from orchestrix.persistence import incarnation
 
     before = await dispatched(database)
     began = await running(database)

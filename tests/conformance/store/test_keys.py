@@ -8,26 +8,26 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app import clock
-from app.broker.topology import saga_topology
-from app.domain.jobs import Job
-from app.errors import Contention
-from app.jobs.submit import Order, OrderKey, Submitter
-from app.orchestration.actions import Acted, Action
-from app.orchestration.control import Control
-from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Replayed, Started, StartRequest
-from app.orchestration.starts import Starter
-from app.orchestration.watch import Watch
-from app.persistence import audit, idempotency, instances, jobs
-from app.persistence.engine import Database
-from app.persistence.idempotency import StoredAnswer
-from app.persistence.pairs import APPS
+from orchestrix import clock
+from orchestrix.broker.topology import saga_topology
+from orchestrix.domain.jobs import Job
+from orchestrix.errors import Contention
+from orchestrix.jobs.submit import Order, OrderKey, Submitter
+from orchestrix.orchestration.actions import Acted, Action
+from orchestrix.orchestration.control import Control
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.orchestration.requests import IdempotencyKey, InFlight, KeyReused, Replayed, Started, StartRequest
+from orchestrix.orchestration.starts import Starter
+from orchestrix.orchestration.watch import Watch
+from orchestrix.persistence import audit, idempotency, instances, jobs
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.asks import Ask, Verb
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Start, start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.asks import Ask, Verb
-from sagas.engine.catalog import Catalog
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start, start
 from tests.conformance.store.build import some
 from tests.fakes.broker import FakeBroker
 

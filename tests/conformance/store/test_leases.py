@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import delete, text, update
 
-from app.domain.leases import Bid, Fence, Lease, Mode, Reason
-from app.errors import Contention, Deposed, RetryLater
-from app.persistence import leases
-from app.persistence.engine import Database, Transaction
-from app.persistence.tables import leases as table
+from orchestrix.domain.leases import Bid, Fence, Lease, Mode, Reason
+from orchestrix.errors import Contention, Deposed, RetryLater
+from orchestrix.persistence import leases
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.tables import leases as table
 from tests.support import eventually
 
 A, B = "a-1", "b-1"

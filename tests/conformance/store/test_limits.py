@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from app import clock
-from app.errors import Contention
-from app.persistence.engine import Connection, Database, Transaction
+from orchestrix import clock
+from orchestrix.errors import Contention
+from orchestrix.persistence.engine import Connection, Database, Transaction
 from tests.fakes.time import Shifted
 
 

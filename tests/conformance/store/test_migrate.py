@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from app.errors import Conflict, Invalid, NotFound
-from app.orchestration import migrate as migration
-from app.orchestration.migrate import Asked, Result, migrate
-from app.persistence import audit, definitions, held_events, history, instances
-from app.persistence.engine import Database, Transaction
-from app.persistence.held_events import HeldEvent
-from app.persistence.pairs import Pair
-from app.persistence.versions import stored as row_of
-from sagas import Saga
+from orchestrix import Saga
+from orchestrix.errors import Conflict, Invalid, NotFound
+from orchestrix.orchestration import migrate as migration
+from orchestrix.orchestration.migrate import Asked, Result, migrate
+from orchestrix.persistence import audit, definitions, held_events, history, instances
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.held_events import HeldEvent
+from orchestrix.persistence.pairs import Pair
+from orchestrix.persistence.versions import stored as row_of
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.migration import Maps
+from orchestrix.saga.state import PAUSED, RETRY, UNSENT, Instance, Progress
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.migration import Maps
-from sagas.engine.state import PAUSED, RETRY, UNSENT, Instance, Progress
 from tests.conformance.store.build import ended, some, stepped
 from tests.support import eventually
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import insert, update
 
-from app.domain.leases import Bid, Fence, Mode
-from app.domain.nodes import Node, NodeState
-from app.errors import Deposed
-from app.persistence import leases, nodes
-from app.persistence.engine import Database, Transaction
-from app.persistence.nodes import WorkerBeat
-from app.persistence.tables import nodes as table
-from app.persistence.tables import workers
+from orchestrix.domain.leases import Bid, Fence, Mode
+from orchestrix.domain.nodes import Node, NodeState
+from orchestrix.errors import Deposed
+from orchestrix.persistence import leases, nodes
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.tables import nodes as table
+from orchestrix.persistence.tables import workers
 
 ROLES = ("coordinator", "api")
 DAY = 86_400.0

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.errors import ConfigError, Conflict, Invalid, OutcomeUnknown, SchemaMismatch, Unavailable
-from app.persistence import history, instances
-from app.persistence.dialects import postgresql
-from app.persistence.engine import Connection, Database, Transaction
-from app.persistence.pairs import APPS
-from sagas.engine.state import Change
+from orchestrix.errors import ConfigError, Conflict, Invalid, OutcomeUnknown, SchemaMismatch, Unavailable
+from orchestrix.persistence import history, instances
+from orchestrix.persistence.dialects import postgresql
+from orchestrix.persistence.engine import Connection, Database, Transaction
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.state import Change
 from tests.conformance.store.build import emptied, some, started, stepped, stored
 from tests.servers import sql
 from tests.servers.maria import MariaServer
@@ -152,7 +152,7 @@ async def test_what_the_block_raises_is_not_committed(database: Database) -> Non
 
 
 async def test_an_empty_pool_is_unavailable(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.persistence.engine._POOL_LIMIT", 0.1)
+    monkeypatch.setattr("orchestrix.persistence.engine._POOL_LIMIT", 0.1)
     database = Database(store_url, pool_size=2)
     async with AsyncExitStack() as stack:
         for _ in range(2):
@@ -281,7 +281,7 @@ def test_a_url_that_cannot_be_used_is_a_matter_of_configuration(url: str) -> Non
 async def test_a_sqlite_file_locked_by_another_process_is_unavailable(
     store_url_sqlite: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.persistence.dialects.sqlite._PRAGMAS", ("PRAGMA busy_timeout = 50",))
+    monkeypatch.setattr("orchestrix.persistence.dialects.sqlite._PRAGMAS", ("PRAGMA busy_timeout = 50",))
     one, other = Database(store_url_sqlite), Database(store_url_sqlite)
     async with one.begin():
         with pytest.raises(Unavailable, match="locked"):

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from app import clock
-from app.persistence import outbox
-from app.persistence.engine import Database
-from app.persistence.outbox import OutboxRow
+from orchestrix import clock
+from orchestrix.persistence import outbox
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.outbox import OutboxRow
 from tests.conformance.store.build import message
 from tests.fakes.time import Shifted
 

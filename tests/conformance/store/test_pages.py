@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app import clock
-from app.errors import Invalid
-from app.persistence import instances, jobs, pages
-from app.persistence.engine import Database
-from app.persistence.hindrances import Hindered
-from app.persistence.instances import Filter, sort_value
-from app.persistence.job_steps import Unworked
-from app.persistence.pairs import APPS, INSTANCES, Pair
-from sagas.engine.state import Instance, Progress
+from orchestrix import clock
+from orchestrix.errors import Invalid
+from orchestrix.persistence import instances, jobs, pages
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.hindrances import Hindered
+from orchestrix.persistence.instances import Filter, sort_value
+from orchestrix.persistence.job_steps import Unworked
+from orchestrix.persistence.pairs import APPS, INSTANCES, Pair
+from orchestrix.saga.state import Instance, Progress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 from tests.conformance.store.test_jobs import pending
 

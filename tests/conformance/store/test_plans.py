@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.persistence import dead_letters, instances, jobs, moves, outbox, pages
-from app.persistence.dead_letters import DeadLetterFilter
-from app.persistence.engine import Database, Transaction
-from app.persistence.hindrances import Hindered
-from app.persistence.instances import Filter, Rewake
-from app.persistence.job_steps import Unworked
-from app.persistence.moves import Owed
-from app.persistence.pairs import APPS, Pair
-from sagas.engine.state import Change, Instance
+from orchestrix.persistence import dead_letters, instances, jobs, moves, outbox, pages
+from orchestrix.persistence.dead_letters import DeadLetterFilter
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.hindrances import Hindered
+from orchestrix.persistence.instances import Filter, Rewake
+from orchestrix.persistence.job_steps import Unworked
+from orchestrix.persistence.moves import Owed
+from orchestrix.persistence.pairs import APPS, Pair
+from orchestrix.saga.state import Change, Instance
 from tests.conformance.store.build import ended, message, some, started, stepped, stored
 from tests.conformance.store.plans import PRIMARY, Access, accesses, analyse, watched
 from tests.conformance.store.test_dead_letters import DIED, SECOND, letter

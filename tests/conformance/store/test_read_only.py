@@ -13,15 +13,15 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 
-from app.bootstrap import write_probe
-from app.bootstrap.write_probe import WriteProbe
-from app.errors import OutcomeUnknown, Unavailable
-from app.persistence import schema, write_probes
-from app.persistence.dialects import dialect_of, sqlite
-from app.persistence.engine import Database, parse_url
-from app.persistence.faults import translated
-from app.persistence.pairs import APPS
-from app.persistence.tables import write_probes as table
+from orchestrix.bootstrap import write_probe
+from orchestrix.bootstrap.write_probe import WriteProbe
+from orchestrix.errors import OutcomeUnknown, Unavailable
+from orchestrix.persistence import schema, write_probes
+from orchestrix.persistence.dialects import dialect_of, sqlite
+from orchestrix.persistence.engine import Database, parse_url
+from orchestrix.persistence.faults import translated
+from orchestrix.persistence.pairs import APPS
+from orchestrix.persistence.tables import write_probes as table
 from tests.conformance.store.build import started, stored
 from tests.conformance.store.test_full import DriverError, file
 from tests.servers import sql

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app import clock
-from app.domain import jobs as rules
-from app.domain.jobs import Job, Status
-from app.domain.leases import Bid, Fence, Mode
-from app.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, State
-from app.errors import Conflict, Contention, Deposed
-from app.jobs.events import Stop
-from app.jobs.schedules import Scheduler, _Fired
-from app.jobs.timetable import By, Timetable
-from app.lifecycle import Wake
-from app.persistence import jobs, leases, schedules
-from app.persistence.engine import Database, Transaction
-from app.persistence.tables import schedules as table
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Job, Status
+from orchestrix.domain.leases import Bid, Fence, Mode
+from orchestrix.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, State
+from orchestrix.errors import Conflict, Contention, Deposed
+from orchestrix.jobs.events import Stop
+from orchestrix.jobs.schedules import Scheduler, _Fired
+from orchestrix.jobs.timetable import By, Timetable
+from orchestrix.lifecycle import Wake
+from orchestrix.persistence import jobs, leases, schedules
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.tables import schedules as table
 from tests.support import eventually
 
 HOUR = timedelta(hours=1)

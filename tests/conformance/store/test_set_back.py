@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.domain.ages import believed
-from app.domain.nodes import is_silent
-from app.domain.schedules import HELD, Every, Times, times_of
-from app.persistence import (
+from orchestrix.domain.ages import believed
+from orchestrix.domain.nodes import is_silent
+from orchestrix.domain.schedules import HELD, Every, Times, times_of
+from orchestrix.persistence import (
     idempotency,
     incarnation,
     instances,
@@ -30,11 +30,11 @@ from app.persistence import (
     throttle,
     write_probes,
 )
-from app.persistence.engine import Database
-from app.persistence.idempotency import StoredAnswer
-from app.persistence.nodes import WorkerBeat
-from app.persistence.pairs import Pair
-from sagas.engine.orders import NEVER
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.pairs import Pair
+from orchestrix.saga.orders import NEVER
 from tests.conformance.store.build import PAIRS, message, some
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running
 from tests.conformance.store.test_schedules import Cluster, schedule

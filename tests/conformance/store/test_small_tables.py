@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from app.errors import Contention
-from app.persistence import groups, idempotency, incarnation, notes, suspects
-from app.persistence.engine import Database
-from app.persistence.idempotency import StoredAnswer
-from app.persistence.suspects import Suspect
+from orchestrix.errors import Contention
+from orchestrix.persistence import groups, idempotency, incarnation, notes, suspects
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.persistence.suspects import Suspect
 from tests.conformance.store.build import note
 
 ANSWER = StoredAnswer("fingerprint", 200, {"ETag": '"1"', "Location": "/apps/1"}, b'{"id":1}\xff')

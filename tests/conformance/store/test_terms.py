@@ -10,24 +10,24 @@ from typing import cast
 import pytest
 from sqlalchemy import func, select
 
-from app import clock
-from app.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Published
-from app.broker.topology import logs_queue, status_queue
-from app.domain.jobs import Job
-from app.domain.leases import Fence
-from app.domain.schedules import HELD
-from app.errors import Deposed
-from app.jobs.dispatch import Dispatcher, Relay
-from app.jobs.events import Heard, JobEvents, Verdict
-from app.jobs.lines import Cap
-from app.jobs.lost_orders import LostOrders
-from app.jobs.schedules import Scheduler
-from app.jobs.sweeps import Office, Orphanage, Watchman
-from app.lifecycle import Wake
-from app.persistence import incarnation, schedules
-from app.persistence.engine import Database
-from app.persistence.tables import outbox
-from sagas.engine.messages import dump
+from orchestrix import clock
+from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Published
+from orchestrix.broker.topology import logs_queue, status_queue
+from orchestrix.domain.jobs import Job
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.schedules import HELD
+from orchestrix.errors import Deposed
+from orchestrix.jobs.dispatch import Dispatcher, Relay
+from orchestrix.jobs.events import Heard, JobEvents, Verdict
+from orchestrix.jobs.lines import Cap
+from orchestrix.jobs.lost_orders import LostOrders
+from orchestrix.jobs.schedules import Scheduler
+from orchestrix.jobs.sweeps import Office, Orphanage, Watchman
+from orchestrix.lifecycle import Wake
+from orchestrix.persistence import incarnation, schedules
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.tables import outbox
+from orchestrix.saga.messages import dump
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.conformance.store.test_schedules import schedule
 from tests.integration.jobs.rows import joined, leading, stopped

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from sqlalchemy import select, update
 
-from app import clock
-from app.persistence import throttle
-from app.persistence.engine import Database
-from app.persistence.tables import throttles
+from orchestrix import clock
+from orchestrix.persistence import throttle
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.tables import throttles
 
 MINUTE = timedelta(minutes=1)
 

@@ -6,17 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from app.persistence import instances
-from app.persistence.engine import Database
-from app.persistence.instances import Rewake
-from app.persistence.pairs import APPS
+from orchestrix.persistence import instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.instances import Rewake
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.orders import NEVER, command_for
+from orchestrix.saga.state import DEADLINE, Instance
+from orchestrix.worker.guard import Guard
+from orchestrix.worker.job import Job
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.orders import NEVER, command_for
-from sagas.engine.state import DEADLINE, Instance
 from tests.conformance.store.build import ended, some
-from workers.sdk.guard import Guard
-from workers.sdk.job import Job
 
 CATALOG = Catalog([APP_PROVISIONING])
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.errors import Invalid
-from app.persistence import history, instances
-from app.persistence.engine import Database
-from app.persistence.pairs import APPS, Pair
-from sagas.engine.state import Change
+from orchestrix.errors import Invalid
+from orchestrix.persistence import history, instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import APPS, Pair
+from orchestrix.saga.state import Change
 from tests.conformance.store.build import some, started, stepped, stored
 
 NAMES = [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.persistence import schema
-from app.persistence.engine import Database
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
 
 from .world import World
 

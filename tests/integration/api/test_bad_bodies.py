@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from app.api import apps, cluster, dead_letters, jobs, redispatch, sagas, schedules
-from app.api.openapi import BODIES
-from app.api.routes import Route
-from app.errors import NotFound
-from sagas.engine.control import BadAsk
-from sagas.engine.definition import BadData
+from orchestrix.api import apps, cluster, dead_letters, jobs, redispatch, sagas, schedules
+from orchestrix.api.openapi import BODIES
+from orchestrix.api.routes import Route
+from orchestrix.errors import NotFound
+from orchestrix.saga.control import BadAsk
+from orchestrix.saga.definition import BadData
 
 from .world import ORDER, World
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.catalogue import CatalogueBody
-from app.persistence import definitions
-from app.persistence.definitions import StoredDefinition
+from orchestrix.api.catalogue import CatalogueBody
+from orchestrix.persistence import definitions
+from orchestrix.persistence.definitions import StoredDefinition
+from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 
 from . import world as worlds
 from .answers import problem

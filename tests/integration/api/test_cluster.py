@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import update
 
-from app.api.cluster_schemas import ClusterBody
-from app.domain.leases import Bid, Fence, Mode
-from app.domain.nodes import NodeState
-from app.persistence import leases, nodes
-from app.persistence.nodes import WorkerBeat
-from app.persistence.tables import leases as lease_table
-from app.persistence.tables import workers as worker_table
+from orchestrix.api.cluster_schemas import ClusterBody
+from orchestrix.domain.leases import Bid, Fence, Mode
+from orchestrix.domain.nodes import NodeState
+from orchestrix.persistence import leases, nodes
+from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.tables import leases as lease_table
+from orchestrix.persistence.tables import workers as worker_table
 
 from .answers import problem
 from .world import World

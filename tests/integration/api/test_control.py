@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.api.schemas import AppBody, AppPreview, SagaBody, SagaPreview, WhyBody
-from app.errors import Invalid, NotFound, Unavailable
-from app.orchestration.actions import Acted, VersionMismatch
-from sagas.engine.asks import RefusedVerb, Verb
-from sagas.engine.control import BadAsk
-from sagas.engine.definition import BadData
-from sagas.engine.messages import Command
-from sagas.engine.state import Change, Instance
+from orchestrix.api.schemas import AppBody, AppPreview, SagaBody, SagaPreview, WhyBody
+from orchestrix.errors import Invalid, NotFound, Unavailable
+from orchestrix.orchestration.actions import Acted, VersionMismatch
+from orchestrix.saga.asks import RefusedVerb, Verb
+from orchestrix.saga.control import BadAsk
+from orchestrix.saga.definition import BadData
+from orchestrix.saga.messages import Command
+from orchestrix.saga.state import Change, Instance
 
 from .answers import JSON, problem
 from .world import Because, World

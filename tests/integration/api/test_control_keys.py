@@ -9,14 +9,14 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app.broker.topology import saga_topology
-from app.errors import OutcomeUnknown
-from app.orchestration.control import Control
-from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import InFlight
-from app.orchestration.watch import Watch
-from app.persistence import audit
-from app.persistence.engine import Transaction
+from orchestrix.broker.topology import saga_topology
+from orchestrix.errors import OutcomeUnknown
+from orchestrix.orchestration.control import Control
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.orchestration.requests import InFlight
+from orchestrix.orchestration.watch import Watch
+from orchestrix.persistence import audit
+from orchestrix.persistence.engine import Transaction
 from tests.fakes.broker import FakeBroker
 
 from .answers import problem

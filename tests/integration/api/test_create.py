@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from app.api.middleware import MAX_BODY
-from app.api.schemas import AppBody
-from app.errors import Contention, OutcomeUnknown, Unavailable
-from app.orchestration.requests import InFlight, Taken
+from orchestrix.api.middleware import MAX_BODY
+from orchestrix.api.schemas import AppBody
+from orchestrix.errors import Contention, OutcomeUnknown, Unavailable
+from orchestrix.orchestration.requests import InFlight, Taken
 
 from .answers import BODY, JSON, problem
 from .world import Exchange, World

@@ -12,9 +12,9 @@ from uuid import NAMESPACE_URL, uuid5
 import httpx
 import pytest
 
-from app.api.schemas import DeadLetterBody, DeadLetterSummary, MessageBody, RedrivenBody
-from app.persistence import audit, dead_letters, outbox
-from app.persistence.dead_letters import DeadLetter, kept
+from orchestrix.api.schemas import DeadLetterBody, DeadLetterSummary, MessageBody, RedrivenBody
+from orchestrix.persistence import audit, dead_letters, outbox
+from orchestrix.persistence.dead_letters import DeadLetter, kept
 
 from .answers import JSON, problem
 from .world import World

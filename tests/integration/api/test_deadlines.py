@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.api.schemas import WakeUpPage
-from app.api.views import moment
-from app.persistence.pairs import pair_of
-from sagas.engine.orders import NEVER
-from sagas.engine.transition import block
+from orchestrix.api.schemas import WakeUpPage
+from orchestrix.api.views import moment
+from orchestrix.persistence.pairs import pair_of
+from orchestrix.saga.orders import NEVER
+from orchestrix.saga.transition import block
 
 from .answers import problem
 from .world import World

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.api.guard import Guard
+from orchestrix.api.guard import Guard
 from tests.support import eventually
 
 from .answers import BODY, problem

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.access import GUESSES
-from app.api.docs import STATIC
-from app.api.problems import CODES
-from app.api.schemas import HealthBody
-from app.errors import Unavailable
+from orchestrix.api.access import GUESSES
+from orchestrix.api.docs import STATIC
+from orchestrix.api.problems import CODES
+from orchestrix.api.schemas import HealthBody
+from orchestrix.errors import Unavailable
 
 from .answers import problem
 from .world import World

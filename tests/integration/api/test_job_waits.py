@@ -9,15 +9,15 @@ from datetime import timedelta
 
 import pytest
 
-from app import clock
-from app.api.job_schemas import JobBody, JobPage
-from app.broker.topology import dispatch_queue
-from app.domain import jobs as rules
-from app.domain.leases import Fence
-from app.orchestration.surroundings import Surroundings
-from app.persistence import nodes
-from app.persistence.engine import Connection, Database
-from app.persistence.nodes import WorkerBeat
+from orchestrix import clock
+from orchestrix.api.job_schemas import JobBody, JobPage
+from orchestrix.broker.topology import dispatch_queue
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.leases import Fence
+from orchestrix.orchestration.surroundings import Surroundings
+from orchestrix.persistence import nodes
+from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.nodes import WorkerBeat
 from tests.conformance.store.plans import watched
 from tests.integration.jobs.rows import joined, leading
 from tests.support import eventually

@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from app import clock
-from app.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
-from app.domain import jobs as rules
-from app.domain.jobs import Attempt, Job, Moved, Status
-from app.domain.nodes import NodeState
-from app.persistence import job_logs, jobs, nodes
-from app.persistence.job_logs import Log
+from orchestrix import clock
+from orchestrix.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Attempt, Job, Moved, Status
+from orchestrix.domain.nodes import NodeState
+from orchestrix.persistence import job_logs, jobs, nodes
+from orchestrix.persistence.job_logs import Log
 from tests.integration.jobs.rows import joined, stopped
 from tests.support import eventually
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.broker.topology import saga_topology
-from app.errors import OutcomeUnknown
-from app.orchestration.redispatch import Redispatch
-from app.orchestration.relay import OutboxRelay
-from app.persistence.engine import Transaction
+from orchestrix.broker.topology import saga_topology
+from orchestrix.errors import OutcomeUnknown
+from orchestrix.orchestration.redispatch import Redispatch
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.persistence.engine import Transaction
 from tests.fakes.broker import FakeBroker
 
 from .answers import problem

@@ -8,7 +8,7 @@ import json
 import pytest
 import uvicorn
 
-from app.api.middleware import MAX_BODY
+from orchestrix.api.middleware import MAX_BODY
 from tests.support import eventually, free_port
 
 from .answers import BODY, JSON, problem

@@ -11,13 +11,13 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import insert, update
 
-from app import clock
-from app.api.schemas import AppPage, ChangePage, MessagePage, SagaBody, SagaPage
-from app.api.views import moment
-from app.errors import Unavailable
-from app.persistence.tables import apps, outbox, saga_notes
-from sagas.engine.messages import StepError
-from sagas.engine.transition import block
+from orchestrix import clock
+from orchestrix.api.schemas import AppPage, ChangePage, MessagePage, SagaBody, SagaPage
+from orchestrix.api.views import moment
+from orchestrix.errors import Unavailable
+from orchestrix.persistence.tables import apps, outbox, saga_notes
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.transition import block
 from tests.support import eventually
 
 from .answers import problem

@@ -10,14 +10,14 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from app import clock
-from app.api.job_schemas import JobBody
-from app.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
-from app.domain.jobs import DISPATCHED, PENDING, RUNNING, Job
-from app.domain.schedules import HELD, MOST_BACKFILLED, Schedule
-from app.jobs.timetable import By, Timetable
-from app.persistence import jobs, schedules
-from app.persistence.tables import audit
+from orchestrix import clock
+from orchestrix.api.job_schemas import JobBody
+from orchestrix.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, Job
+from orchestrix.domain.schedules import HELD, MOST_BACKFILLED, Schedule
+from orchestrix.jobs.timetable import By, Timetable
+from orchestrix.persistence import jobs, schedules
+from orchestrix.persistence.tables import audit
 
 from .answers import JSON, problem
 from .world import World

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from app.api import stream
-from app.api.schemas import StateEvent
-from app.errors import Unavailable
+from orchestrix.api import stream
+from orchestrix.api.schemas import StateEvent
+from orchestrix.errors import Unavailable
 from tests.support import eventually
 
 from .answers import problem

@@ -13,23 +13,23 @@ import httpx
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from app import clock
-from app.api.application import build
-from app.api.context import ApiContext
-from app.api.guard import Guard
-from app.api.streams import Streams
-from app.cluster.drains import Drainer
-from app.config import JobsSettings
-from app.errors import Conflict, NotFound
-from app.jobs.cancel import Canceller
-from app.jobs.events import Stop
-from app.jobs.submit import Submitter
-from app.jobs.timetable import Timetable
-from app.jobs.watch import JobWatch
-from app.lifecycle import Health
-from app.orchestration.actions import Acted, Action
-from app.orchestration.dead_letters import DeadLetters
-from app.orchestration.requests import (
+from orchestrix import COMPLETED, NothingToUndo, Saga, Step, clock
+from orchestrix.api.application import build
+from orchestrix.api.context import ApiContext
+from orchestrix.api.guard import Guard
+from orchestrix.api.streams import Streams
+from orchestrix.cluster.drains import Drainer
+from orchestrix.config import JobsSettings
+from orchestrix.errors import Conflict, NotFound
+from orchestrix.jobs.cancel import Canceller
+from orchestrix.jobs.events import Stop
+from orchestrix.jobs.submit import Submitter
+from orchestrix.jobs.timetable import Timetable
+from orchestrix.jobs.watch import JobWatch
+from orchestrix.lifecycle import Health
+from orchestrix.orchestration.actions import Acted, Action
+from orchestrix.orchestration.dead_letters import DeadLetters
+from orchestrix.orchestration.requests import (
     IdempotencyKey,
     Keyed,
     KeyReused,
@@ -40,20 +40,19 @@ from app.orchestration.requests import (
     StartResult,
     Taken,
 )
-from app.orchestration.stuck import Stuck
-from app.orchestration.surroundings import Surroundings
-from app.persistence import history, instances
-from app.persistence.engine import Database
-from app.persistence.idempotency import StoredAnswer
-from app.persistence.pairs import pair_of
-from sagas import COMPLETED, NothingToUndo, Saga, Step
+from orchestrix.orchestration.stuck import Stuck
+from orchestrix.orchestration.surroundings import Surroundings
+from orchestrix.persistence import history, instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.persistence.pairs import pair_of
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.messages import Event
+from orchestrix.saga.orders import Moved, Tick
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Start, numbered, start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.messages import Event
-from sagas.engine.orders import Moved, Tick
-from sagas.engine.reaction import advance
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start, numbered, start
 from tests.fakes.broker import FakeBroker
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import devfile
+from orchestrix.cli import devfile
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, problem
 from tests.unit.cli.shell import Shell
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import devfile
-from app.errors import Conflict, Unavailable
+from orchestrix.cli import devfile
+from orchestrix.errors import Conflict, Unavailable
 from tests.unit.cli.test_devfile import URLS, write_by_hand
 
 
@@ -21,7 +21,7 @@ from tests.unit.cli.test_devfile import URLS, write_by_hand
 def other_dev(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that has claimed the folder and waits for its standard input to end."""
     program = (
-        "import sys, pathlib\nfrom app.cli import devfile\n"
+        "import sys, pathlib\nfrom orchestrix.cli import devfile\n"
         f"folder = pathlib.Path({str(tmp_path)!r})\n"
         "with devfile.claimed(folder):\n"
         f"    devfile.write(folder, **{URLS!r})\n"

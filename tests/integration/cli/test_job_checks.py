@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.cli.job_checks import facts
-from app.domain.leases import Fence
-from app.persistence import nodes, schema
-from app.persistence.engine import Database
-from app.persistence.nodes import WorkerBeat
+from orchestrix.cli.job_checks import facts
+from orchestrix.domain.leases import Fence
+from orchestrix.persistence import nodes, schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.nodes import WorkerBeat
 from tests.conformance.store.test_jobs import dispatched
 from tests.integration.jobs.rows import joined, leading
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from app.persistence import definitions, instances
-from app.persistence.engine import Database
-from app.persistence.pairs import APPS
-from app.persistence.versions import stored
-from sagas import Saga
+from orchestrix import Saga
+from orchestrix.persistence import definitions, instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import APPS
+from orchestrix.persistence.versions import stored
+from orchestrix.saga.state import RETRY
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.state import RETRY
 from tests.conformance.store.build import some, stepped
 from tests.unit.cli.shell import Shell
 

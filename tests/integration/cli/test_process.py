@@ -47,7 +47,7 @@ def test_bad_input_is_a_sentence_and_never_a_stack_trace(processes: Processes, c
 
 def test_help_is_quick_and_brings_nothing_heavy_along() -> None:
     program = (
-        "import sys\nfrom app.cli import main\n"
+        "import sys\nfrom orchestrix.cli import main\n"
         "try: main(['apps', 'create', '--help'])\nexcept SystemExit: pass\n"
         "heavy = {'pydantic', 'sqlalchemy', 'fastapi', 'aio_pika', 'asyncio', 'alembic'} & set(sys.modules)\n"
         "sys.exit(repr(heavy) if heavy else 0)"

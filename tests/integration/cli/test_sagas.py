@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import follow
+from orchestrix.cli import follow
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, event, problem
 from tests.unit.cli.shell import Shell
 

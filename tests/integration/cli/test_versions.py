@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.cli.version_findings import versions
-from app.persistence import definitions, held_events, schema
-from app.persistence.engine import Database
-from app.persistence.held_events import HeldEvent
-from app.persistence.versions import Definitions, stored
-from sagas import Saga
+from orchestrix import Saga
+from orchestrix.cli.version_findings import versions
+from orchestrix.persistence import definitions, held_events, schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.held_events import HeldEvent
+from orchestrix.persistence.versions import Definitions, stored
+from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 from tests.conformance.store.build import some
 from tests.integration.orchestration.rig import HookedBroker
 

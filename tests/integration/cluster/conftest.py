@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.persistence import schema
-from app.persistence.engine import Database
+from orchestrix.broker.devserver import DevServer
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
 
 
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import LEADER, cluster_topology
-from app.cluster import leadership as leaderships
-from app.cluster.leadership import Leadership
-from app.cluster.seat import DatabaseSeat
-from app.cluster.tokens import token_message
-from app.domain.leases import SEED, Fence, Mode, Token
-from app.errors import Unavailable
-from app.persistence import leases
-from app.persistence.engine import Database
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import LEADER, cluster_topology
+from orchestrix.cluster import leadership as leaderships
+from orchestrix.cluster.leadership import Leadership
+from orchestrix.cluster.seat import DatabaseSeat
+from orchestrix.cluster.tokens import token_message
+from orchestrix.domain.leases import SEED, Fence, Mode, Token
+from orchestrix.errors import Unavailable
+from orchestrix.persistence import leases
+from orchestrix.persistence.engine import Database
 from tests.support import eventually, holds, stand_still
 
 

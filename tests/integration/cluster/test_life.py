@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from app.broker.port import LinkState
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import cluster_topology
-from app.cluster import life as lives
-from app.cluster.coordinator import Coordinator
-from app.cluster.life import Life
-from app.cluster.membership import Identity
-from app.config import ClusterSettings
-from app.domain.leases import Fence
-from app.domain.nodes import NodeState
-from app.lifecycle import Service, Services
-from app.persistence import nodes
-from app.persistence.engine import Database
+from orchestrix.broker.port import LinkState
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import cluster_topology
+from orchestrix.cluster import life as lives
+from orchestrix.cluster.coordinator import Coordinator
+from orchestrix.cluster.life import Life
+from orchestrix.cluster.membership import Identity
+from orchestrix.config import ClusterSettings
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.nodes import NodeState
+from orchestrix.lifecycle import Service, Services
+from orchestrix.persistence import nodes
+from orchestrix.persistence.engine import Database
 from tests.support import eventually
 
 QUICK = ClusterSettings(heartbeat=0.2, dead=3.0, presence=1.0, lease=3.0, renew=0.5)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.cluster import seat as seats
-from app.cluster.seat import DatabaseSeat
-from app.domain.leases import Bid, Fence, Mode
-from app.errors import OutcomeUnknown, RetryLater, Unavailable
-from app.persistence import leases
-from app.persistence.engine import Database, Transaction
+from orchestrix import clock
+from orchestrix.cluster import seat as seats
+from orchestrix.cluster.seat import DatabaseSeat
+from orchestrix.domain.leases import Bid, Fence, Mode
+from orchestrix.errors import OutcomeUnknown, RetryLater, Unavailable
+from orchestrix.persistence import leases
+from orchestrix.persistence.engine import Database, Transaction
 
 A, B = "a-1", "b-1"
 

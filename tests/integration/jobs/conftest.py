@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.persistence import schema
-from app.persistence.engine import Database
+from orchestrix.broker.devserver import DevServer
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
 from tests.integration.jobs.plant import Plant
 
 

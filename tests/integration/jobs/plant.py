@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app import clock
-from app.broker.port import Binding, Consumer, Exchange, Outcome, Outgoing, Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import (
+from orchestrix import clock
+from orchestrix.broker.port import Binding, Consumer, Exchange, Outcome, Outgoing, Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import (
     JOB_CANCEL,
     WORKER_HEARTBEAT,
     dispatch_queue,
@@ -20,17 +20,17 @@ from app.broker.topology import (
     queues_of_work,
     status_queue,
 )
-from app.config import ClusterSettings, JobsSettings
-from app.domain.jobs import Attempt, Job
-from app.domain.leases import Fence
-from app.jobs.cancel import Canceller
-from app.jobs.coordinator import Coordinator, Surroundings
-from app.jobs.submit import Order, Submitter
-from app.lifecycle import Service
-from app.orchestration.relay import OutboxRelay
-from app.persistence import job_logs, jobs
-from app.persistence.engine import Database
-from app.persistence.job_logs import Log
+from orchestrix.config import ClusterSettings, JobsSettings
+from orchestrix.domain.jobs import Attempt, Job
+from orchestrix.domain.leases import Fence
+from orchestrix.jobs.cancel import Canceller
+from orchestrix.jobs.coordinator import Coordinator, Surroundings
+from orchestrix.jobs.submit import Order, Submitter
+from orchestrix.lifecycle import Service
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.persistence import job_logs, jobs
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.job_logs import Log
 from tests.integration.jobs.rows import joined, leading, stopped
 from tests.support import eventually
 

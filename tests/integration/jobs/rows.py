@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from sqlalchemy import delete, insert, update
 
-from app.domain.ages import AHEAD
-from app.domain.leases import Fence
-from app.persistence.engine import Database
-from app.persistence.leases import LEADER, LONGEST_S
-from app.persistence.tables import leases, nodes
+from orchestrix.domain.ages import AHEAD
+from orchestrix.domain.leases import Fence
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.leases import LEADER, LONGEST_S
+from orchestrix.persistence.tables import leases, nodes
 
 
 async def joined(database: Database, node: str) -> None:

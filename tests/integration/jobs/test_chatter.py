@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.config import JobsSettings
-from app.domain.jobs import RUNNING, SUCCEEDED
-from app.persistence import schema
-from app.persistence.engine import Database
+from orchestrix.broker.devserver import DevServer
+from orchestrix.config import JobsSettings
+from orchestrix.domain.jobs import RUNNING, SUCCEEDED
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
 from tests.fault.proxy import proxied
 from tests.integration.jobs.plant import HASTY, Plant, Task, pause, queues_gone
 from tests.support import eventually

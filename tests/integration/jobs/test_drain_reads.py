@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Outgoing, Published
-from app.broker.topology import JOB_HANDOFF
-from app.domain.handoff import NODE_CRASH, REBALANCE, SHUTDOWN
-from app.domain.jobs import HANDING_OFF
+from orchestrix.broker.port import Outgoing, Published
+from orchestrix.broker.topology import JOB_HANDOFF
+from orchestrix.domain.handoff import NODE_CRASH, REBALANCE, SHUTDOWN
+from orchestrix.domain.jobs import HANDING_OFF
 from tests.integration.jobs.plant import Node, Plant
 from tests.integration.jobs.test_handing import CALM, LAZY, started
 from tests.support import eventually

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.config import JobsSettings
-from app.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
-from app.errors import Conflict, NotFound
+from orchestrix.config import JobsSettings
+from orchestrix.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
+from orchestrix.errors import Conflict, NotFound
 from tests.integration.jobs.plant import Hand, Plant, Task
 from tests.support import eventually, holds, stand_still
 

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.bootstrap import former
-from app.bootstrap.former import Former, Left, bury
-from app.domain import jobs as rules
-from app.domain.jobs import Job, Moved, Status
-from app.domain.nodes import NodeState
-from app.errors import Conflict, Unavailable
-from app.persistence import jobs, nodes, schema
-from app.persistence.engine import Database
+from orchestrix.bootstrap import former
+from orchestrix.bootstrap.former import Former, Left, bury
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Job, Moved, Status
+from orchestrix.domain.nodes import NodeState
+from orchestrix.errors import Conflict, Unavailable
+from orchestrix.persistence import jobs, nodes, schema
+from orchestrix.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, stored
 
 

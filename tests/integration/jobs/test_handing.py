@@ -9,16 +9,16 @@ from datetime import timedelta
 
 import pytest
 
-from app.broker.topology import JOB_ASSIGNED, job_channels, logs_queue, status_queue
-from app.cluster.drains import Drainer
-from app.config import ClusterSettings, JobsSettings
-from app.domain import jobs as rules
-from app.domain.handoff import REBALANCE, SHUTDOWN
-from app.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
-from app.errors import Conflict, NotFound, Unavailable
-from app.jobs import reconcile
-from app.jobs.footing import Footing
-from app.persistence import jobs
+from orchestrix.broker.topology import JOB_ASSIGNED, job_channels, logs_queue, status_queue
+from orchestrix.cluster.drains import Drainer
+from orchestrix.config import ClusterSettings, JobsSettings
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.handoff import REBALANCE, SHUTDOWN
+from orchestrix.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
+from orchestrix.errors import Conflict, NotFound, Unavailable
+from orchestrix.jobs import reconcile
+from orchestrix.jobs.footing import Footing
+from orchestrix.persistence import jobs
 from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task, queues_gone
 from tests.support import eventually
 
@@ -231,7 +231,7 @@ async def test_a_job_that_has_said_all_to_the_owner_before_is_cleared_away_by_th
 async def test_lines_that_waited_for_a_reader_are_read_however_long_ago_the_job_ended(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.reconcile.LAST_LINES", 1.0)
+    monkeypatch.setattr("orchestrix.jobs.reconcile.LAST_LINES", 1.0)
     node = await plant.node("node", leads=True, tuned=CALM)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
@@ -256,7 +256,7 @@ async def ended_long_ago(plant: Plant, job: Job) -> None:
 
 async def test_a_job_without_an_owner_gets_one(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message that asks for one is lost."""
-    monkeypatch.setattr("app.jobs.sweeps.UNOWNED", 1.0)
+    monkeypatch.setattr("orchestrix.jobs.sweeps.UNOWNED", 1.0)
     node = await plant.node("node", tuned=CALM)
     await node.jobs.taker.stop()
     await node.lead()
@@ -372,8 +372,8 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
 
 
 async def test_queues_that_come_back_after_the_end_are_swept(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.jobs.sweeps.SWEPT_AFTER", 0.5)
-    monkeypatch.setattr("app.jobs.sweeps.SWEEP", 0.2)
+    monkeypatch.setattr("orchestrix.jobs.sweeps.SWEPT_AFTER", 0.5)
+    monkeypatch.setattr("orchestrix.jobs.sweeps.SWEEP", 0.2)
     node = await plant.node("node", leads=True, tuned=CALM)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)

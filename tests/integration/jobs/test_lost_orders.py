@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.broker.topology import dispatch_queue
-from app.domain.jobs import DISPATCHED, RUNNING, SUCCEEDED, Job
-from app.jobs.steps import StepJobs
-from app.persistence.engine import Transaction
+from orchestrix.broker.topology import dispatch_queue
+from orchestrix.domain.jobs import DISPATCHED, RUNNING, SUCCEEDED, Job
+from orchestrix.jobs.steps import StepJobs
+from orchestrix.persistence.engine import Transaction
 from tests.integration.jobs.plant import Hand, Node, Plant
 from tests.support import eventually, holds
 

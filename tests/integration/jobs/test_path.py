@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.jobs import FAILED, RUNNING, SUCCEEDED, Job
+from orchestrix.domain.jobs import FAILED, RUNNING, SUCCEEDED, Job
 from tests.integration.jobs.plant import Plant, queues_gone
 from tests.support import eventually
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.domain.jobs import SUCCEEDED, Job
-from app.domain.schedules import Overlap, Schedule
-from app.jobs import schedules as duty
-from app.jobs.timetable import By, Timetable
-from app.persistence import jobs
-from app.persistence.jobs import Filter
+from orchestrix.domain.jobs import SUCCEEDED, Job
+from orchestrix.domain.schedules import Overlap, Schedule
+from orchestrix.jobs import schedules as duty
+from orchestrix.jobs.timetable import By, Timetable
+from orchestrix.persistence import jobs
+from orchestrix.persistence.jobs import Filter
 from tests.integration.jobs.plant import QUEUE, Plant
 from tests.support import eventually, holds
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import JOB_HANDOFF, queue_of_work
-from app.domain.handoff import SHUTDOWN
-from app.jobs import events, outgoing
-from app.persistence.engine import Database, Transaction
+from orchestrix.broker.port import Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import JOB_HANDOFF, queue_of_work
+from orchestrix.domain.handoff import SHUTDOWN
+from orchestrix.jobs import events, outgoing
+from orchestrix.persistence.engine import Database, Transaction
 from tests.integration.jobs.plant import Node, Plant
 from tests.integration.jobs.test_handing import CALM, LAZY, checked, started
 from tests.support import eventually

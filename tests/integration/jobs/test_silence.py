@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.persistence import nodes
-from app.persistence.nodes import WorkerBeat
+from orchestrix.persistence import nodes
+from orchestrix.persistence.nodes import WorkerBeat
 from tests.integration.jobs.plant import QUEUE, Plant
 from tests.support import eventually
 

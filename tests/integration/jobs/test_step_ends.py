@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Consumer
-from app.broker.topology import saga_topology
-from app.domain.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, TIMED_OUT, Job
-from sagas import COMPLETED, NothingToUndo, Saga, Step
-from sagas import Job as Work
-from sagas.engine.catalog import Catalog
+from orchestrix import COMPLETED, NothingToUndo, Saga, Step
+from orchestrix import Job as Work
+from orchestrix.broker.port import Consumer
+from orchestrix.broker.topology import saga_topology
+from orchestrix.domain.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, TIMED_OUT, Job
+from orchestrix.saga.catalog import Catalog
 from tests.integration.jobs.plant import Hand, Plant
 from tests.support import eventually
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.persistence import schema
-from app.persistence.engine import Database
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
 from tests.integration.orchestration.rig import Rig
 
 

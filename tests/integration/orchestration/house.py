@@ -6,31 +6,31 @@ import asyncio
 import json
 from typing import Any
 
-from app.bootstrap.node import Node
-from app.bootstrap.parts import DatabaseWatch
-from app.broker.port import Consumer, Delivery, Outcome, Outgoing, Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import COMMANDS, DEAD, EVENTS, saga_topology
-from app.clock import uuid7
-from app.config import Settings
-from app.lifecycle import Health
-from app.orchestration.dead_letters import By, DeadLetters
-from app.orchestration.incarnation import Incarnation
-from app.orchestration.mover import DeadLetterMover
-from app.orchestration.quota import Quota
-from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import Started, StartRequest
-from app.orchestration.starts import Starter
-from app.orchestration.watch import Watch
-from app.persistence import audit, dead_letters, history, instances, outbox
-from app.persistence.audit import AuditRow
-from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from app.persistence.engine import Database
-from app.persistence.pairs import APPS, pair_of
+from orchestrix.bootstrap.node import Node
+from orchestrix.bootstrap.parts import DatabaseWatch
+from orchestrix.broker.port import Consumer, Delivery, Outcome, Outgoing, Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS, saga_topology
+from orchestrix.clock import uuid7
+from orchestrix.config import Settings
+from orchestrix.lifecycle import Health
+from orchestrix.orchestration.dead_letters import By, DeadLetters
+from orchestrix.orchestration.incarnation import Incarnation
+from orchestrix.orchestration.mover import DeadLetterMover
+from orchestrix.orchestration.quota import Quota
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.orchestration.requests import Started, StartRequest
+from orchestrix.orchestration.starts import Starter
+from orchestrix.orchestration.watch import Watch
+from orchestrix.persistence import audit, dead_letters, history, instances, outbox
+from orchestrix.persistence.audit import AuditRow
+from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import APPS, pair_of
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Change, Instance
+from orchestrix.saga.transition import Start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.state import Change, Instance
-from sagas.engine.transition import Start
 from tests.support import eventually
 
 CATALOG = Catalog([APP_PROVISIONING])

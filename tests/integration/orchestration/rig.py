@@ -10,31 +10,31 @@ from typing import Any
 
 from sqlalchemy import text
 
-from app.broker.port import LinkState
-from app.broker.topology import saga_topology
-from app.config import JobsSettings
-from app.orchestration.begins import BeginListener, QueueProgress
-from app.orchestration.control import Control
-from app.orchestration.events import EventListener
-from app.orchestration.held import HeldEvents
-from app.orchestration.incarnation import Incarnation
-from app.orchestration.job_steps import JobDesk, JobSteps
-from app.orchestration.relay import OutboxRelay
-from app.orchestration.requests import Started, StartRequest
-from app.orchestration.starts import Starter
-from app.orchestration.stuck import Stuck
-from app.orchestration.wakeups import Wakeups
-from app.orchestration.watch import Watch
-from app.orchestration.why import Explainer
-from app.persistence import history, instances, notes
-from app.persistence.engine import Database
-from app.persistence.pairs import pair_of
-from app.persistence.versions import Definitions
-from sagas import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix.broker.port import LinkState
+from orchestrix.broker.topology import saga_topology
+from orchestrix.config import JobsSettings
+from orchestrix.orchestration.begins import BeginListener, QueueProgress
+from orchestrix.orchestration.control import Control
+from orchestrix.orchestration.events import EventListener
+from orchestrix.orchestration.held import HeldEvents
+from orchestrix.orchestration.incarnation import Incarnation
+from orchestrix.orchestration.job_steps import JobDesk, JobSteps
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.orchestration.requests import Started, StartRequest
+from orchestrix.orchestration.starts import Starter
+from orchestrix.orchestration.stuck import Stuck
+from orchestrix.orchestration.wakeups import Wakeups
+from orchestrix.orchestration.watch import Watch
+from orchestrix.orchestration.why import Explainer
+from orchestrix.persistence import history, instances, notes
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import pair_of
+from orchestrix.persistence.versions import Definitions
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Change, Instance
+from orchestrix.saga.transition import Start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.state import Change, Instance
-from sagas.engine.transition import Start
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
 

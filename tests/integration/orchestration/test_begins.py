@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from app.orchestration import audience, begins
-from app.orchestration.actions import Action
-from app.persistence import command_queues, instances, suspects
-from app.persistence.command_queues import WAVE
-from app.persistence.suspects import WAITS, Suspect
-from sagas.engine.asks import Ask, Verb
-from sagas.engine.expiry import SPREAD
-from sagas.engine.state import Instance
+from orchestrix.orchestration import audience, begins
+from orchestrix.orchestration.actions import Action
+from orchestrix.persistence import command_queues, instances, suspects
+from orchestrix.persistence.command_queues import WAVE
+from orchestrix.persistence.suspects import WAITS, Suspect
+from orchestrix.saga.asks import Ask, Verb
+from orchestrix.saga.expiry import SPREAD
+from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually, holds
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.broker.port import Consumer, Delivery, Outcome, Outgoing, Published
-from app.errors import Conflict, Invalid, NotFound, Unavailable
-from app.orchestration import quota
-from app.orchestration.autopsy import Corpse, examine, renewed
-from app.orchestration.dead_letters import DeadLetterFilter, NotSendable
-from app.orchestration.mover import PREFETCH, DeadLetterMover
-from app.orchestration.quota import Quota
-from app.persistence import dead_letters, schema
-from app.persistence.dead_letters import DeadLetter
-from app.persistence.engine import Database, Transaction
-from sagas.engine.catalog import Catalog
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.port import Consumer, Delivery, Outcome, Outgoing, Published
+from orchestrix.errors import Conflict, Invalid, NotFound, Unavailable
+from orchestrix.orchestration import quota
+from orchestrix.orchestration.autopsy import Corpse, examine, renewed
+from orchestrix.orchestration.dead_letters import DeadLetterFilter, NotSendable
+from orchestrix.orchestration.mover import PREFETCH, DeadLetterMover
+from orchestrix.orchestration.quota import Quota
+from orchestrix.persistence import dead_letters, schema
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.saga.catalog import Catalog
 from tests.integration.orchestration.house import ADA, CATALOG, CREATE, CREATED, House, report
 from tests.support import eventually, holds
 
@@ -247,9 +247,9 @@ class Moody:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *bad: bytes) -> None:
         self.bad = set(bad)
         self.failures = 0
-        monkeypatch.setattr("app.orchestration.mover.examine", self)
-        monkeypatch.setattr("app.orchestration.unkept.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("app.orchestration.unkept.LONGEST_PAUSE", 0.2)
+        monkeypatch.setattr("orchestrix.orchestration.mover.examine", self)
+        monkeypatch.setattr("orchestrix.orchestration.unkept.FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("orchestrix.orchestration.unkept.LONGEST_PAUSE", 0.2)
 
     def __call__(self, delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
         """`examine`, or a bug in it."""
@@ -306,7 +306,7 @@ async def test_a_crowd_that_cannot_be_kept_lets_others_pass(house: House, monkey
 async def test_what_has_come_back_often_and_cannot_be_kept_holds_up_no_other(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.orchestration.mover.WORN", 1)
+    monkeypatch.setattr("orchestrix.orchestration.mover.WORN", 1)
     mood = Moody(monkeypatch, b"bad")
     for body in (b"bad", b"good"):
         await house.bury(CREATED, body)
@@ -331,7 +331,7 @@ async def test_one_that_a_database_refuses_with_an_outages_words_holds_up_no_oth
         await real(tx, letters)
 
     monkeypatch.setattr(dead_letters, "record", record)
-    monkeypatch.setattr("app.orchestration.mover.PATIENCE", 2)
+    monkeypatch.setattr("orchestrix.orchestration.mover.PATIENCE", 2)
     for body in (b"1", b"bad", b"2", b"3"):
         await house.bury(CREATED, body)
     await house.mover.start()
@@ -371,7 +371,7 @@ async def test_while_the_database_is_away_nothing_is_put_aside(house: House, mon
 
     monkeypatch.setattr(dead_letters, "record", record)
     monkeypatch.setattr(house.database, "ping", ping)
-    monkeypatch.setattr("app.orchestration.mover.PATIENCE", 1)
+    monkeypatch.setattr("orchestrix.orchestration.mover.PATIENCE", 1)
     await house.bury(CREATED, b"1")
     await house.mover.start()
     await eventually(lambda: pings >= 3, deadline=10)
@@ -537,7 +537,7 @@ async def test_two_letters_with_one_id_are_both_sent(house: House) -> None:
 
 
 async def test_those_that_fit_are_sent_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.orchestration.dead_letters.CHUNK", 2)
+    monkeypatch.setattr("orchestrix.orchestration.dead_letters.CHUNK", 2)
     for n in range(5):
         await house.bury(CREATED, b"%d" % n, reason="not-json: x")
     await house.bury(CREATED, b"x" * 70_000, reason="not-json: y")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.broker.port import Outcome, Outgoing, Published
-from app.errors import Conflict, SchemaMismatch, Unavailable
-from app.orchestration import events
-from app.persistence import instances, moves
-from sagas.engine.reaction import advance
+from orchestrix.broker.port import Outcome, Outgoing, Published
+from orchestrix.errors import Conflict, SchemaMismatch, Unavailable
+from orchestrix.orchestration import events
+from orchestrix.persistence import instances, moves
+from orchestrix.saga.reaction import advance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from app.persistence import schema
-from app.persistence.engine import Database
-from sagas.engine.state import Instance
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 

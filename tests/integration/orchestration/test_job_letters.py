@@ -11,20 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from app import clock
-from app.broker.devserver import DevServer
-from app.broker.port import Outcome, Outgoing, Published
-from app.broker.topology import DISPATCH, JOB_ASSIGNED, JOB_HANDOFF, job_dispatch, queue_of_work
-from app.domain import jobs as rules
-from app.domain.jobs import DISPATCHED, FAILED, LOST, PENDING, RUNNING, Attempt, Job, Moved, Status
-from app.jobs import messages, outgoing
-from app.jobs.undelivered import Undelivered
-from app.orchestration import job_letters
-from app.orchestration.dead_letters import NotSendable
-from app.persistence import jobs, outbox, schema
-from app.persistence.dead_letters import DeadLetter
-from app.persistence.engine import Database, Transaction
-from sagas.engine.messages import dump, load
+from orchestrix import clock
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.port import Outcome, Outgoing, Published
+from orchestrix.broker.topology import DISPATCH, JOB_ASSIGNED, JOB_HANDOFF, job_dispatch, queue_of_work
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import DISPATCHED, FAILED, LOST, PENDING, RUNNING, Attempt, Job, Moved, Status
+from orchestrix.jobs import messages, outgoing
+from orchestrix.jobs.undelivered import Undelivered
+from orchestrix.orchestration import job_letters
+from orchestrix.orchestration.dead_letters import NotSendable
+from orchestrix.persistence import jobs, outbox, schema
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.saga.messages import dump, load
 from tests.integration.orchestration.house import ADA, House
 from tests.support import eventually
 

@@ -11,29 +11,28 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text, update
 
-from app import clock
-from app.domain import jobs as rules
-from app.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, Job, Moved, Status
-from app.domain.leases import Fence
-from app.errors import Contention, Unavailable
-from app.jobs import ends
-from app.jobs.events import Stop
-from app.jobs.steps import StepJobs
-from app.orchestration import stuck
-from app.orchestration.actions import Action
-from app.orchestration.redispatch import Redispatch
-from app.persistence import jobs, schema, tables
-from app.persistence.engine import Database, Transaction
-from app.persistence.instances import Filter as Live
-from app.persistence.jobs import Filter
-from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
-from sagas import Job as Work
-from sagas.engine.asks import Ask, Verb
-from sagas.engine.catalog import Catalog
-from sagas.engine.control import act
-from sagas.engine.effects import effect_key
-from sagas.engine.orders import Tick
-from sagas.engine.state import Instance
+from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step, clock
+from orchestrix import Job as Work
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, Job, Moved, Status
+from orchestrix.domain.leases import Fence
+from orchestrix.errors import Contention, Unavailable
+from orchestrix.jobs import ends
+from orchestrix.jobs.events import Stop
+from orchestrix.jobs.steps import StepJobs
+from orchestrix.orchestration import stuck
+from orchestrix.orchestration.actions import Action
+from orchestrix.orchestration.redispatch import Redispatch
+from orchestrix.persistence import jobs, schema, tables
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.instances import Filter as Live
+from orchestrix.persistence.jobs import Filter
+from orchestrix.saga.asks import Ask, Verb
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.control import act
+from orchestrix.saga.effects import effect_key
+from orchestrix.saga.orders import Tick
+from orchestrix.saga.state import Instance
 from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually, holds

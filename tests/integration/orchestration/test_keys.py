@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from app.errors import NotFound, OutcomeUnknown, Unavailable
-from app.orchestration import keys
-from app.orchestration.keys import Keys, KeyTaken
-from app.orchestration.requests import IdempotencyKey, InFlight
-from app.persistence.idempotency import StoredAnswer
+from orchestrix.errors import NotFound, OutcomeUnknown, Unavailable
+from orchestrix.orchestration import keys
+from orchestrix.orchestration.keys import Keys, KeyTaken
+from orchestrix.orchestration.requests import IdempotencyKey, InFlight
+from orchestrix.persistence.idempotency import StoredAnswer
 from tests.integration.orchestration.rig import Rig
 
 

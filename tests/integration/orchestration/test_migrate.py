@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from app.orchestration.migrate import Asked, Result, migrate
-from app.persistence import instances, jobs, schema
-from app.persistence.engine import Database
-from app.persistence.jobs import Filter
-from app.persistence.pairs import INSTANCES
-from sagas import COMPLETED, Job, NothingToUndo, Saga, Step
-from sagas.engine.catalog import Catalog
-from sagas.engine.migration import Maps, marked
-from sagas.engine.state import RETRY, Instance
+from orchestrix import COMPLETED, Job, NothingToUndo, Saga, Step
+from orchestrix.orchestration.migrate import Asked, Result, migrate
+from orchestrix.persistence import instances, jobs, schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import Filter
+from orchestrix.persistence.pairs import INSTANCES
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.migration import Maps, marked
+from orchestrix.saga.state import RETRY, Instance
 from tests.integration.orchestration.rig import Rig
 from tests.integration.orchestration.test_job_steps import Desk
 from tests.integration.orchestration.test_versions import FIRST, PACK

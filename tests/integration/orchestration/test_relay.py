@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.broker.port import Outcome, Outgoing, Published, Topology
-from app.broker.topology import job_channels, to_json
-from app.errors import Unavailable
-from app.orchestration.outgoing import row_for
-from app.persistence import outbox
+from orchestrix.broker.port import Outcome, Outgoing, Published, Topology
+from orchestrix.broker.topology import job_channels, to_json
+from orchestrix.errors import Unavailable
+from orchestrix.orchestration.outgoing import row_for
+from orchestrix.persistence import outbox
+from orchestrix.saga.messages import Command
+from orchestrix.saga.orders import command_for
+from orchestrix.saga.state import Instance
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.messages import Command
-from sagas.engine.orders import command_for
-from sagas.engine.state import Instance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 

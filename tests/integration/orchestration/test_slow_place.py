@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from app import clock
-from app.broker.devserver import DevServer
-from app.persistence import schema
-from app.persistence.engine import Database
-from sagas import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
-from sagas.engine.catalog import Catalog
-from sagas.engine.messages import Command
-from sagas.engine.messages import command as read_command
+from orchestrix import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step, clock
+from orchestrix.broker.devserver import DevServer
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.messages import Command
+from orchestrix.saga.messages import command as read_command
 from tests.integration.orchestration.house import House
 from tests.support import eventually
 

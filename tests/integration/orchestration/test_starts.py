@@ -8,12 +8,12 @@ import json
 import pytest
 from sqlalchemy import text
 
-from app.errors import NotFound, Unavailable
-from app.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
-from app.persistence import moves
-from app.persistence.idempotency import StoredAnswer
-from sagas.engine.state import Instance
-from sagas.engine.transition import Start
+from orchestrix.errors import NotFound, Unavailable
+from orchestrix.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
+from orchestrix.persistence import moves
+from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Start
 from tests.integration.orchestration.rig import Rig
 
 

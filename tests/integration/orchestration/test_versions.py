@@ -9,18 +9,18 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.errors import NotFound, Unavailable
-from app.orchestration import held
-from app.orchestration.actions import Action
-from app.persistence import definitions, schema
-from app.persistence.definitions import StoredDefinition
-from app.persistence.engine import Database, Transaction
-from app.persistence.versions import VersionInUse, stored
-from sagas import COMPLETED, Compensation, NothingToUndo, Saga, Step
-from sagas.engine.asks import Ask, Verb
-from sagas.engine.catalog import Catalog
-from sagas.engine.reaction import advance
-from sagas.engine.state import Instance
+from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from orchestrix.errors import NotFound, Unavailable
+from orchestrix.orchestration import held
+from orchestrix.orchestration.actions import Action
+from orchestrix.persistence import definitions, schema
+from orchestrix.persistence.definitions import StoredDefinition
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.versions import VersionInUse, stored
+from orchestrix.saga.asks import Ask, Verb
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import CALM, Rig
 from tests.support import eventually
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.orchestration.actions import Action, VersionMismatch
-from sagas.engine.asks import Ask, Verb
+from orchestrix.orchestration.actions import Action, VersionMismatch
+from orchestrix.saga.asks import Ask, Verb
 from tests.integration.orchestration.rig import Rig
 
 PAUSE = Ask(Verb.PAUSE, "ada", "because")

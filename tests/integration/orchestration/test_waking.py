@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.broker.port import Outcome, Published
-from app.errors import Unavailable
-from app.orchestration import events, wakeups
-from app.orchestration import incarnation as incarnation_service
-from app.orchestration.incarnation import Incarnation
-from app.orchestration.wakeups import Wakeups
-from app.persistence import incarnation
+from orchestrix import clock
+from orchestrix.broker.port import Outcome, Published
+from orchestrix.errors import Unavailable
+from orchestrix.orchestration import events, wakeups
+from orchestrix.orchestration import incarnation as incarnation_service
+from orchestrix.orchestration.incarnation import Incarnation
+from orchestrix.orchestration.wakeups import Wakeups
+from orchestrix.persistence import incarnation
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually, holds
 

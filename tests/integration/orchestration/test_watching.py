@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from app.orchestration.actions import Action
-from app.orchestration.watch import Watch
-from sagas.engine.asks import Ask, Verb
+from orchestrix.orchestration.actions import Action
+from orchestrix.orchestration.watch import Watch
+from orchestrix.saga.asks import Ask, Verb
 from tests.integration.orchestration.rig import Rig
 
 

@@ -13,22 +13,22 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import text
 
-from app.broker.port import Outcome, Outgoing, Published
-from app.broker.topology import DEAD, UNROUTED
-from app.errors import NotFound
-from app.orchestration import pause_why, why, worker_why
-from app.orchestration import stuck as stuck_ones
-from app.orchestration.actions import Action
-from app.orchestration.dead_letters import By, DeadLetters
-from app.orchestration.mover import DeadLetterMover
-from app.persistence import dead_letters, instances
-from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from app.persistence.pages import Filter, sort_value
-from app.persistence.pairs import APPS
+from orchestrix.broker.port import Outcome, Outgoing, Published
+from orchestrix.broker.topology import DEAD, UNROUTED
+from orchestrix.errors import NotFound
+from orchestrix.orchestration import pause_why, why, worker_why
+from orchestrix.orchestration import stuck as stuck_ones
+from orchestrix.orchestration.actions import Action
+from orchestrix.orchestration.dead_letters import By, DeadLetters
+from orchestrix.orchestration.mover import DeadLetterMover
+from orchestrix.persistence import dead_letters, instances
+from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.pages import Filter, sort_value
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.asks import Ask, Verb
+from orchestrix.saga.migration import marked
+from orchestrix.saga.state import Instance
 from sagas.app_provisioning import APP_PROVISIONING as APP
-from sagas.engine.asks import Ask, Verb
-from sagas.engine.migration import marked
-from sagas.engine.state import Instance
 from tests.architecture.source import PRODUCT, modules
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import saga_topology
-from app.persistence import schema
-from app.persistence.engine import Database
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import saga_topology
+from orchestrix.persistence import schema
+from orchestrix.persistence.engine import Database
 
 from .world import CATALOG, World
 

@@ -10,21 +10,20 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.config import RegistrationSettings
-from app.persistence import groups, instances, schema
-from app.persistence.engine import Database, Transaction
-from app.persistence.groups import Group
-from app.persistence.pairs import APPS
-from sagas import Command
-from sagas.engine.effects import effect_key
-from sagas.engine.state import Instance, Progress
+from orchestrix import Command, Context, Permanent, clock
+from orchestrix.config import RegistrationSettings
+from orchestrix.persistence import groups, instances, schema
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.groups import Group
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.effects import effect_key
+from orchestrix.saga.state import Instance, Progress
 from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
 from tests.servers.sql import emptied, run_sql
 from tests.support import eventually
-from workers import Context, Permanent, app_registration
+from workers import app_registration
 
 from .world import World, order, stored
 

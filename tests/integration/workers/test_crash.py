@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from app.config import GitSettings
+from orchestrix.config import GitSettings
 from workers import git_repo
 
 from .world import World
 
 DOOMED = """
 import asyncio, os, signal, sys
-from app.broker.rabbitmq import AmqpBroker
-from app.config import Settings
-from app.persistence.engine import Database
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.config import Settings
+from orchestrix.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from workers.sdk import assemble
-from workers.sdk.reporter import Reporter
+from orchestrix.saga.catalog import Catalog
+from orchestrix.worker.composition import assemble
+from orchestrix.worker.reporter import Reporter
 
 def die(self, report):
     os.kill(os.getpid(), signal.SIGKILL)

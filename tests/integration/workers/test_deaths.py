@@ -10,21 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import saga_topology
-from app.persistence.engine import Database
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import saga_topology
+from orchestrix.persistence.engine import Database
 
 from .world import CATALOG, World
 
 WORKER = """
 import asyncio, os, sys
-from app.broker.rabbitmq import AmqpBroker
-from app.config import Settings
-from app.persistence.engine import Database
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.config import Settings
+from orchestrix.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from workers import HandlerTable, Worker
+from orchestrix.saga.catalog import Catalog
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
 
 async def work(context, command):
     os.write(begun, context.app_name.encode() + b"\\n")

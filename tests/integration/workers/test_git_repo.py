@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from app.config import GitSettings
-from sagas import Command
-from workers import Context, Permanent, Transient, Unavailable, git_repo
-from workers.sdk.handlers import Handler
+from orchestrix import Command, Context, Permanent, Transient, Unavailable
+from orchestrix.config import GitSettings
+from orchestrix.worker.handlers import Handler
+from workers import git_repo
 
 KEY = "i:app:7:1000:createGitRepo"
 

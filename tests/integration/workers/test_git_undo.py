@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from app import crash
-from app.config import GitSettings
-from sagas import Command
+from orchestrix import Command, Context, Permanent, Transient, crash
+from orchestrix.config import GitSettings
+from orchestrix.worker.handlers import HandlerTable
 from tests.support import eventually, eventually_sync
-from workers import Context, Permanent, Transient, git_marks, git_repo
-from workers.sdk.handlers import HandlerTable
+from workers import git_marks, git_repo
 
 from .world import World
 
@@ -276,8 +275,9 @@ async def test_a_broken_tombstone_is_written_anew(repos: Repos) -> None:
 KILLED = """
 import asyncio, os, sys
 from pathlib import Path
-from app import crash
-from workers import Context, git_repo
+from orchestrix import crash
+from orchestrix import Context
+from workers import git_repo
 crash.arm(os.environ)
 key = "i:app:7:1000:createGitRepo"
 context = Context(7, "shop", "app", "createGitRepo", "c-7", 1, "-", undoes_attempt=1, effect_key=key)

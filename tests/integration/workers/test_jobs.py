@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from app.broker.devserver import DevServer
-from app.broker.port import Binding, Exchange, Outcome, Outgoing, Queue, Topology
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import (
+from orchestrix import JobContext
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.port import Binding, Exchange, Outcome, Outgoing, Queue, Topology
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import (
     JOB_CANCEL,
     WORKER_HEARTBEAT,
     dead_letters_of,
@@ -24,24 +25,23 @@ from app.broker.topology import (
     status_queue,
     worker_topology,
 )
-from app.clock import uuid7
-from app.domain import jobs as rules
-from app.domain.jobs import Job
-from app.persistence import jobs
-from app.persistence.engine import Database
-from sagas.engine.messages import dump
+from orchestrix.clock import uuid7
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Job
+from orchestrix.persistence import jobs
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.messages import dump
+from orchestrix.worker.jobs.functions import Function, JobFunction, JobTable
+from orchestrix.worker.jobs.runner import JobRunner
 from tests.conformance.port.rig import Proxy, Rig
 from tests.processes import Process, Processes
 from tests.support import eventually
 from tests.unit.workers.jobs.house import believed, dispatch
-from workers import JobContext
-from workers.sdk.jobs.functions import Function, JobFunction, JobTable
-from workers.sdk.jobs.runner import JobRunner
 
 FINAL = {"SUCCEEDED", "FAILED", "CANCELLED"}
 ACTUALLY = """
 import time
-from workers import JobContext, job
+from orchestrix import JobContext, job
 
 @job("wait")
 async def wait(context: JobContext):

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.port import Outgoing
-from app.broker.topology import COMMANDS
-from app.config import GitSettings, RegistrationSettings
-from sagas import Command
+from orchestrix import Command, Context
+from orchestrix.broker.port import Outgoing
+from orchestrix.broker.topology import COMMANDS
+from orchestrix.config import GitSettings, RegistrationSettings
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
 from tests.support import eventually
-from workers import Context, HandlerTable, Worker, app_registration, git_repo
+from workers import app_registration, git_repo
 
 from .world import World
 

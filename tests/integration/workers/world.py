@@ -6,22 +6,23 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app import clock
-from app.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
-from app.broker.rabbitmq import AmqpBroker
-from app.broker.topology import COMMANDS
-from app.config import Settings
-from app.persistence import installation, instances
-from app.persistence.engine import Database
-from app.persistence.pairs import APPS
+from orchestrix import clock
+from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
+from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.topology import COMMANDS
+from orchestrix.config import Settings
+from orchestrix.persistence import installation, instances
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.pairs import APPS
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import COMPENSATING
+from orchestrix.saga.messages import Command
+from orchestrix.saga.orders import command_for
+from orchestrix.saga.state import Instance, Progress
+from orchestrix.saga.transition import Start, start
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.definition import COMPENSATING
-from sagas.engine.messages import Command
-from sagas.engine.orders import command_for
-from sagas.engine.state import Instance, Progress
-from sagas.engine.transition import Start, start
-from workers import HandlerTable, Worker
 
 CATALOG = Catalog([APP_PROVISIONING])
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 from starlette.requests import Request
 
-from app.api import access
-from app.api.access import GUESSES, Door, client
-from app.api.problems import Problem
+from orchestrix.api import access
+from orchestrix.api.access import GUESSES, Door, client
+from orchestrix.api.problems import Problem
 
 TOKENS = {"ada": "the-secret-of-ada", "bob": "the-secret-of-bob"}
 

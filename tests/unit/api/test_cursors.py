@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api import cursors
-from app.api.problems import Problem
+from orchestrix.api import cursors
+from orchestrix.api.problems import Problem
 
 IDS = st.integers(0, 2**53 - 1)
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=200)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from app.api.guard import Guard
-from app.api.problems import Problem
+from orchestrix.api.guard import Guard
+from orchestrix.api.problems import Problem
 
 OPEN = Guard(
     check_host=True, allowed=("orchestrix.example", "10.0.0.7:8080", "[FD00:0::1]:8080", "[fd00::2]", "x:99999")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from app.api import headers
-from app.api.problems import Problem
+from orchestrix.api import headers
+from orchestrix.api.problems import Problem
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

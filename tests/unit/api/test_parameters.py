@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.parameters import Parameter, Query
-from app.api.problems import Problem
+from orchestrix.api.parameters import Parameter, Query
+from orchestrix.api.problems import Problem
 
 KNOWN = [Parameter("state", "", many=True), *(Parameter(name, "") for name in ("limit", "wait", "at", "q", "since"))]
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 
-from app.api.told import commands, events
+from orchestrix.api.told import commands, events
+from orchestrix.saga.asks import Ask, Verb
+from orchestrix.saga.control import act
+from orchestrix.saga.messages import Event, StepError
+from orchestrix.saga.orders import Moved, Tick
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import Change, Instance
+from orchestrix.saga.transition import Start, numbered, start
 from sagas.app_provisioning import APP_PROVISIONING as APP
-from sagas.engine.asks import Ask, Verb
-from sagas.engine.control import act
-from sagas.engine.messages import Event, StepError
-from sagas.engine.orders import Moved, Tick
-from sagas.engine.reaction import advance
-from sagas.engine.state import Change, Instance
-from sagas.engine.transition import Start, numbered, start
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 DO, UNDO = "cmd.createGitRepo", "cmd.deleteGitRepo"

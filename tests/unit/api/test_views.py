@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from app.api.views import moment
+from orchestrix.api.views import moment
 
 
 @pytest.mark.parametrize(

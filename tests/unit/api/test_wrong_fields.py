@@ -14,13 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FutureDate, 
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from app.api.bodies import NewApp, parsed
-from app.api.demands import BodyDemand, RedispatchDemand
-from app.api.problems import Problem
-from app.api.wrong_fields import UNSEEN, pointer, wrong_fields
-from sagas import COMPLETED, NothingToUndo, Saga, Step
-from sagas.engine import refusals
-from sagas.engine.definition import BadData
+from orchestrix import COMPLETED, NothingToUndo, Saga, Step
+from orchestrix.api.bodies import NewApp, parsed
+from orchestrix.api.demands import BodyDemand, RedispatchDemand
+from orchestrix.api.problems import Problem
+from orchestrix.api.wrong_fields import UNSEEN, pointer, wrong_fields
+from orchestrix.saga import refusals
+from orchestrix.saga.definition import BadData
 
 FOREIGN = re.compile(
     r"Input should|Field required|Extra inputs|not permitted|valid (string|integer|dictionary|list|number)|instance of"

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from app import main
-from app.api.connections import Server
-from app.bootstrap.hands import Hands
-from app.bootstrap.node import Node
-from app.bootstrap.parts import given_up
-from app.config import Settings
-from app.lifecycle import Health
+from orchestrix import server
+from orchestrix.api.connections import Server
+from orchestrix.bootstrap.hands import Hands
+from orchestrix.bootstrap.node import Node
+from orchestrix.bootstrap.parts import given_up
+from orchestrix.config import Settings
+from orchestrix.lifecycle import Health
 
 ALL = ["resign", "worker", "retire", "http", "stop"]
 
@@ -76,7 +76,7 @@ async def stopped(parts: Parts) -> list[str]:
         await parts.end("http")
 
     serving = asyncio.create_task(serve())
-    await main._stop(cast(Node, parts), cast(Hands, Hand(parts)), cast(Server, parts), serving)
+    await server._stop(cast(Node, parts), cast(Hands, Hand(parts)), cast(Server, parts), serving)
     assert parts.health.draining
     return parts.ended
 
@@ -95,7 +95,7 @@ async def test_what_does_not_end_is_told_and_holds_nothing_for_long(
     hung: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("RESIGN", "STOP_HTTP", "CLOSE", "STOP_NODE"):
-        monkeypatch.setattr(main, name, 0.01)
+        monkeypatch.setattr(server, name, 0.01)
     parts = Parts(hung=hung)
     parts.within = 0.01
     assert await asyncio.wait_for(stopped(parts), 10) == ALL
@@ -142,8 +142,8 @@ async def test_what_a_second_signal_cuts_off_is_written_down_and_told_whichever_
         with contextlib.suppress(OSError):
             given[-1]()
 
-    monkeypatch.setattr(main, "development", development)
-    monkeypatch.setattr(main, "_run", run)
+    monkeypatch.setattr(server, "development", development)
+    monkeypatch.setattr(server, "_run", run)
     places: Any = {"folder": Path(), "broker_ports": (0,), "api_ports": (0,)}
-    await main.run_dev(Settings(), **places, ready=lambda running: None, cut_off=lambda node: note("kept"))
+    await server.run_dev(Settings(), **places, ready=lambda running: None, cut_off=lambda node: note("kept"))
     assert done == ["kept", "told"]

@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from app.bootstrap import hands
-from app.bootstrap.hands import Hands, tell_first, tell_last
-from app.broker.devserver import DevServer
-from app.broker.topology import UNROUTED, beats_queue, dead_letters_of, dispatch_queue, logs_queue, status_queue
+from orchestrix.bootstrap import hands
+from orchestrix.bootstrap.hands import Hands, tell_first, tell_last
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.topology import UNROUTED, beats_queue, dead_letters_of, dispatch_queue, logs_queue, status_queue
+from orchestrix.worker.worker import Worker
 from tests.support import eventually
-from workers import Worker
 
 OWN, FOREIGN = "0190a5a0-0000-7000-8000-000000000001", "0190a5a0-0000-7000-8000-000000000002"
 

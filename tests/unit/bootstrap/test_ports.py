@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.bootstrap.ports import listening, nearby
-from app.errors import ConfigError
+from orchestrix.bootstrap.ports import listening, nearby
+from orchestrix.errors import ConfigError
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.bootstrap.node import build_node
-from app.config import Settings
-from app.lifecycle import Check
+from orchestrix.bootstrap.node import build_node
+from orchestrix.config import Settings
+from orchestrix.lifecycle import Check
 
 
 @pytest.mark.parametrize("roles", ["api", "api orchestrator", "api coordinator orchestrator"])

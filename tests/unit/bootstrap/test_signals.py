@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from app.bootstrap.parts import Signals
+from orchestrix.bootstrap.parts import Signals
 
 STUBBORN = """
 import asyncio, threading
-from app.bootstrap.parts import Signals
+from orchestrix.bootstrap.parts import Signals
 
 def last():
     print("cut off", flush=True)
@@ -49,7 +49,7 @@ def test_a_second_order_to_stop_ends_a_process_that_hangs(first: signal.Signals,
 
 BUSY = """
 import asyncio, time
-from app.bootstrap.parts import Signals
+from orchestrix.bootstrap.parts import Signals
 
 async def main():
     with Signals(lambda: print("cut off", flush=True)):

@@ -8,8 +8,8 @@ import ssl
 import pytest
 from yarl import URL
 
-from app.broker.address import addresses, place, why
-from app.errors import ConfigError
+from orchestrix.broker.address import addresses, place, why
+from orchestrix.errors import ConfigError
 
 SECRET = URL("amqps://me:s3cret@example.org/shop")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app import clock
-from app.broker.backoff import Backoff
+from orchestrix import clock
+from orchestrix.broker.backoff import Backoff
 
 
 class Dice(clock.SystemSource):

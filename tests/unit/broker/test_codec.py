@@ -13,9 +13,9 @@ from pamqp import commands, frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from app.broker import codec, fields
-from app.broker.port import Outgoing
-from app.errors import Invalid
+from orchestrix.broker import codec, fields
+from orchestrix.broker.port import Outgoing
+from orchestrix.errors import Invalid
 
 FRAME_MAX = 4096
 MESSAGE = Outgoing("work", "jobs", b"{}", "id-1", "corr", "cmd.x", datetime(2026, 1, 2, tzinfo=UTC), {"a": "b"})

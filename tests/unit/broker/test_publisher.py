@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 from pamqp.base import Frame
 
-from app import clock
-from app.broker import publisher as module
-from app.broker.channel import Channel, Listener
-from app.broker.link import Link
-from app.broker.port import Outcome, Outgoing
-from app.broker.publisher import Publisher
+from orchestrix import clock
+from orchestrix.broker import publisher as module
+from orchestrix.broker.channel import Channel, Listener
+from orchestrix.broker.link import Link
+from orchestrix.broker.port import Outcome, Outgoing
+from orchestrix.broker.publisher import Publisher
 from tests.fakes.time import Shifted
 from tests.support import eventually
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from app.broker.port import Binding, Exchange, Queue, Topology
-from app.broker.topology import SINGLE, from_json, to_json
+from orchestrix.broker.port import Binding, Exchange, Queue, Topology
+from orchestrix.broker.topology import SINGLE, from_json, to_json
 
 WHOLE = Topology(
     exchanges=(Exchange("told", "topic", {"alternate-exchange": "lost"}),),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
+from orchestrix.cli import main
 
 
 @dataclass(frozen=True)

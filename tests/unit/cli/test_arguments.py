@@ -136,13 +136,13 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 
 
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
-    from app.api.parameters import MAX_LIMIT
-    from app.api.schedules import MOST_PREVIEWED
-    from app.cli import arguments, job_arguments, parsing, schedule_arguments
-    from app.config import WorkerSettings
-    from app.domain.jobs import MOST_RETRIES
-    from app.domain.schedules import MOST_CAUGHT_UP
-    from sagas.engine.messages import MAX_ID
+    from orchestrix.api.parameters import MAX_LIMIT
+    from orchestrix.api.schedules import MOST_PREVIEWED
+    from orchestrix.cli import arguments, job_arguments, parsing, schedule_arguments
+    from orchestrix.config import WorkerSettings
+    from orchestrix.domain.jobs import MOST_RETRIES
+    from orchestrix.domain.schedules import MOST_CAUGHT_UP
+    from orchestrix.saga.messages import MAX_ID
 
     assert parsing.LIMIT[1] == MAX_LIMIT
     assert job_arguments._RETRIES[1] == MOST_RETRIES

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.cli import devfile
-from app.cli.banner import database
-from app.config_urls import sqlite_url
-from app.errors import ConfigError, Unavailable
+from orchestrix.cli import devfile
+from orchestrix.cli.banner import database
+from orchestrix.config_urls import sqlite_url
+from orchestrix.errors import ConfigError, Unavailable
 
 URLS = {
     "database_url": "sqlite+aiosqlite:////tmp/x.db",

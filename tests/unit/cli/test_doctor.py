@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import LinkState, Outcome, Outgoing, Published
-from app.broker.topology import saga_topology
-from app.cli import doctor, management, queues
-from app.cli.client import Api
-from app.cli.finding import WARN, Finding
-from app.cli.job_checks import Facts
-from app.cli.management import Descriptors
-from app.errors import SchemaMismatch, Unavailable
-from app.persistence.command_queues import Wave
-from app.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from app.persistence.suspects import Suspect
+from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
+from orchestrix.broker.topology import saga_topology
+from orchestrix.cli import doctor, management, queues
+from orchestrix.cli.client import Api
+from orchestrix.cli.finding import WARN, Finding
+from orchestrix.cli.job_checks import Facts
+from orchestrix.cli.management import Descriptors
+from orchestrix.errors import SchemaMismatch, Unavailable
+from orchestrix.persistence.command_queues import Wave
+from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.suspects import Suspect
+from orchestrix.saga.catalog import Catalog
+from orchestrix.worker.modules import load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 from tests.integration.api.test_dead_letters import letter
 from tests.unit.cli.shell import Shell
 from workers.git_process import INSTALL
-from workers.sdk.modules import load_sagas
 
 CATALOG = Catalog([APP_PROVISIONING])
 
@@ -116,15 +116,15 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def drift(_: str) -> list[str]:
         return found.drift
 
-    bootstrap: Any = ModuleType("app.bootstrap")
+    bootstrap: Any = ModuleType("orchestrix.bootstrap")
     bootstrap.__path__ = []
     bootstrap.open_database = lambda settings: found.database
     bootstrap.open_broker = lambda url, name: found.broker
     bootstrap.load_catalog = lambda settings: CATALOG
-    inner: Any = ModuleType("app.bootstrap.parts")
+    inner: Any = ModuleType("orchestrix.bootstrap.parts")
     inner.check_schema = check_schema
-    monkeypatch.setitem(sys.modules, "app.bootstrap", bootstrap)
-    monkeypatch.setitem(sys.modules, "app.bootstrap.parts", inner)
+    monkeypatch.setitem(sys.modules, "orchestrix.bootstrap", bootstrap)
+    monkeypatch.setitem(sys.modules, "orchestrix.bootstrap.parts", inner)
 
     async def waves(database: FakeDatabase, within: timedelta) -> list[Wave]:
         return database.waves
@@ -150,15 +150,15 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def ahead_s(connection: FakeDatabase) -> float:
         return connection.ahead
 
-    monkeypatch.setattr("app.persistence.write_probes.try_once", try_once)
-    monkeypatch.setattr("app.persistence.set_back.ahead_s", ahead_s)
+    monkeypatch.setattr("orchestrix.persistence.write_probes.try_once", try_once)
+    monkeypatch.setattr("orchestrix.persistence.set_back.ahead_s", ahead_s)
     monkeypatch.setattr(doctor, "facts", facts)
     monkeypatch.setattr(doctor, "versions", versions)
     monkeypatch.setattr(management, "descriptors", lambda url: found.descriptors)
-    monkeypatch.setattr("app.persistence.schema.check", drift)
-    monkeypatch.setattr("app.persistence.dead_letters.page", page)
-    monkeypatch.setattr("app.persistence.command_queues.waves", waves)
-    monkeypatch.setattr("app.persistence.suspects.page", suspects)
+    monkeypatch.setattr("orchestrix.persistence.schema.check", drift)
+    monkeypatch.setattr("orchestrix.persistence.dead_letters.page", page)
+    monkeypatch.setattr("orchestrix.persistence.command_queues.waves", waves)
+    monkeypatch.setattr("orchestrix.persistence.suspects.page", suspects)
     monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
@@ -190,11 +190,13 @@ def test_all_is_well(shell: Shell, parts: Parts) -> None:
 def test_modules_that_cannot_be_used_are_told_once_with_file_and_line(
     shell: Shell, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my_sick_saga.py").write_text("from sagas import Job\n\nBUILD = Job('build', timeout=30)\n")
-    (tmp_path / "my_sick_job.py").write_text("from workers import job\njob('x', grace='1')\n")
+    (tmp_path / "my_sick_saga.py").write_text("from orchestrix import Job\n\nBUILD = Job('build', timeout=30)\n")
+    (tmp_path / "my_sick_job.py").write_text("from orchestrix import job\njob('x', grace='1')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys.modules["app.bootstrap"], "load_catalog", lambda settings: load_sagas(settings.sagas))
+    monkeypatch.setattr(
+        sys.modules["orchestrix.bootstrap"], "load_catalog", lambda settings: load_sagas(settings.sagas)
+    )
     shell.set(ORCHESTRIX_SAGAS="my_sick_saga", ORCHESTRIX_WORKERS="my_sick_job")
     found = checks(shell, 1)
     assert list(found) == ["sagas", "workers"]
@@ -325,7 +327,7 @@ def test_a_broker_with_too_few_descriptors_for_so_many_jobs(shell: Shell, parts:
 
 def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     here = SimpleNamespace(broker_url="amqp://u:geheim@mq/")
-    monkeypatch.setattr("app.cli.devfile.read", lambda folder: here)
+    monkeypatch.setattr("orchestrix.cli.devfile.read", lambda folder: here)
     assert "which the embedded broker has room for" in room(shell).detail
 
 

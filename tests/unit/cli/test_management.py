@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.cli import management
-from app.cli.management import Descriptors, descriptors
+from orchestrix.cli import management
+from orchestrix.cli.management import Descriptors, descriptors
 
 LOGIN = f"Basic {base64.b64encode(b'ada:s3cret').decode()}"
 NODES = [

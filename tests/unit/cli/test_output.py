@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.cli import output
+from orchestrix.cli import output
 
 
 class Stdout(io.TextIOWrapper):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import devfile, places
-from app.config import load
-from app.errors import ConfigError
+from orchestrix.cli import devfile, places
+from orchestrix.config import load
+from orchestrix.errors import ConfigError
 from tests.unit.cli.test_devfile import URLS
 
 ENV = {

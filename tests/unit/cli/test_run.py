@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from app.bootstrap.former import Former
-from app.bootstrap.ports import nearby
-from app.cli import devfile
-from app.config import Settings
-from app.errors import SchemaMismatch
+from orchestrix.bootstrap.former import Former
+from orchestrix.bootstrap.ports import nearby
+from orchestrix.cli import devfile
+from orchestrix.config import Settings
+from orchestrix.errors import SchemaMismatch
 from tests.unit.cli.shell import Shell
 
 DATABASE = "postgresql+asyncpg://u:secret@db/d"
@@ -26,7 +26,7 @@ BROKER = "amqp://u:secret@mq/"
 
 @dataclass
 class Running:
-    """What a started process tells, in the words of `app.main`."""
+    """What a started process tells, in the words of `orchestrix.server`."""
 
     api_url: str | None
     broker_url: str
@@ -37,7 +37,7 @@ class Running:
 
 
 class Runtime:
-    """Stands in for `app.main` and `app.bootstrap`: keeps what it was started with and ends at once."""
+    """Stands in for `orchestrix.server` and `orchestrix.bootstrap`: keeps what it was started with and ends at once."""
 
     Former = Former
 
@@ -86,8 +86,8 @@ class Runtime:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     fake = Runtime()
-    monkeypatch.setitem(sys.modules, "app.main", fake)
-    monkeypatch.setitem(sys.modules, "app.bootstrap", fake)
+    monkeypatch.setitem(sys.modules, "orchestrix.server", fake)
+    monkeypatch.setitem(sys.modules, "orchestrix.bootstrap", fake)
     return fake
 
 
@@ -370,7 +370,7 @@ def test_ctrl_c_before_dev_is_ready_is_no_error(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("app.cli.run._dev_ports", interrupted)
+    monkeypatch.setattr("orchestrix.cli.run._dev_ports", interrupted)
     answer = shell("dev")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("Stopped.")
@@ -381,7 +381,7 @@ def test_ctrl_c_is_quiet(served: Shell, runtime: Runtime, monkeypatch: pytest.Mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("app.cli.places.broker", interrupted)
+    monkeypatch.setattr("orchestrix.cli.places.broker", interrupted)
     answer = served("serve")
     assert (answer.code, answer.out, answer.err) == (130, "", "")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app import config
-from app.cli import devfile
-from app.cli.places import hidden
+from orchestrix import config
+from orchestrix.cli import devfile
+from orchestrix.cli.places import hidden
 from tests.unit.cli.shell import Shell
 
 

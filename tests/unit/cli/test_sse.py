@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from app.cli.sse import LONGEST_LINE, Event, events
+from orchestrix.cli.sse import LONGEST_LINE, Event, events
 
 
 def read(text: bytes) -> list[Event]:

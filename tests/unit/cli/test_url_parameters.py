@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.broker.address import addresses
-from app.errors import ConfigError, Unavailable
-from app.persistence.dialects import tls
-from app.persistence.dialects.tls import wanted
-from app.persistence.engine import Database
+from orchestrix.broker.address import addresses
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.persistence.dialects import tls
+from orchestrix.persistence.dialects.tls import wanted
+from orchestrix.persistence.engine import Database
 
 POSTGRESQL, MARIADB = "postgresql+asyncpg://u:geheim@db.example/x", "mysql+asyncmy://u:geheim@db.example/x"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.cluster import deaths
-from app.cluster.deaths import DeathWatch, Patience
-from app.domain.leases import Fence
-from app.domain.nodes import Node, NodeState, is_silent
-from app.persistence.nodes import Living
+from orchestrix import clock
+from orchestrix.cluster import deaths
+from orchestrix.cluster.deaths import DeathWatch, Patience
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.nodes import Node, NodeState, is_silent
+from orchestrix.persistence.nodes import Living
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEAD_S = 30.0

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.broker.topology import HEARTBEAT, LEADER
-from app.cluster.heartbeats import heartbeat_message, read_heartbeat
-from app.cluster.tokens import read_token, token_message
-from app.domain.leases import SEED, Token
-from app.domain.nodes import NodeState
+from orchestrix.broker.topology import HEARTBEAT, LEADER
+from orchestrix.cluster.heartbeats import heartbeat_message, read_heartbeat
+from orchestrix.cluster.tokens import read_token, token_message
+from orchestrix.domain.leases import SEED, Token
+from orchestrix.domain.nodes import NodeState
 
 AT = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 

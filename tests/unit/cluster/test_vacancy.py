@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete
 
-from app.cluster.vacancy import Vacancy
-from app.domain.leases import Bid, Mode
-from app.persistence import leases, schema
-from app.persistence.engine import Database
-from app.persistence.tables import leases as table
+from orchestrix.cluster.vacancy import Vacancy
+from orchestrix.domain.leases import Bid, Mode
+from orchestrix.persistence import leases, schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.tables import leases as table
 from tests.support import eventually
 
 LEASE = 0.2

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from app.persistence.tables import metadata
+from orchestrix.persistence.tables import metadata
+from orchestrix.saga.diagram import to_mermaid
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.diagram import to_mermaid
 from tests.documents import ARCHITECTURE, README, ROOT, block, blocks, entities, filled, parts
 from tests.unit.documents.mermaid import mistakes
 from tests.unit.sagas.builders import ORDER

@@ -8,13 +8,13 @@ from typing import Final
 
 import pytest
 
-from app.bootstrap.hands import FAREWELL
-from app.bootstrap.node import build_node
-from app.cli.arguments import parse
-from app.config import Settings, idle_variables
-from app.lifecycle import BEHIND, CLOSE
-from app.main import RESIGN, STOP_HTTP, STOP_NODE
-from app.telemetry.sinks import AT_END_S
+from orchestrix.bootstrap.hands import FAREWELL
+from orchestrix.bootstrap.node import build_node
+from orchestrix.cli.arguments import parse
+from orchestrix.config import Settings, idle_variables
+from orchestrix.lifecycle import BEHIND, CLOSE
+from orchestrix.server import RESIGN, STOP_HTTP, STOP_NODE
+from orchestrix.telemetry.sinks import AT_END_S
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())

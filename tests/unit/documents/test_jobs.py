@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.testing import JobStory
-from app.testing.job_story import JobExpected
+from orchestrix import JobContext
+from orchestrix.testing import JobStory
+from orchestrix.testing.job_story import JobExpected
+from orchestrix.worker.jobs import context, feed
 from tests.documents import ROOT, block
-from workers import JobContext
-from workers.sdk.jobs import context, feed
 
 JOBS = ROOT / "docs" / "jobs.md"
 RUN = """

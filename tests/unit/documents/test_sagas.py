@@ -9,11 +9,11 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from app.cli.arguments import parse
-from sagas import Compensation, RetryPolicy, Saga, Step
-from sagas.engine.messages import MAX_DATA
+from orchestrix import Compensation, RetryPolicy, Saga, Step
+from orchestrix.cli.arguments import parse
+from orchestrix.saga.messages import MAX_DATA
+from orchestrix.worker import errors
 from tests.documents import README, ROOT, block
-from workers.sdk import errors
 
 PAGE = ROOT / "docs" / "sagas.md"
 TEXT = PAGE.read_text()

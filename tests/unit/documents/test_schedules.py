@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from app.api.schedule_schemas import NewSchedule
-from app.cli.arguments import parse
-from app.domain.cron import ALIASES, Cron
-from app.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, MOST_HELD, Misfire, Overlap
+from orchestrix.api.schedule_schemas import NewSchedule
+from orchestrix.cli.arguments import parse
+from orchestrix.domain.cron import ALIASES, Cron
+from orchestrix.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, MOST_HELD, Misfire, Overlap
 from tests.documents import ROOT, block
 
 PAGE = ROOT / "docs" / "schedules.md"

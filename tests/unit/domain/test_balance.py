@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.balance import handed_over
+from orchestrix.domain.balance import handed_over
 
 
 @pytest.mark.req("S0-35", "S0-36", "S0-37")

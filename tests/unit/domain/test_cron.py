@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.cron import ALIASES, Cron
-from app.errors import Invalid
+from orchestrix.domain.cron import ALIASES, Cron
+from orchestrix.errors import Invalid
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia")
 EXPRESSIONS = (

@@ -9,9 +9,9 @@ import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
-from app.domain.data_schema import model_of, schema_of
-from sagas import Saga
-from sagas.engine.definition import BadData
+from orchestrix import Saga
+from orchestrix.domain.data_schema import model_of, schema_of
+from orchestrix.saga.definition import BadData
 from tests.unit.sagas.builders import ORDER, step
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.handoff import Limits, Offer, Step, next_look, next_step
+from orchestrix.domain.handoff import Limits, Offer, Step, next_look, next_step
 
 LIMITS = Limits()
 

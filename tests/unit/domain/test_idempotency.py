@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.idempotency import Keyed, KeyReused, Replayed, StoredAnswer
+from orchestrix.domain.idempotency import Keyed, KeyReused, Replayed, StoredAnswer
 
 ANSWER = StoredAnswer("f-1", 201, {"Location": "/apps/1"}, b"{}")
 

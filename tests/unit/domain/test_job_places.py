@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.job_places import Open, Room, fair, share
+from orchestrix.domain.job_places import Open, Room, fair, share
 
 
 @pytest.mark.parametrize(("most", "part"), [(1, 1), (3, 1), (5, 1), (8, 2), (1000, 250)])

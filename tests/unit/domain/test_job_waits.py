@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.domain import jobs as rules
-from app.domain.job_waits import Around, Crew, overdue, unserved, waits_for
-from app.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, Job
-from app.domain.schedules import HELD
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.job_waits import Around, Crew, overdue, unserved, waits_for
+from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, Job
+from orchestrix.domain.schedules import HELD
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=6)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.domain import jobs as rules
-from app.domain.jobs import (
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import (
     CANCELLED,
     DISPATCHED,
     FAILED,
@@ -29,7 +29,7 @@ from app.domain.jobs import (
     Moved,
     Status,
 )
-from app.errors import Conflict
+from orchestrix.errors import Conflict
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

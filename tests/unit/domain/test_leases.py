@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.leases import (
+from orchestrix.domain.leases import (
     LINKED,
     NOBODY,
     RESIGNED,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.nodes import Absences, Node, NodeState, is_silent
+from orchestrix.domain.nodes import Absences, Node, NodeState, is_silent
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER = NOW - timedelta(seconds=100)

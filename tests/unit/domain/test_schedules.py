@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.cron import Cron
-from app.domain.schedules import (
+from orchestrix.domain.cron import Cron
+from orchestrix.domain.schedules import (
     HELD,
     MOST_HELD,
     Busy,
@@ -34,8 +34,8 @@ from app.domain.schedules import (
     released,
     times_of,
 )
-from app.errors import Invalid
-from sagas.engine.orders import NEVER
+from orchestrix.errors import Invalid
+from orchestrix.saga.orders import NEVER
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from app.domain.version_check import Definition, Key, VersionFinding, check_versions
-from sagas import COMPLETED, Compensation, Saga
-from sagas.engine.form import body_of, digest_of
+from orchestrix import COMPLETED, Compensation, Saga
+from orchestrix.domain.version_check import Definition, Key, VersionFinding, check_versions
+from orchestrix.saga.form import body_of, digest_of
 from tests.unit.sagas.builders import step
 
 UNDO = Compensation("cmd.unpack", "evt.unpacked")

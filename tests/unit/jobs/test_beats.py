@@ -10,16 +10,16 @@ from typing import cast
 
 import pytest
 
-from app.broker.port import Broker, Delivery
-from app.domain.leases import Fence
-from app.errors import Contention
-from app.jobs.beats import Beats
-from app.jobs.late_beats import LateBeats
-from app.jobs.sweeps import Office
-from app.orchestration.relay import OutboxRelay
-from app.persistence import jobs, nodes, schema
-from app.persistence.engine import Database
-from app.persistence.nodes import WorkerBeat
+from orchestrix.broker.port import Broker, Delivery
+from orchestrix.domain.leases import Fence
+from orchestrix.errors import Contention
+from orchestrix.jobs.beats import Beats
+from orchestrix.jobs.late_beats import LateBeats
+from orchestrix.jobs.sweeps import Office
+from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.persistence import jobs, nodes, schema
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.nodes import WorkerBeat
 
 BEATEN = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from app.domain.leases import Fence
-from app.errors import Unavailable
-from app.jobs.dispatch import AHEAD, PAUSE, Dispatcher
-from app.lifecycle import Wake
-from app.persistence.engine import Database
-from app.persistence.outbox import OutboxRow
+from orchestrix.domain.leases import Fence
+from orchestrix.errors import Unavailable
+from orchestrix.jobs.dispatch import AHEAD, PAUSE, Dispatcher
+from orchestrix.lifecycle import Wake
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.outbox import OutboxRow
 from tests.support import eventually, holds
 
 

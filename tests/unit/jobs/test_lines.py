@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.jobs import DISPATCHED, PENDING, RUNNING, Job, Status
-from app.jobs.lines import Cap, alive, kept
-from app.persistence.job_logs import Log
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, Job, Status
+from orchestrix.jobs.lines import Cap, alive, kept
+from orchestrix.persistence.job_logs import Log
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(seconds=20)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.domain.jobs import RUNNING, SUCCEEDED, Attempt
-from app.jobs.events import JobEvents, Written
-from app.persistence.job_logs import Log
+from orchestrix.domain.jobs import RUNNING, SUCCEEDED, Attempt
+from orchestrix.jobs.events import JobEvents, Written
+from orchestrix.persistence.job_logs import Log
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ATTEMPT = Attempt("h-1", "j-1", 1, "w-1", RUNNING, NOW)

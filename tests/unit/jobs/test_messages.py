@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.domain.jobs import Job, Status
-from app.jobs import messages, outgoing
-from app.jobs.messages import Beat, Offered
-from app.persistence.job_logs import Log
-from sagas.engine.messages import Unreadable
+from orchestrix.domain.jobs import Job, Status
+from orchestrix.jobs import messages, outgoing
+from orchestrix.jobs.messages import Beat, Offered
+from orchestrix.persistence.job_logs import Log
+from orchestrix.saga.messages import Unreadable
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ID, HISTORY = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11", "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"

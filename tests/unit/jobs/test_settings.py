@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.api.context import ApiContext
-from app.domain.job_waits import Around
-from app.orchestration.stuck import Stuck
-from app.orchestration.why import Explainer
-from app.persistence import job_queues, jobs
+from orchestrix.api.context import ApiContext
+from orchestrix.domain.job_waits import Around
+from orchestrix.orchestration.stuck import Stuck
+from orchestrix.orchestration.why import Explainer
+from orchestrix.persistence import job_queues, jobs
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import pytest
 
-from app import clock
-from app.broker.port import Broker, LinkState, Outcome, Outgoing, Published
-from app.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
-from app.domain.leases import Fence
-from app.errors import Deposed
-from app.jobs.dispatch import Relay
-from app.jobs.events import Stop
-from app.jobs.holdings import Holdings
-from app.jobs.lost_orders import LostOrders
-from app.jobs.reconcile import Reconcile
-from app.jobs.sweeps import Office, Orphanage, Watchman
-from app.persistence import job_beats, jobs, outbox, schema
-from app.persistence.engine import Database
+from orchestrix import clock
+from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Published
+from orchestrix.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
+from orchestrix.domain.leases import Fence
+from orchestrix.errors import Deposed
+from orchestrix.jobs.dispatch import Relay
+from orchestrix.jobs.events import Stop
+from orchestrix.jobs.holdings import Holdings
+from orchestrix.jobs.lost_orders import LostOrders
+from orchestrix.jobs.reconcile import Reconcile
+from orchestrix.jobs.sweeps import Office, Orphanage, Watchman
+from orchestrix.persistence import job_beats, jobs, outbox, schema
+from orchestrix.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, owned, running, stored
 from tests.integration.jobs.rows import joined, leading, stopped
 

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from app.broker.topology import JOB_ASSIGNED, JOB_HANDOFF, jobs_topology
-from app.errors import Unavailable
-from app.jobs.footing import Footing
-from app.jobs.holdings import Holdings
-from app.jobs.reconcile import Reconcile
-from app.jobs.taking import Taker
-from app.persistence.engine import Database
-from app.testing.memory_broker import MemoryServer
-from app.testing.memory_client import MemoryBroker
-from app.testing.memory_consumer import MemoryConsumer
+from orchestrix.broker.topology import JOB_ASSIGNED, JOB_HANDOFF, jobs_topology
+from orchestrix.errors import Unavailable
+from orchestrix.jobs.footing import Footing
+from orchestrix.jobs.holdings import Holdings
+from orchestrix.jobs.reconcile import Reconcile
+from orchestrix.jobs.taking import Taker
+from orchestrix.persistence.engine import Database
+from orchestrix.testing.memory_broker import MemoryServer
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.memory_consumer import MemoryConsumer
 from tests.support import eventually, holds
 
 NODE = "node-1"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import LinkState, Outcome, Outgoing, Published
-from app.errors import Unavailable
-from app.orchestration import audience
-from app.orchestration.audience import Audience
+from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
+from orchestrix.errors import Unavailable
+from orchestrix.orchestration import audience
+from orchestrix.orchestration.audience import Audience
 from tests.support import eventually
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.orchestration import clock_watch
-from app.orchestration.clock_watch import QUIET, ClockWatch
+from orchestrix import clock
+from orchestrix.orchestration import clock_watch
+from orchestrix.orchestration.clock_watch import QUIET, ClockWatch
 
 
 class World:

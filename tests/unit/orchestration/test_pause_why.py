@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.orchestration.pause_why import still_coming
-from sagas import COMPLETED, Compensation, Job, NothingToUndo, Saga, Step
-from sagas.engine.asks import Verb
-from sagas.engine.messages import StepError
+from orchestrix import COMPLETED, Compensation, Job, NothingToUndo, Saga, Step
+from orchestrix.orchestration.pause_why import still_coming
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.messages import StepError
 from tests.unit.sagas.builders import FOR_GOOD
 from tests.unit.sagas.runs import Run
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app import clock
-from app.orchestration.quota import PAUSE, Quota
+from orchestrix import clock
+from orchestrix.orchestration.quota import PAUSE, Quota
 from tests.fakes.time import Shifted
 
 

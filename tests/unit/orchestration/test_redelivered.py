@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from app.broker.port import Consumer, Delivery
-from app.orchestration.events import EventListener
+from orchestrix.broker.port import Consumer, Delivery
+from orchestrix.orchestration.events import EventListener
+from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 
 
 def delivery(tag: int, *, redelivered: bool) -> Delivery:

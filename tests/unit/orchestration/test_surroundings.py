@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from app.broker.port import Broker, LinkState
-from app.orchestration import surroundings
-from app.orchestration.surroundings import Surroundings
+from orchestrix.broker.port import Broker, LinkState
+from orchestrix.orchestration import surroundings
+from orchestrix.orchestration.surroundings import Surroundings
 
 
 class Up:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.broker.port import Delivery
-from app.orchestration.unkept import CROWDED_PAUSE, LONGEST_PAUSE, MEMORY, Unkept
+from orchestrix import clock
+from orchestrix.broker.port import Delivery
+from orchestrix.orchestration.unkept import CROWDED_PAUSE, LONGEST_PAUSE, MEMORY, Unkept
 from tests.fakes.time import Shifted
 
 BUG = ZeroDivisionError("a bug")

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.orchestration.watch import Watch
+from orchestrix.orchestration.watch import Watch
 
 
 def moved(version: int, saga: str = "app", id: int = 1) -> Any:

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from sagas import COMPLETED, Command, Event, NothingToUndo, Saga, Step
+from orchestrix import COMPLETED, Command, Event, NothingToUndo, Saga, Step
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.orders import Moved, Tick
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import Ignored, Start, numbered, start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.messages import StepError
-from sagas.engine.orders import Moved, Tick
-from sagas.engine.reaction import advance
-from sagas.engine.state import Instance
-from sagas.engine.transition import Ignored, Start, numbered, start
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sagas import COMPLETED, Command, Compensation, Event, RetryPolicy, Saga
-from sagas.engine.asks import Acted, Ask, RefusedVerb, Verb
-from sagas.engine.control import act
-from sagas.engine.expiry import Rearmed, Surroundings, wake
-from sagas.engine.messages import StepError
-from sagas.engine.orders import Moved, Tick
-from sagas.engine.reaction import advance
-from sagas.engine.state import UNSENDABLE, Change
-from sagas.engine.transition import Ignored, block
+from orchestrix import COMPLETED, Command, Compensation, Event, RetryPolicy, Saga
+from orchestrix.saga.asks import Acted, Ask, RefusedVerb, Verb
+from orchestrix.saga.control import act
+from orchestrix.saga.expiry import Rearmed, Surroundings, wake
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.orders import Moved, Tick
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import UNSENDABLE, Change
+from orchestrix.saga.transition import Ignored, block
 from tests.unit.sagas.builders import FOR_GOOD, NOW, ORDER, began, failure, sent, step, success
 
 AGAIN = StepError("Busy", "come back later", retryable=True)

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sagas import COMPLETED, FAILED, Command, Compensation, Event, Saga
-from sagas.engine.asks import Acted, Ask, RefusedVerb, Verb
-from sagas.engine.clone import parked
-from sagas.engine.control import act, allowed
-from sagas.engine.definition import TERMINAL, BadData
-from sagas.engine.expiry import Rearmed, Surroundings, begin, wake
-from sagas.engine.messages import StepError
-from sagas.engine.migration import marked
-from sagas.engine.orders import NEVER, Moved, Tick, command_for, key_of, out
-from sagas.engine.reaction import advance
-from sagas.engine.state import CLONED, HELD, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
-from sagas.engine.transition import Ignored, block
+from orchestrix import COMPLETED, FAILED, Command, Compensation, Event, Saga
+from orchestrix.saga.asks import Acted, Ask, RefusedVerb, Verb
+from orchestrix.saga.clone import parked
+from orchestrix.saga.control import act, allowed
+from orchestrix.saga.definition import TERMINAL, BadData
+from orchestrix.saga.expiry import Rearmed, Surroundings, begin, wake
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.migration import marked
+from orchestrix.saga.orders import NEVER, Moved, Tick, command_for, key_of, out
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import CLONED, HELD, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
+from orchestrix.saga.transition import Ignored, block
 from tests.unit.sagas.builders import CORRELATION, NOW, began, success
 
 LONG_AGO = NOW - timedelta(days=365)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sagas import COMPLETED, HOLD, Compensation, DefinitionError, Job, Saga, Step
-from sagas.engine.asks import Verb
-from sagas.engine.expiry import AHEAD, SPREAD, Rearmed, begin
-from sagas.engine.messages import MAX_ID, Started, Unreadable, started
-from sagas.engine.orders import NEVER, Moved, command_for, sent_exactly
-from sagas.engine.state import Instance
+from orchestrix import COMPLETED, HOLD, Compensation, DefinitionError, Job, Saga, Step
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.expiry import AHEAD, SPREAD, Rearmed, begin
+from orchestrix.saga.messages import MAX_ID, Started, Unreadable, started
+from orchestrix.saga.orders import NEVER, Moved, command_for, sent_exactly
+from orchestrix.saga.state import Instance
 from tests.unit.sagas.builders import NOW, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sagas import FAILED
+from orchestrix import FAILED
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.messages import StepError
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.asks import Verb
-from sagas.engine.messages import StepError
 from tests.unit.sagas.builders import FIRST, FOR_GOOD, ORDER, THIRD
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

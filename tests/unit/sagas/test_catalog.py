@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sagas import Compensation, DefinitionError, Saga
+from orchestrix import Compensation, DefinitionError, Saga
+from orchestrix.saga.catalog import Catalog, Owner
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog, Owner
 from tests.unit.sagas.builders import ORDER, step
 
 UNDO = Compensation(command="cmd.undo", event="evt.undone")

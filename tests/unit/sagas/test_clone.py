@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from sagas import Job, Saga
-from sagas.engine.asks import Verb
-from sagas.engine.clone import parked
-from sagas.engine.control import allowed
-from sagas.engine.state import CLONED
+from orchestrix import Job, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.clone import parked
+from orchestrix.saga.control import allowed
+from orchestrix.saga.state import CLONED
 from tests.unit.sagas.builders import step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

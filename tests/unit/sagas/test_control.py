@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sagas import COMPLETED, FAILED, Saga
-from sagas.engine.asks import Verb
-from sagas.engine.control import BadAsk, allowed, merged, unchanged
-from sagas.engine.definition import BadData
-from sagas.engine.messages import MAX_DATA, dump
+from orchestrix import COMPLETED, FAILED, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.control import BadAsk, allowed, merged, unchanged
+from orchestrix.saga.definition import BadData
+from orchestrix.saga.messages import MAX_DATA, dump
 from tests.unit.sagas.builders import CORRELATION, FIRST, SECOND, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

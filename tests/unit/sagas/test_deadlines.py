@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sagas import FAILED, Saga
-from sagas.engine.asks import Verb
-from sagas.engine.expiry import Rearmed
-from sagas.engine.orders import Moved
-from sagas.engine.state import Instance
+from orchestrix import FAILED, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.expiry import Rearmed
+from orchestrix.saga.orders import Moved
+from orchestrix.saga.state import Instance
 from tests.unit.sagas.builders import FIRST, NOW, SECOND, began
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

@@ -15,10 +15,10 @@ import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_core import core_schema
 
-from sagas import Saga
-from sagas.engine.defaults import begun
-from sagas.engine.definition import BadData
-from sagas.engine.errors import DefinitionError
+from orchestrix import Saga
+from orchestrix.saga.defaults import begun
+from orchestrix.saga.definition import BadData
+from orchestrix.saga.errors import DefinitionError
 from tests.unit.sagas.builders import step
 
 

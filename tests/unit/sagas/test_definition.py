@@ -13,9 +13,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, model_validator
 
-from sagas import COMPLETED, FAILED, Compensation, DefinitionError, FreeData, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix import (
+    COMPLETED,
+    FAILED,
+    Compensation,
+    DefinitionError,
+    FreeData,
+    NothingToUndo,
+    RetryPolicy,
+    Saga,
+    Step,
+)
+from orchestrix.saga.definition import BadData
 from sagas.app_provisioning import APP_PROVISIONING, AppData
-from sagas.engine.definition import BadData
 from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
 
 UNDO = Compensation(command="cmd.undo", event="evt.undone")
@@ -115,7 +125,7 @@ def test_wrong_saga_is_refused_with_a_sentence(make: Callable[[], Saga], says: s
 
 def test_a_wrong_saga_stops_the_import_of_its_module(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
-        "from sagas import Saga, Step\n"
+        "from orchestrix import Saga, Step\n"
         "S = Saga('s', (Step(name='a', state='A', command='cmd.a', event='evt.a', then='COMPLETED'),))\n"
     )
     code = f"import sys; sys.path.append({str(tmp_path)!r}); import broken"

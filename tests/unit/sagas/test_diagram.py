@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from sagas import Saga
+from orchestrix import Saga
+from orchestrix.saga.definition import CREATED, STEP_FAILED
+from orchestrix.saga.diagram import to_mermaid
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.definition import CREATED, STEP_FAILED
-from sagas.engine.diagram import to_mermaid
 from tests.unit.sagas.builders import ORDER, step
 
 EDGE = re.compile(r"^    (\S+) --> (\S+)(?:: (.+))?$")

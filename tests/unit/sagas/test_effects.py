@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sagas import Saga
-from sagas.engine import messages
-from sagas.engine.asks import Verb
-from sagas.engine.effects import effect_key, former_key, step_key
-from sagas.engine.messages import StepError
-from sagas.engine.state import Progress
+from orchestrix import Saga
+from orchestrix.saga import messages
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.effects import effect_key, former_key, step_key
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.state import Progress
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
 HERE = "0b6f7a52-7d0a-4b0e-9c56-1f2d3c4b5a69"

@@ -19,8 +19,8 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from sagas.engine.flaws import LEVELS, flaw
-from sagas.engine.messages import dump, load
+from orchestrix.saga.flaws import LEVELS, flaw
+from orchestrix.saga.messages import dump, load
 
 
 class Colour(Enum):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sagas import COMPLETED, HOLD, Compensation, FreeData, Job, NothingToUndo, RetryPolicy, Saga
+from orchestrix import COMPLETED, HOLD, Compensation, FreeData, Job, NothingToUndo, RetryPolicy, Saga
+from orchestrix.saga.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
 from tests.unit.sagas.builders import ORDER, step
 
 FULL = Saga(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sagas import HOLD, DefinitionError, Job, Saga
-from sagas.engine.asks import Verb
-from sagas.engine.control import allowed
-from sagas.engine.definition import BadData
-from sagas.engine.messages import StepError, event
-from sagas.engine.state import HELD, Progress
+from orchestrix import HOLD, DefinitionError, Job, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.control import allowed
+from orchestrix.saga.definition import BadData
+from orchestrix.saga.messages import StepError, event
+from orchestrix.saga.state import HELD, Progress
 from tests.unit.sagas.builders import FOR_GOOD, NOW, OrderData, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sagas import COMPLETED, FAILED, Compensation, DefinitionError, Job, RetryPolicy, Saga, Step
-from sagas.engine.asks import Verb
-from sagas.engine.catalog import Catalog
-from sagas.engine.expiry import Rearmed
-from sagas.engine.messages import StepError
-from sagas.engine.orders import LOOK, NEVER, Moved, job_at_work, job_let_go
-from sagas.engine.state import DEADLINE, JOB, PAUSED, Instance
+from orchestrix import COMPLETED, FAILED, Compensation, DefinitionError, Job, RetryPolicy, Saga, Step
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.expiry import Rearmed
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.orders import LOOK, NEVER, Moved, job_at_work, job_let_go
+from orchestrix.saga.state import DEADLINE, JOB, PAUSED, Instance
 from tests.unit.sagas.builders import FIRST, LEAVES_NOTHING, ORDER, SECOND, THIRD, sent, step
 from tests.unit.sagas.runs import Run
 

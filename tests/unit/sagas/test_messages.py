@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrix.saga import messages
+from orchestrix.saga.messages import MAX_BODY, MAX_ID, Event, StepError, Unreadable, dump, load
+from orchestrix.saga.orders import command_for
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine import messages
-from sagas.engine.messages import MAX_BODY, MAX_ID, Event, StepError, Unreadable, dump, load
-from sagas.engine.orders import command_for
 from tests.unit.sagas.builders import CORRELATION, FIRST, along, began, body, sent
 
 

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from sagas import COMPLETED, Compensation, Job, Saga
-from sagas.engine.asks import Verb
-from sagas.engine.definition import Order, Step
-from sagas.engine.expiry import Rearmed
-from sagas.engine.messages import StepError
-from sagas.engine.migration import BadMap, Maps, Refusal, Route, check_maps, marked, migrated
-from sagas.engine.orders import Moved, Tick, command_for, migration_due
-from sagas.engine.state import CLONED, HELD, PAUSED, RETRY, UNSENDABLE, Change, Instance, Progress
+from orchestrix import COMPLETED, Compensation, Job, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.definition import Order, Step
+from orchestrix.saga.expiry import Rearmed
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.migration import BadMap, Maps, Refusal, Route, check_maps, marked, migrated
+from orchestrix.saga.orders import Moved, Tick, command_for, migration_due
+from orchestrix.saga.state import CLONED, HELD, PAUSED, RETRY, UNSENDABLE, Change, Instance, Progress
 from tests.unit.sagas.builders import LEAVES_NOTHING, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 from tests.unit.sagas.stories import Arrival, Happening, Marked, Story

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sagas.engine.messages import Unreadable, explained, load
-from sagas.engine.no_json import stopped
+from orchestrix.saga.messages import Unreadable, explained, load
+from orchestrix.saga.no_json import stopped
 
 TEXTS = {
     '{"a":}': "line 1, column 6: a value must stand there",

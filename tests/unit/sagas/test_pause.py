@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from sagas import COMPLETED, FAILED
-from sagas.engine.asks import Verb
-from sagas.engine.state import Progress
+from orchestrix import COMPLETED, FAILED
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.state import Progress
 from tests.unit.sagas.builders import FIRST, FOR_GOOD, SECOND, THIRD
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sagas import COMPLETED, FAILED, HOLD, Compensation, RetryPolicy, Saga, Step
+from orchestrix import COMPLETED, FAILED, HOLD, Compensation, RetryPolicy, Saga, Step
+from orchestrix.saga import messages
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.messages import StepError, Unreadable, dump, load
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine import messages
-from sagas.engine.asks import Verb
-from sagas.engine.messages import StepError, Unreadable, dump, load
 from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
 from tests.unit.sagas.stories import Arrival, Asked, Begun, Blocked, Copied, Elapsed, Happening, Marked, Story
 

@@ -7,10 +7,10 @@ import shlex
 
 import pytest
 
-from app.cli.arguments import parse
-from app.config import PREFIX, Settings, names
+from orchestrix.cli.arguments import parse
+from orchestrix.config import PREFIX, Settings, names
+from orchestrix.saga.diagram import to_mermaid
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.diagram import to_mermaid
 from tests.documents import README, ROOT, block, blocks, filled, parts
 
 TEXT = README.read_text()

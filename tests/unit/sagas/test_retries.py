@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from sagas import FAILED, RetryPolicy, Saga
-from sagas.engine.asks import Verb
-from sagas.engine.failure import LONGEST_WISH
-from sagas.engine.messages import StepError
-from sagas.engine.orders import MAX_REASON, Tick
-from sagas.engine.reaction import advance
-from sagas.engine.state import Change
+from orchestrix import FAILED, RetryPolicy, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.failure import LONGEST_WISH
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.orders import MAX_REASON, Tick
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import Change
 from tests.unit.sagas.builders import CORRELATION, FIRST, FOR_GOOD, NOW, SECOND, THIRD, began, failure, moved, step
 from tests.unit.sagas.runs import AGAIN, Run
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from sagas import COMPLETED, FAILED, Event, IllegalTransition, Saga
+from orchestrix import COMPLETED, FAILED, Event, Saga
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.errors import IllegalTransition
+from orchestrix.saga.messages import MAX_DATA, StepError, dump
+from orchestrix.saga.orders import MAX_REASON, Moved, command_for
+from orchestrix.saga.reaction import advance
+from orchestrix.saga.state import Change, Instance, Progress
+from orchestrix.saga.transition import Ignored, Start, block, move, numbered, owner_of, start
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
-from sagas.engine.messages import MAX_DATA, StepError, dump
-from sagas.engine.orders import MAX_REASON, Moved, command_for
-from sagas.engine.reaction import advance
-from sagas.engine.state import Change, Instance, Progress
-from sagas.engine.transition import Ignored, Start, block, move, numbered, owner_of, start
 from tests.unit.sagas.builders import (
     CORRELATION,
     FIRST,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sagas import FAILED, Saga
+from orchestrix import FAILED, Saga
+from orchestrix.saga.asks import Verb
+from orchestrix.saga.definition import COMPENSATING
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.state import Change
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.asks import Verb
-from sagas.engine.definition import COMPENSATING
-from sagas.engine.messages import StepError
-from sagas.engine.state import Change
 from tests.unit.sagas.builders import CORRELATION, FIRST, FOR_GOOD, SECOND, THIRD, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sagas import Compensation, DefinitionError, Job, NothingToUndo, RetryPolicy, Saga, Step
-from sagas.engine.calls import called_as
-from sagas.engine.wanted import brief, called
+from orchestrix import Compensation, DefinitionError, Job, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix.saga.calls import called_as
+from orchestrix.saga.wanted import brief, called
 from tests.unit.sagas.builders import step
 
 HALF_A_MINUTE = r"a length of time is wanted, as timeout=timedelta\(seconds=30\)"

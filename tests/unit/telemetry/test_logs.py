@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from app.config import LogSettings
-from app.telemetry import logs
-from app.telemetry.context import correlated, correlation_id
+from orchestrix.config import LogSettings
+from orchestrix.telemetry import logs
+from orchestrix.telemetry.context import correlated, correlation_id
 from tests.unit.cli.shell import logging_kept
 
 log = logging.getLogger("orchestrix.test")

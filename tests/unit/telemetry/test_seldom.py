@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from app.telemetry import seldom
-from app.telemetry.seldom import Filter, Seldom
+from orchestrix.telemetry import seldom
+from orchestrix.telemetry.seldom import Filter, Seldom
 
 
 class Clock:

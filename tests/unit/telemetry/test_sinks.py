@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.telemetry.sinks import AT_ONCE, Sink, Stream, confirm, sentence
+from orchestrix.telemetry.sinks import AT_ONCE, Sink, Stream, confirm, sentence
 
 PIPE = 64 * 1024
 
@@ -99,8 +99,8 @@ def test_one_line_that_is_lost_is_one() -> None:
 
 BEGIN = """
 import asyncio, logging, os, sys, time
-from app.config import LogSettings
-from app.telemetry import logs, sinks
+from orchestrix.config import LogSettings
+from orchestrix.telemetry import logs, sinks
 sinks.install()
 logs.setup(LogSettings(), node="n1", role="node")
 log = logging.getLogger("orchestrix.test")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app import clock
-from app.testing.virtual_time import VirtualLoop, VirtualSource
+from orchestrix import clock
+from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]

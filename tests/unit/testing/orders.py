@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 
-from app.testing.virtual_time import elapse
-from sagas import COMPLETED, Command, Compensation, NothingToUndo, RetryPolicy, Saga, Step
-from workers import Context, handles
+from orchestrix import COMPLETED, Command, Compensation, Context, NothingToUndo, RetryPolicy, Saga, Step, handles
+from orchestrix.testing.virtual_time import elapse
 
 RETRY = RetryPolicy(attempts=4, base=timedelta(seconds=2), cap=timedelta(seconds=60))
 TIME = timedelta(seconds=20)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.testing import Story, When
-from app.testing.endings import Expected
+from orchestrix.testing import Story, When
+from orchestrix.testing.endings import Expected
 from tests.documents import README, ROOT, block
 
 TESTING = ROOT / "docs" / "testing.md"
@@ -50,14 +50,14 @@ def test_the_tests_of_the_documents_run_elsewhere(folder: Path) -> None:
     assert "orchestrix" not in ended.stderr, "what the product logs belongs to the story, not to the terminal"
 
 
-def test_a_users_modules_need_three_packages(folder: Path) -> None:
+def test_a_users_modules_need_two_packages(folder: Path) -> None:
     imported = {
         node.module.partition(".")[0]
         for name in ("orders.py", "test_orders.py")
         for node in ast.walk(ast.parse((folder / name).read_text()))
         if isinstance(node, ast.ImportFrom) and node.module
     }
-    assert imported == {"app", "pydantic", "sagas", "workers"}
+    assert imported == {"orchestrix", "pydantic"}
 
 
 def test_all_that_there_is_to_say_is_documented() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.errors import OutcomeUnknown, Unavailable
-from app.persistence.engine import Database, Transaction
-from app.testing.inline_sqlite import BUSY, SqliteClient, SqliteFile
-from app.testing.virtual_time import START, VirtualLoop, elapse
+from orchestrix.errors import OutcomeUnknown, Unavailable
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.testing.inline_sqlite import BUSY, SqliteClient, SqliteFile
+from orchestrix.testing.virtual_time import START, VirtualLoop, elapse
 
 
 @pytest.fixture

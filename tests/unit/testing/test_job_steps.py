@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigError
-from app.testing import given
-from sagas import COMPLETED, Command, Compensation, Job, NothingToUndo, Saga, Step
-from sagas.engine.errors import OrchestrixError
-from workers import Context, Permanent
+from orchestrix import COMPLETED, Command, Compensation, Context, Job, NothingToUndo, Permanent, Saga, Step
+from orchestrix.errors import ConfigError
+from orchestrix.saga.errors import OrchestrixError
+from orchestrix.testing import given
 
 TAG = Step("tag", "TAGGING", "cmd.tag", "evt.tagged", "BUILDING", Compensation("cmd.untag", "evt.untagged"))
 BUILD = Step(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigError
-from app.testing import StoryError, between, given_job
-from app.testing.virtual_time import elapse
-from workers import JobContext, Permanent, Transient, job
+from orchestrix import JobContext, Permanent, Transient, job
+from orchestrix.errors import ConfigError
+from orchestrix.testing import StoryError, between, given_job
+from orchestrix.testing.virtual_time import elapse
 
 
 @job("reindex", grace=5.0)

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from app.broker.port import Binding, Delivery, Exchange, LinkState, Outcome, Outgoing, Queue, Topology
-from app.errors import ConfigError, Unavailable
-from app.testing.memory_broker import MAX_MESSAGE, MemoryServer
-from app.testing.memory_client import MemoryBroker
-from app.testing.memory_consumer import MemoryConsumer
-from app.testing.virtual_time import VirtualLoop, elapse
+from orchestrix.broker.port import Binding, Delivery, Exchange, LinkState, Outcome, Outgoing, Queue, Topology
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.testing.memory_broker import MAX_MESSAGE, MemoryServer
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.memory_consumer import MemoryConsumer
+from orchestrix.testing.virtual_time import VirtualLoop, elapse
 from tests.support import eventually
 
 TOPOLOGY = Topology(

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from app.errors import Invalid
-from app.testing.chance import SeededDice
-from app.testing.spans import between, is_span, seconds_of
+from orchestrix.errors import Invalid
+from orchestrix.testing.chance import SeededDice
+from orchestrix.testing.spans import between, is_span, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from app.testing import Story, StoryError, between, given
-from sagas import Command, IllegalTransition
+from orchestrix import Command, Context, Hold, Permanent
+from orchestrix.saga.definition import BadData
+from orchestrix.saga.errors import IllegalTransition
+from orchestrix.testing import Story, StoryError, between, given
+from orchestrix.worker.errors import Unavailable
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.definition import BadData
 from tests.unit.testing import orders
 from tests.unit.testing.orders import ORDER, PROVIDER, RETRY
-from workers import Context, Hold, Permanent
-from workers.sdk.errors import Unavailable
 
 GOOD = ["ORDERED", "PAYING", "SHIPPING", "COMPLETED"]
 BACK = ["COMPENSATING", "FAILED"]

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from app import clock
-from app.errors import OrchestrixError
-from app.testing.virtual_time import (
+from orchestrix import clock
+from orchestrix.errors import OrchestrixError
+from orchestrix.testing.virtual_time import (
     MOST_CANCELLED,
     START,
     Killed,

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from app.errors import ConfigError, Invalid
-from app.testing import Story, between, given, given_job
-from app.testing.endings import Ending, differences
+from orchestrix import JobContext, job
+from orchestrix.errors import ConfigError, Invalid
+from orchestrix.testing import Story, between, given, given_job
+from orchestrix.testing.endings import Ending, differences
+from orchestrix.worker.jobs.functions import registered_jobs
 from tests.unit.testing.orders import ORDER
-from workers import JobContext, job
-from workers.sdk.jobs.functions import registered_jobs
 
 DATA = {"film": "Metropolis"}
 

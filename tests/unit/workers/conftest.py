@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from app import clock
+from orchestrix import clock
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
 from tests.fakes.time import Shifted
@@ -18,17 +18,17 @@ from .rig import Rig
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     """The rows that the state guard sees."""
     rows = Rows()
-    monkeypatch.setattr("workers.sdk.guard.guard", rows.guard)
-    monkeypatch.setattr("app.persistence.suspects.put", rows.note)
-    monkeypatch.setattr("app.persistence.suspects.of_command", rows.noted)
+    monkeypatch.setattr("orchestrix.worker.guard.guard", rows.guard)
+    monkeypatch.setattr("orchestrix.persistence.suspects.put", rows.note)
+    monkeypatch.setattr("orchestrix.persistence.suspects.of_command", rows.noted)
     return rows
 
 
 @pytest.fixture
 async def rig(rows: Rows, time: Shifted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """A worker to be started by the test, stopped at its end."""
-    monkeypatch.setattr("workers.sdk.triage.EVERY", 0.02)
-    monkeypatch.setattr("workers.sdk.reporter.LOOK", 0.02)
+    monkeypatch.setattr("orchestrix.worker.triage.EVERY", 0.02)
+    monkeypatch.setattr("orchestrix.worker.reporter.LOOK", 0.02)
     rig = Rig(FakeBroker(), rows)
     yield rig
     if rig.worker is not None:

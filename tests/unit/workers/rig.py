@@ -6,18 +6,18 @@ import json
 from dataclasses import replace
 from typing import Any, cast
 
-from app.broker.port import Broker, Delivery
-from app.config import Settings
-from app.persistence.engine import Database
-from app.persistence.versions import NoReader, Reader
+from orchestrix.broker.port import Broker, Delivery
+from orchestrix.config import Settings
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.versions import NoReader, Reader
+from orchestrix.saga.catalog import Catalog, Owner
+from orchestrix.saga.messages import Command
+from orchestrix.worker.handlers import Handler, HandlerTable
+from orchestrix.worker.job import Job
+from orchestrix.worker.worker import Worker
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog, Owner
-from sagas.engine.messages import Command
 from tests.fakes.broker import FakeBroker, FakeConsumer
 from tests.fakes.rows import Rows
-from workers import HandlerTable, Worker
-from workers.sdk.handlers import Handler
-from workers.sdk.job import Job
 
 CREATE, REGISTER, DELETE = "cmd.createGitRepo", "cmd.registerApp", "cmd.deleteGitRepo"
 CREATED, DELETED, FAILED = "evt.gitRepoCreated", "evt.gitRepoDeleted", "evt.stepFailed"

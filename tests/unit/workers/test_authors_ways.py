@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from app.stalls import StallWatch
-from sagas import Command
+from orchestrix import Command, Context
+from orchestrix.stalls import StallWatch
+from orchestrix.worker.context import LOGGER
+from orchestrix.worker.modules import load_modules
 from tests.support import eventually
-from workers import Context
-from workers.sdk.context import LOGGER
-from workers.sdk.modules import load_modules
 
 from .rig import Rig, command
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.broker.port import Outcome, Outgoing, Published
-from sagas import Command
+from orchestrix import Command, Context, clock
+from orchestrix.broker.port import Outcome, Outgoing, Published
 from tests.fakes.time import Shifted
 from tests.support import eventually
-from workers import Context
 
 from .rig import CREATE, Rig, command
 from .test_worker import Gate, make
@@ -24,7 +22,7 @@ STARTED = "evt.stepStarted"
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.sdk.watch.EVERY_S", 0.02)
+    monkeypatch.setattr("orchestrix.worker.watch.EVERY_S", 0.02)
 
 
 def seconds_ago(seconds: float) -> float:

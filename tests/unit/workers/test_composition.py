@@ -10,25 +10,25 @@ from typing import Any, cast
 
 import pytest
 
-from app.broker.port import Broker
-from app.config import Settings
-from app.errors import ConfigError
-from app.persistence.engine import Database
-from sagas.engine.catalog import Catalog
+from orchestrix.broker.port import Broker
+from orchestrix.config import Settings
+from orchestrix.errors import ConfigError
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.catalog import Catalog
+from orchestrix.worker.composition import assemble
+from orchestrix.worker.handlers import registered
+from orchestrix.worker.jobs.functions import registered_jobs
+from orchestrix.worker.modules import load_sagas
+from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
-from workers import Worker
-from workers.sdk import assemble
-from workers.sdk.handlers import registered
-from workers.sdk.jobs.functions import registered_jobs
-from workers.sdk.modules import load_sagas
 
 from .rig import CATALOG
 
 ALL = ("cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp")
 ORDER = """
-from sagas import COMPLETED, Compensation, Saga, Step
-from workers import handles
+from orchestrix import COMPLETED, Compensation, Saga, Step
+from orchestrix import handles
 UNDO = Compensation("cmd.cancelOrder", "evt.orderCancelled")
 ORDER = Saga("order", (Step("place", "PLACING", "cmd.placeOrder", "evt.orderPlaced", then=COMPLETED, undo=UNDO),))
 @handles("cmd.placeOrder")
@@ -84,7 +84,7 @@ def test_a_root_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_a_users_handler_replaces_the_built_in_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text = 'from workers import handles\n@handles("cmd.createGitRepo")\nasync def mine(context, command): ...\n'
+    text = 'from orchestrix import handles\n@handles("cmd.createGitRepo")\nasync def mine(context, command): ...\n'
     (folder / "my_git.py").write_text(text)
     worker = made([], workers=["my_git"])
     assert worker.queues == ALL
@@ -118,8 +118,8 @@ def test_the_specifications_simulated_work_is_not_what_one_gets_unasked() -> Non
 
 
 RELEASE = """
-from sagas import COMPLETED, Compensation, Job, Saga, Step
-from workers import handles, job
+from orchestrix import COMPLETED, Compensation, Job, Saga, Step
+from orchestrix import handles, job
 UNTAG = Compensation(event="evt.untagged", job=Job("untag", queue="builders"))
 TAG = Step("tag", "TAGGING", "cmd.tag", "evt.tagged", then="BUILDING", undo=UNTAG)
 DROP = Compensation("cmd.drop", "evt.dropped")

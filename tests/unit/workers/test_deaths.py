@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from app import clock
-from app.errors import Unavailable
-from app.testing.virtual_time import VirtualLoop, VirtualSource
+from orchestrix import clock
+from orchestrix.errors import Unavailable
+from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
+from orchestrix.worker.lane import Lane, Place
 from tests.fakes.rows import Rows
-from workers.sdk.lane import Lane, Place
 
 from .rig import CREATE
 from .town import Town

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrix.saga.messages import Command
+from orchestrix.worker.guard import Verdict, judge
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.messages import Command
 from tests.fakes.rows import APP
-from workers.sdk.guard import Verdict, judge
 
 from .rig import COMMAND, REGISTER, undo
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigError
-from sagas import Command
-from workers import Context, HandlerTable, handles
-from workers.sdk import handlers
+from orchestrix import Command, Context, handles
+from orchestrix.errors import ConfigError
+from orchestrix.worker import handlers
+from orchestrix.worker.handlers import HandlerTable
 
 
 @pytest.fixture(autouse=True)

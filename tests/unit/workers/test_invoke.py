@@ -19,17 +19,16 @@ from unittest import mock
 import pytest
 from pydantic import BaseModel
 
-from app import clock
-from app.broker.port import Outgoing
-from sagas import Command
-from sagas.engine import messages
+from orchestrix import Command, Context, Hold, Permanent, Retry, Transient, Unavailable, clock
+from orchestrix.broker.port import Outgoing
+from orchestrix.saga import messages
+from orchestrix.worker import limit, outputs
+from orchestrix.worker.errors import BadCall, StepFailed
+from orchestrix.worker.failures import said
+from orchestrix.worker.handlers import Handler
+from orchestrix.worker.invoke import invoke
+from orchestrix.worker.job import Job
 from tests.support import eventually
-from workers import BadCall, Context, Hold, Permanent, Retry, StepFailed, Transient, Unavailable
-from workers.sdk import limit, outputs
-from workers.sdk.failures import said
-from workers.sdk.handlers import Handler
-from workers.sdk.invoke import invoke
-from workers.sdk.job import Job
 
 from .rig import COMMAND, CREATED, FAILED, TRACE, job
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ConfigError
+from orchestrix.errors import ConfigError
+from orchestrix.worker.modules import load_handlers, load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
-from workers.sdk.modules import load_handlers, load_sagas
 
 SAGA = """
-from sagas import COMPLETED, NothingToUndo, Saga, Step
+from orchestrix import COMPLETED, NothingToUndo, Saga, Step
 from sagas.app_provisioning import APP_PROVISIONING
 STEP = Step("send", "SENDING", "cmd.send", "evt.sent", COMPLETED, undo=NothingToUndo("mail is gone"))
 WELCOME = Saga("welcome", (STEP,))
 """
 WORKER = """
-from workers import handles
+from orchestrix import handles
 @handles("cmd.send")
 def send(context, command):
     return {"sent": True}
@@ -100,13 +100,16 @@ def test_modules_named_like_ours_are_refused(write: Write, name: str) -> None:
         ),
         (SAGA + "NothingToUndo('')", r"a reason in words is wanted.*/my_broken.py, line 6\)"),
         (
-            f"{WORKER}\nfrom workers import job\n@job()\ndef f(context): ...",
+            f"{WORKER}\nfrom orchestrix import job\n@job()\ndef f(context): ...",
             r"@job\(\): name is missing.*broken.py, line 8",
         ),
-        (f"{WORKER}\nfrom workers import job\n@job\ndef f(context): ...", r"@job\(my_broken.f\): .*broken.py, line 8"),
+        (
+            f"{WORKER}\nfrom orchestrix import job\n@job\ndef f(context): ...",
+            r"@job\(my_broken.f\): .*broken.py, line 8",
+        ),
         (WORKER.replace('("cmd.send")', "()"), r"@handles\(\): command is missing: write @handles.*broken.py, line 3"),
         (WORKER.replace("cmd.send", "cmd.x y"), r"@handles\('cmd.x y'\): command 'cmd.x y' must .*broken.py, line 3"),
-        (f"{WORKER}\nfrom workers import job\njob('x', grace='1')", "ten years is wanted.*broken.py, line 8"),
+        (f"{WORKER}\nfrom orchestrix import job\njob('x', grace='1')", "ten years is wanted.*broken.py, line 8"),
         ("", "has no saga at its top level"),
     ],
 )

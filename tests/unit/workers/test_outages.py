@@ -9,12 +9,11 @@ import logging
 
 import pytest
 
-from app.broker.port import Outcome, Outgoing, Published
-from app.errors import OutcomeUnknown, Unavailable
-from sagas import Command
+from orchestrix import Command, Context
+from orchestrix.broker.port import Outcome, Outgoing, Published
+from orchestrix.errors import OutcomeUnknown, Unavailable
 from tests.fakes.time import Shifted
 from tests.support import eventually
-from workers import Context
 
 from .rig import CREATED, FAILED, TRACE, Rig
 
@@ -271,7 +270,7 @@ async def test_an_error_of_the_worker_itself_gives_the_command_back(
             raise broken.pop()
         return await original(connection, pair, ids)
 
-    monkeypatch.setattr("workers.sdk.guard.guard", guard)
+    monkeypatch.setattr("orchestrix.worker.guard.guard", guard)
     worker = await rig.start(make)
     rig.send(1)
     await rig.settled()

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from sagas import Command
+from orchestrix import Command, Context, Permanent, Retry
+from orchestrix.worker.jobs.dispatch import effect_key_in
 from tests.fakes.time import Shifted
 from tests.support import eventually
-from workers import Context, Permanent, Retry
-from workers.sdk.jobs.dispatch import effect_key_in
 
 from .rig import CREATED, DELETE, DELETED, FAILED, Rig, command, undo
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.version_check import Key
-from app.errors import Unavailable
-from app.persistence.engine import Connection
+from orchestrix import Context
+from orchestrix.domain.version_check import Key
+from orchestrix.errors import Unavailable
+from orchestrix.persistence.engine import Connection
+from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
-from sagas.engine.catalog import Catalog
 from tests.support import eventually
 from tests.unit.workers.rig import CREATED, Rig, command
-from workers import Context
 
 MADE = "evt.repoMade"
 FIRST, SECOND = APP_PROVISIONING.steps

@@ -9,15 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from app.broker.port import Broker
-from app.config import Settings
-from app.errors import ConfigError, Unavailable
-from app.persistence.engine import Database
-from sagas import Command
+from orchestrix import Command, Context, Permanent
+from orchestrix.broker.port import Broker
+from orchestrix.config import Settings
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.persistence.engine import Database
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
 from tests.fakes.rows import Rows
 from tests.fakes.time import Shifted
 from tests.support import eventually
-from workers import Context, HandlerTable, Permanent, Worker
 
 from .rig import CATALOG, CREATED, TRACE, Rig, command
 
@@ -462,7 +463,7 @@ async def test_a_step_whose_handler_raises_what_is_no_exception_fails_at_once(ri
     assert rig.error() == {"type": "Stop", "message": "enough", "retryable": True}
 
 
-@pytest.mark.parametrize("place", ["workers.sdk.runners.invoke", "workers.sdk.triage.Triage.look"])
+@pytest.mark.parametrize("place", ["orchestrix.worker.runners.invoke", "orchestrix.worker.triage.Triage.look"])
 async def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_its_command_comes_again(
     rig: Rig, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,16 +9,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
-from app.broker.port import Delivery, Outgoing
-from app.broker.topology import COMMANDS, EVENTS, saga_topology
-from app.config import Settings
-from app.persistence.engine import Database
-from app.testing.memory_broker import MemoryServer
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import Process, VirtualLoop, current_process
-from sagas import Command
+from orchestrix import Command, Context
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.topology import COMMANDS, EVENTS, saga_topology
+from orchestrix.config import Settings
+from orchestrix.persistence.engine import Database
+from orchestrix.testing.memory_broker import MemoryServer
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import Process, VirtualLoop, current_process
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
 from tests.fakes.rows import Rows
-from workers import Context, HandlerTable, Worker
 
 from .rig import CATALOG, CREATE, CREATED, FAILED, command
 

@@ -12,8 +12,8 @@ import pytest
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError
 
-from app.broker.devserver import DevServer
-from app.broker.devserver.heartbeat import Heartbeat
+from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.devserver.heartbeat import Heartbeat
 
 Connect = Callable[[str], Awaitable[AbstractConnection]]
 
@@ -31,7 +31,7 @@ def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     def shortened(interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> Heartbeat:
         return Heartbeat(interval / 5, beat, dead)
 
-    monkeypatch.setattr("app.broker.devserver.connection.Heartbeat", shortened)
+    monkeypatch.setattr("orchestrix.broker.devserver.connection.Heartbeat", shortened)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pamqp import commands
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from app.broker.devserver import DevServer
+from orchestrix.broker.devserver import DevServer
 
 PATIENCE = 5.0
 HELLO = b"AMQP\x00\x00\x09\x01"

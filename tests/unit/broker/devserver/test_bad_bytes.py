@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from app.broker.devserver import DevServer, errors, properties, wire
+from orchestrix.broker.devserver import DevServer, errors, properties, wire
 from tests.unit.broker.devserver.conftest import Connect
 from tests.unit.broker.devserver.raw import HELLO, PATIENCE, raw
 
@@ -154,7 +154,7 @@ def test_headers_that_are_set_leave_the_others_as_they_came() -> None:
 
 
 async def test_silence_before_the_greeting_ends(server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.broker.devserver.connection.HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrix.broker.devserver.connection.HANDSHAKE_SECONDS", 0.05)
     async with raw(server) as link:
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(link.reader.read(), PATIENCE) == b""

@@ -9,8 +9,8 @@ import pytest
 from pamqp import commands
 from pamqp.heartbeat import Heartbeat
 
-from app import clock
-from app.broker.devserver import DevServer
+from orchestrix import clock
+from orchestrix.broker.devserver import DevServer
 from tests.unit.broker.devserver.raw import raw
 
 pytestmark = pytest.mark.usefixtures("quick_heartbeats")

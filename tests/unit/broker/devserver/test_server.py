@@ -11,8 +11,8 @@ from aiormq.exceptions import ConnectionClosed
 from pamqp import commands
 from pamqp.heartbeat import Heartbeat
 
-from app.broker.devserver import DevServer
-from app.errors import ConfigError
+from orchestrix.broker.devserver import DevServer
+from orchestrix.errors import ConfigError
 from tests.support import eventually
 from tests.unit.broker.devserver.conftest import Connect
 from tests.unit.broker.devserver.raw import raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aio_pika
 from pamqp import commands
 
-from app.broker.devserver import DevServer
+from orchestrix.broker.devserver import DevServer
 from tests.support import eventually
 from tests.unit.broker.devserver.conftest import Connect
 from tests.unit.broker.devserver.raw import raw

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from app import clock
-from app.testing.virtual_time import VirtualLoop, VirtualSource
-from workers.sdk.jobs.functions import registered_jobs
+from orchestrix import clock
+from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
+from orchestrix.worker.jobs.functions import registered_jobs
 
 from .house import House
 

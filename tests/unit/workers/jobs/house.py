@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from app.broker.port import Delivery, Headers, Outgoing, Topology
-from app.broker.topology import (
+from orchestrix.broker.port import Delivery, Headers, Outgoing, Topology
+from orchestrix.broker.topology import (
     DEAD,
     DISPATCH,
     JOB_CANCEL,
@@ -19,14 +19,14 @@ from app.broker.topology import (
     queues_of_work,
     status_queue,
 )
-from app.testing.memory_broker import MemoryServer
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import VirtualLoop
-from sagas.engine.messages import dump
+from orchestrix.saga.messages import dump
+from orchestrix.testing.memory_broker import MemoryServer
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import VirtualLoop
+from orchestrix.worker.jobs.functions import DEFAULT_QUEUE, Function, JobFunction, JobTable
+from orchestrix.worker.jobs.guard import Asked, Look, Owed, Verdict
+from orchestrix.worker.jobs.runner import JobRunner
 from tests.support import eventually
-from workers.sdk.jobs.functions import DEFAULT_QUEUE, Function, JobFunction, JobTable
-from workers.sdk.jobs.guard import Asked, Look, Owed, Verdict
-from workers.sdk.jobs.runner import JobRunner
 
 T = TypeVar("T")
 GRACE = 10.0

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.broker.port import Outgoing
-from app.domain import jobs as rules
-from app.domain.jobs import Job, Moved, Status
-from app.jobs import messages
-from app.persistence.job_logs import Log
-from sagas.engine.messages import dump
+from orchestrix import JobContext, Permanent
+from orchestrix.broker.port import Outgoing
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Job, Moved, Status
+from orchestrix.jobs import messages
+from orchestrix.persistence.job_logs import Log
+from orchestrix.saga.messages import dump
+from orchestrix.worker.jobs.dispatch import read, read_cancel
 from tests.support import eventually
-from workers import JobContext, Permanent
-from workers.sdk.jobs.dispatch import read, read_cancel
 
 from .house import House
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from app.testing.virtual_time import elapse
+from orchestrix import JobCancelled, JobContext
+from orchestrix.testing.virtual_time import elapse
+from orchestrix.worker.jobs.context import MAX_LOG
+from orchestrix.worker.jobs.halt import Cause, Halt
 from tests.support import eventually
-from workers import JobCancelled, JobContext
-from workers.sdk.jobs.context import MAX_LOG
-from workers.sdk.jobs.halt import Cause, Halt
 
 from .house import House
 

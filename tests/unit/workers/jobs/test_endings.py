@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.sdk.errors import Transient
-from workers.sdk.jobs.endings import raised
+from orchestrix.worker.errors import Transient
+from orchestrix.worker.jobs.endings import raised
 
 
 class Timeout(Exception):

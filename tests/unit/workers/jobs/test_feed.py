@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from app.broker.port import Outcome, Outgoing, Published, Topology
-from app.broker.topology import job_channels, logs_queue, status_queue
-from app.errors import Unavailable
-from app.testing.memory_client import MemoryBroker
-from app.testing.virtual_time import VirtualLoop, elapse
+from orchestrix import JobCancelled, JobContext
+from orchestrix.broker.port import Outcome, Outgoing, Published, Topology
+from orchestrix.broker.topology import job_channels, logs_queue, status_queue
+from orchestrix.errors import Unavailable
+from orchestrix.testing.memory_client import MemoryBroker
+from orchestrix.testing.virtual_time import VirtualLoop, elapse
+from orchestrix.worker.jobs import feed as feeds
+from orchestrix.worker.jobs.feed import Feed, Make
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
-from workers import JobCancelled, JobContext
-from workers.sdk.jobs import feed as feeds
-from workers.sdk.jobs.feed import Feed, Make
 
 from .house import House
 

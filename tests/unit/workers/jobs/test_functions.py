@@ -10,22 +10,23 @@ from typing import Any, cast
 
 import pytest
 
-from app.broker.port import Broker
-from app.config import Settings
-from app.errors import ConfigError
-from app.persistence.engine import Database
+from orchestrix import JobContext, job
+from orchestrix.broker.port import Broker
+from orchestrix.config import Settings
+from orchestrix.errors import ConfigError
+from orchestrix.persistence.engine import Database
+from orchestrix.worker.composition import assemble
+from orchestrix.worker.jobs.functions import JobFunction, JobTable, registered_jobs
+from orchestrix.worker.modules import load_handlers, load_jobs
+from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
 from tests.unit.workers.rig import CATALOG
-from workers import JobContext, JobTable, Worker, job
-from workers.sdk import assemble
-from workers.sdk.jobs.functions import JobFunction, registered_jobs
-from workers.sdk.modules import load_handlers, load_jobs
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
 JOBS = """
-from workers import JobContext, job
+from orchestrix import JobContext, job
 
 @job("reindex", queue="search")
 async def reindex(context: JobContext): ...

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from app.broker.port import Delivery
-from app.broker.topology import DISPATCH
-from app.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Attempt, Job
-from app.errors import Unavailable
-from app.testing.virtual_time import elapse
+from orchestrix import JobContext
+from orchestrix.broker.port import Delivery
+from orchestrix.broker.topology import DISPATCH
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Attempt, Job
+from orchestrix.errors import Unavailable
+from orchestrix.testing.virtual_time import elapse
+from orchestrix.worker.jobs import floor
+from orchestrix.worker.jobs.dispatch import read
+from orchestrix.worker.jobs.guard import Asked, Held, Owed, Refused, Stale, Unknown, Verdict, judge
 from tests.support import eventually
-from workers import JobContext
-from workers.sdk.jobs import floor
-from workers.sdk.jobs.dispatch import read
-from workers.sdk.jobs.guard import Asked, Held, Owed, Refused, Stale, Unknown, Verdict, judge
 
 from .house import House, believed, dispatch
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from app.broker.topology import DISPATCH, job_channels, logs_queue, status_queue
-from app.errors import ConfigError
-from app.testing.virtual_time import elapse
+from orchestrix import JobContext, Permanent, Retry
+from orchestrix.broker.topology import DISPATCH, job_channels, logs_queue, status_queue
+from orchestrix.errors import ConfigError
+from orchestrix.testing.virtual_time import elapse
+from orchestrix.worker.jobs import floor
+from orchestrix.worker.jobs.functions import JobTable
+from orchestrix.worker.jobs.runner import JobRunner
 from tests.support import eventually
-from workers import JobContext, Permanent, Retry
-from workers.sdk.jobs import floor
-from workers.sdk.jobs.functions import JobTable
-from workers.sdk.jobs.runner import JobRunner
 
 from .house import House, believed, dispatch, tasks
 
@@ -663,7 +663,7 @@ def test_the_channels_of_a_job_have_one_reader_each() -> None:
 def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_the_dispatch_comes_again(
     house: House, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole: Any = pkgutil.resolve_name(f"workers.sdk.jobs.{place}")
+    whole: Any = pkgutil.resolve_name(f"orchestrix.worker.jobs.{place}")
     errors = [Stop("a bug")]
 
     async def broken(*arguments: Any) -> Any:
@@ -671,7 +671,7 @@ def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_the_dispatch_comes
             raise errors.pop()
         return await whole(*arguments)
 
-    monkeypatch.setattr(f"workers.sdk.jobs.{place}", broken)
+    monkeypatch.setattr(f"orchestrix.worker.jobs.{place}", broken)
 
     async def days() -> None:
         await house.open(echo=echo)

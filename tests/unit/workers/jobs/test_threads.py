@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from app.broker.topology import DISPATCH, cancel_queue
-from sagas.engine.messages import dump
+from orchestrix import JobCancelled, JobContext
+from orchestrix.broker.topology import DISPATCH, cancel_queue
+from orchestrix.saga.messages import dump
+from orchestrix.worker.jobs import feed as feeds
+from orchestrix.worker.jobs.functions import JobFunction, JobTable
+from orchestrix.worker.jobs.runner import JobRunner
+from orchestrix.worker.threads import Done, ask
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
-from workers import JobCancelled, JobContext
-from workers.sdk.jobs import feed as feeds
-from workers.sdk.jobs.functions import JobFunction, JobTable
-from workers.sdk.jobs.runner import JobRunner
-from workers.sdk.threads import Done, ask
 
 from .house import believed, dispatch
 

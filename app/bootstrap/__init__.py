@@ -1,6 +1,0 @@
-"""Which concrete parts is each role made of?  The only place that names adapters."""
-
-from app.bootstrap.parts import load_catalog, open_broker, open_database
-from app.bootstrap.worker import run_worker
-
-__all__ = ["load_catalog", "open_broker", "open_database", "run_worker"]

@@ -1,0 +1,97 @@
+"""Orchestrix: durable sagas of commands and events, and long jobs, on the RabbitMQ and SQL database that you have.
+
+    from orchestrix import COMPLETED, Command, Compensation, Context, Permanent, Saga, Step, handles
+
+    ORDER = Saga(name="order", steps=(Step(…), …))
+
+    @handles("cmd.reserveStock")
+    async def reserve(context: Context, command: Command) -> dict[str, str]:
+        return {"reservation": …}
+
+These names, `orchestrix.testing` and the command `orchestrix` are public; every other module may change.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrix.cli import main
+    from orchestrix.saga.definition import (
+        COMPLETED,
+        FAILED,
+        HOLD,
+        Compensation,
+        FreeData,
+        Job,
+        NothingToUndo,
+        RetryPolicy,
+        Saga,
+        Step,
+    )
+    from orchestrix.saga.errors import DefinitionError
+    from orchestrix.saga.messages import Command, Event
+    from orchestrix.worker.context import Context
+    from orchestrix.worker.errors import Hold, Permanent, Retry, Transient, Unavailable
+    from orchestrix.worker.handlers import handles
+    from orchestrix.worker.jobs.context import JobContext
+    from orchestrix.worker.jobs.functions import job
+    from orchestrix.worker.jobs.halt import JobCancelled
+
+_HOMES = {
+    "orchestrix.cli": ("main",),
+    "orchestrix.saga.definition": (
+        "COMPLETED", "FAILED", "HOLD", "Compensation", "FreeData", "Job", "NothingToUndo", "RetryPolicy", "Saga",
+        "Step",
+    ),
+    "orchestrix.saga.errors": ("DefinitionError",),
+    "orchestrix.saga.messages": ("Command", "Event"),
+    "orchestrix.worker.context": ("Context",),
+    "orchestrix.worker.errors": ("Hold", "Permanent", "Retry", "Transient", "Unavailable"),
+    "orchestrix.worker.handlers": ("handles",),
+    "orchestrix.worker.jobs.context": ("JobContext",),
+    "orchestrix.worker.jobs.functions": ("job",),
+    "orchestrix.worker.jobs.halt": ("JobCancelled",),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "COMPLETED",
+    "FAILED",
+    "HOLD",
+    "Command",
+    "Compensation",
+    "Context",
+    "DefinitionError",
+    "Event",
+    "FreeData",
+    "Hold",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "NothingToUndo",
+    "Permanent",
+    "Retry",
+    "RetryPolicy",
+    "Saga",
+    "Step",
+    "Transient",
+    "Unavailable",
+    "handles",
+    "job",
+    "main",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its module, which is imported only now: the shell and a definition need few of them."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

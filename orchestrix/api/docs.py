@@ -1,0 +1,54 @@
+"""How can a person read the API's description without any other server?"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from orchestrix.api.access import Door
+from orchestrix.api.problems import CODES
+from orchestrix.saga.messages import dump
+
+STATIC: Final = Path(__file__).with_name("static")
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+
+
+def add(app: FastAPI, door: Door) -> None:
+    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, to whom `door` lets
+    in.
+    """
+    page = (STATIC / "docs.html").read_text("utf-8").replace("<!-- problems -->", _problem_rows()).encode()
+    _serve(app, door, "/docs", page, "text/html")
+    _serve(app, door, "/docs/docs.js", (STATIC / "docs.js").read_bytes(), "text/javascript")
+    _serve(app, door, "/docs/docs.css", (STATIC / "docs.css").read_bytes(), "text/css")
+
+    async def document(request: Request) -> Response:
+        door.admit(request)
+        return Response(dump(app.openapi()), media_type="application/json")
+
+    app.add_api_route("/openapi.json", document, include_in_schema=False)
+
+
+def _serve(app: FastAPI, door: Door, path: str, content: bytes, media_type: str) -> None:
+    async def static(request: Request) -> Response:
+        door.admit(request)
+        return Response(content, headers=HEADERS, media_type=media_type)
+
+    app.add_api_route(path, static, include_in_schema=False)
+
+
+def _problem_rows() -> str:
+    return "\n".join(
+        f'<tr id="{escape(code)}"><td><code>{escape(code)}</code></td><td>{kind.status}</td>'
+        f"<td>{escape(kind.title)}</td></tr>"
+        for code, kind in CODES.items()
+    )

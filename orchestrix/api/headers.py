@@ -1,0 +1,96 @@
+"""What do the request's headers ask for?"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.requests import Request
+
+from orchestrix.api.problems import bad_header
+from orchestrix.saga.messages import MAX_ID
+
+CORRELATION: Final = "X-Correlation-ID"
+ALWAYS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+"""What every answer has that says nothing else."""
+SCOPE_KEY: Final = "orchestrix.correlation_id"
+_VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACE_MEMBER = re.compile(
+    r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+_TAG = re.compile(r'(?:W/)?("[^"]*")')
+_VERSION = re.compile(r'(?:W/)?"([1-9][0-9]{0,9})"')
+MAX_TRACESTATE: Final = 512
+
+
+def is_correlation_id(value: str) -> bool:
+    """Whether `value` is 1 to 128 visible ASCII characters."""
+    return _VISIBLE.fullmatch(value) is not None
+
+
+def correlation_id(request: Request) -> str:
+    """The request's correlation id, which the outermost layer has checked or made."""
+    found: str = request.scope[SCOPE_KEY]
+    return found
+
+
+def trace_context(request: Request) -> tuple[str | None, str | None]:
+    """`traceparent` and `tracestate` of W3C Trace Context (level 2). What is not valid is ignored, as it demands."""
+    parents = request.headers.getlist("traceparent")
+    parent = _parent(parents[0]) if len(parents) == 1 else None
+    return parent, _state(request.headers.getlist("tracestate")) if parent else None
+
+
+def _parent(value: str) -> str | None:
+    match = _TRACEPARENT.fullmatch(value.strip())
+    if match is None:
+        return None
+    version, trace, span, flags, more = match.groups()
+    if version == "ff" or (version == "00" and more) or not int(trace, 16) or not int(span, 16):
+        return None
+    return f"00-{trace}-{span}-{flags}"  # what a later version adds is not ours to pass on
+
+
+def _state(values: list[str]) -> str | None:
+    members = [member.strip(" \t") for member in ",".join(values).split(",")]
+    members = [member for member in members if member]
+    keys = {member.split("=")[0] for member in members}
+    right = len(keys) == len(members) <= 32 and all(map(_TRACE_MEMBER.fullmatch, members))
+    text = ",".join(members)
+    return text if text and right and len(text) <= MAX_TRACESTATE else None
+
+
+def matches(request: Request, etag: str) -> bool:
+    """Whether `If-None-Match` holds `etag` (RFC 9110, 13.1.2: by weak comparison)."""
+    value = ",".join(request.headers.getlist("if-none-match")).strip()
+    return value == "*" or etag in _TAG.findall(value)
+
+
+def if_match(request: Request) -> int | None:
+    """The version that the client last saw, by `If-Match`; None where any will do. Raises `Problem` 400.
+
+    A mark of weakness is overlooked: proxies that compress set it, and a version means the same with it.
+    """
+    values = request.headers.getlist("if-match")
+    if not values or values == ["*"]:
+        return None
+    match = _VERSION.fullmatch(values[0].strip())
+    if match is None or len(values) > 1:
+        raise bad_header("If-Match", 'must be the ETag that was last seen: the version in quotes, such as "3".')
+    return int(match[1])
+
+
+def moved_on(current: int) -> str:
+    """What is said to somebody whose `If-Match` names another version than the one that it has."""
+    return f'It is at version {current} now: look at it again, then send If-Match: "{current}" if you still want it.'
+
+
+def last_event_id(request: Request) -> int | None:
+    """The version behind which a stream goes on; raises `Problem` 400 if it is none."""
+    text = request.headers.get("last-event-id", "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) < MAX_ID):
+        raise bad_header("Last-Event-ID", "must be the id of an event of this stream.")
+    return int(text)

@@ -1,0 +1,130 @@
+"""What happens to every request before its handler, and to every answer after it?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orchestrix import clock
+from orchestrix.api.guard import Guard
+from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, is_correlation_id
+from orchestrix.api.problems import Problem, bad_header, cut_short, has_head, internal_error
+from orchestrix.telemetry.context import correlated
+
+log = logging.getLogger("orchestrix.api")
+
+MAX_BODY: Final = 256 * 1024
+"""Bytes that a request's body may have."""
+
+
+class Edge:
+    """The outermost layer: whose pages may ask, correlation ids, the size limit, errors that nobody caught, and the
+    access log.
+
+    Plain ASGI without tasks of its own: a client that goes away never cancels a handler.
+    """
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app, self._guard = app, guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send)
+        try:
+            exchange.admit(self._guard)
+            with correlated(exchange.correlation_id):
+                await self._app(exchange.scope, exchange.receive, exchange.send)
+        except Problem as problem:
+            await exchange.answer(problem)
+        except ClientDisconnect:
+            log.debug("the client went away", extra=exchange.tags)
+        except asyncio.CancelledError:
+            if exchange.status:
+                raise
+            # Only a server that stops cancels a handler; the client is to know that its request may have been done.
+            await exchange.answer(cut_short(scope["method"]))
+        except Exception as error:
+            log.error("%s %s failed", scope["method"], scope["path"], exc_info=error, extra=exchange.tags)
+            if exchange.status:
+                raise  # the answer has begun: only the server can cut it off
+            await exchange.answer(internal_error())
+        finally:
+            exchange.record()
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bodiless = scope["method"] == "HEAD" and has_head(scope["path"])
+        self.scope = {**scope, "method": "GET"} if bodiless else scope
+        self.status = 0
+        self._no_body = scope["method"] == "HEAD"
+        self._receive = receive
+        self._send = send
+        self._size = 0
+        self._began = clock.monotonic()
+        self._headers = Headers(scope=scope)
+        given = self._headers.getlist(CORRELATION)
+        self._refused = bool(given) and not (len(given) == 1 and is_correlation_id(given[0]))
+        self.correlation_id = given[0] if given and not self._refused else clock.uuid7()
+        self.scope[SCOPE_KEY] = self.correlation_id
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What a log line about this request carries."""
+        return {"correlation_id": self.correlation_id}
+
+    def admit(self, guard: Guard) -> None:
+        """Raises `Problem` for a request that no handler needs to see."""
+        guard.admit(self.scope["method"], self.scope["path"], self._headers)
+        if self._refused:
+            raise bad_header(CORRELATION, "must be 1 to 128 visible ASCII characters, once.")
+        length = self._headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and (len(length) > 9 or int(length) > MAX_BODY):
+            raise _too_large()
+
+    async def receive(self) -> Message:
+        """The next part of the body. Raises `Problem` 413 when there are too many: it is not read to its end."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            if self._size > MAX_BODY:
+                raise _too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        """The next part of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers.setdefault(CORRELATION, self.correlation_id)
+            for name, value in ALWAYS.items():
+                headers.setdefault(name, value)
+        elif self._no_body and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await self._send(message)
+
+    async def answer(self, problem: Problem) -> None:
+        """Sends `problem`."""
+        await problem.response()(self.scope, self._receive, self.send)
+
+    def record(self) -> None:
+        """The access log."""
+        if log.isEnabledFor(logging.DEBUG):
+            took = 1000 * (clock.monotonic() - self._began)
+            where = (self.scope["method"], self.scope["path"])
+            log.debug("%s %s %d in %.1f ms", *where, self.status, took, extra=self.tags)
+
+
+def _too_large() -> Problem:
+    return Problem(
+        "body_too_large", f"The body has more than {MAX_BODY} bytes, which are the most that are taken: send less."
+    )

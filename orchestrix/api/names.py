@@ -1,0 +1,20 @@
+"""Which names are accepted?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from orchestrix.saga.names import LONGEST, normal
+
+__all__ = ["ABOUT", "LONGEST", "Name", "normal"]
+
+ABOUT: Final = (
+    "Brought to Unicode NFC, then 1 to 200 code points without control characters and without white space around it. "
+    "Upper and lower case are different names."
+)
+
+Name = Annotated[
+    str, AfterValidator(normal), Field(description=ABOUT, json_schema_extra={"minLength": 1, "maxLength": LONGEST})
+]

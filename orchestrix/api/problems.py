@@ -1,0 +1,227 @@
+"""How does the API say that something went wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from orchestrix.api.wrong_fields import wrong_fields
+from orchestrix.errors import NotFound, OutcomeUnknown, RetryLater
+from orchestrix.lifecycle import Health
+from orchestrix.saga.messages import dump
+from orchestrix.saga.refusals import MOST
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "/docs#"
+TOLD: Final = 5
+"""How many wrong fields the sentence names; `errors` has all of them."""
+
+
+class Kind(NamedTuple):
+    """One row of the table: the status, and the title that never changes."""
+
+    status: int
+    title: str
+
+
+# Every error is a problem of RFC 9457 with a `code` from this table.
+CODES: Final[Mapping[str, Kind]] = {
+    "malformed_json": Kind(400, "The body is not acceptable JSON"),
+    "bad_parameter": Kind(400, "A query parameter is wrong"),
+    "bad_header": Kind(400, "A request header is wrong"),
+    "bad_request": Kind(400, "The request is wrong"),
+    "unauthorized": Kind(401, "The API does not know who asks"),
+    "foreign_origin": Kind(403, "The request comes from another site"),
+    "not_found": Kind(404, "There is no such thing"),
+    "method_not_allowed": Kind(405, "The method is not allowed here"),
+    "request_timeout": Kind(408, "The request took too long to arrive"),
+    "already_exists": Kind(409, "The name is taken"),
+    "use_apps": Kind(409, "Apps are created elsewhere"),
+    "idempotency_in_flight": Kind(409, "A request with this key has not ended yet"),
+    "illegal_transition": Kind(409, "That does not fit the state"),
+    "version_mismatch": Kind(412, "It has changed meanwhile"),
+    "body_too_large": Kind(413, "The body is too large"),
+    "unsupported_media_type": Kind(415, "The body must be JSON"),
+    "misdirected": Kind(421, "The request was meant for another host"),
+    "invalid_body": Kind(422, "The body does not fit the schema"),
+    "idempotency_key_reused": Kind(422, "The key was used for another request"),
+    "too_many_requests": Kind(429, "Too many at once, or one after the other"),
+    "head_too_large": Kind(431, "The head of the request is too large"),
+    "internal_error": Kind(500, "The server made a mistake"),
+    "not_implemented": Kind(501, "The request needs what this server does not have"),
+    "unavailable": Kind(503, "Try again later"),
+    "too_many_connections": Kind(503, "There are too many connections"),
+    "outcome_unknown": Kind(503, "It may or may not have happened"),
+}
+
+_CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+_PASSING: Final = {
+    "starting": "This node is starting, and takes requests once its database has answered",
+    "stopping": "This node is stopping",
+}
+_REPEAT: Final = (
+    "If the request had an Idempotency-Key, repeat it with that one; if not, look first whether it has happened."
+)
+
+
+class Problem(Exception):
+    """An answer that is an error. `members` are added to the body, `headers` to the response."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.members = members
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return CODES[self.code].status
+
+    def response(self) -> Response:
+        """The problem as it goes over the wire."""
+        kind = CODES[self.code]
+        return _response(kind, self.code, self.detail, self.headers, self.members)
+
+
+def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
+    """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
+    told = [_told(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
+    more = [f"{len(errors) - TOLD}{' or more others' if len(errors) >= MOST else ' more'} are wrong"]
+    more = more if len(errors) > TOLD else []
+    return Problem("invalid_body", ended("; ".join(told + more)), errors=[dict(error) for error in errors])
+
+
+def ended(text: str) -> str:
+    """`text` with one mark at its end."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def said(error: Exception) -> str:
+    """The error's own text as a sentence."""
+    text = str(error)
+    return ended(f"{text[:1].upper()}{text[1:]}")
+
+
+def _told(name: str, detail: str) -> str:
+    return f"{name} {detail}" if detail[:1].islower() else f"{name}: {detail}"
+
+
+def bad_parameter(name: str, detail: str) -> Problem:
+    """400 about the query parameter `name`."""
+    return Problem("bad_parameter", f"{name}: {detail}", parameter=name)
+
+
+def bad_header(name: str, detail: str) -> Problem:
+    """400 about the request header `name`."""
+    return Problem("bad_header", f"{name}: {detail}", header=name)
+
+
+def not_found(what: str) -> Problem:
+    """404."""
+    return Problem("not_found", f"There is no {what}.")
+
+
+def internal_error() -> Problem:
+    """500 that tells nothing about the inside; the log has the rest under the same correlation id."""
+    return Problem("internal_error", "Something unforeseen happened. The log has it under this X-Correlation-ID.")
+
+
+def cut_short(method: str) -> Problem:
+    """503 for a request that the process does not wait for any longer, because it stops."""
+    if method in ("GET", "HEAD"):
+        return Problem("unavailable", "This node is stopping. Try again.", headers={"Retry-After": "1"})
+    detail = f"This node stopped before it knew the end, so this may have happened or not. {_REPEAT}"
+    return Problem("outcome_unknown", detail, headers={"Retry-After": "1"})
+
+
+def add_handlers(app: FastAPI, health: Health) -> None:
+    """Makes every error of routes and router a problem; `health` knows whether the process only starts or stops."""
+
+    async def unavailable(request: Request, error: Exception) -> Response:
+        return _unavailable(health.phase)
+
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(NotFound, _absent)
+    app.add_exception_handler(OutcomeUnknown, _outcome_unknown)
+    app.add_exception_handler(RetryLater, unavailable)
+
+
+def _response(
+    kind: Kind, code: str, detail: str, headers: Mapping[str, str], members: Mapping[str, Any] | None = None
+) -> Response:
+    body = {"type": TYPE_PREFIX + code, "title": kind.title, "status": kind.status, "detail": detail, "code": code}
+    return Response(dump({**body, **(members or {})}), kind.status, dict(headers), MEDIA_TYPE)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
+    kind = CODES.get(code) or Kind(error.status_code, HTTPStatus(error.status_code).phrase)
+    headers, place = dict(error.headers or {}), repr(request.scope["path"][:200])
+    detail = f"There is nothing at {place}." if error.status_code == 404 else str(error.detail)
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+        detail = f"{request.method} is not allowed at {place}; allowed are: {headers['Allow']}."
+    return _response(kind, code, detail, headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods of the path. The router knows only those of the first route that fits it."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    found: set[str] = {method for route in routes for method in getattr(route, "methods", None) or ()}
+    return found | {"HEAD"} if "GET" in found and has_head(request.scope["path"]) else found
+
+
+def has_head(path: str) -> bool:
+    """Whether HEAD, GET without its body (RFC 9110, 9.3.2), is there: a stream has no end that one could wait for."""
+    return not is_stream(path)
+
+
+def is_stream(path: str) -> bool:
+    """Whether there can be an answer without an end."""
+    return path.endswith(("/events", "/logs"))
+
+
+async def _validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # The first part of a place says that it is in the body.
+    return invalid_body(wrong_fields([{**one, "loc": one["loc"][1:]} for one in error.errors()], None)).response()
+
+
+async def _absent(request: Request, error: Exception) -> Response:
+    return Problem("not_found", said(error)).response()
+
+
+def _unavailable(phase: str | None) -> Response:
+    why = _PASSING.get(phase or "", "The database is away, slow or full")
+    return Problem("unavailable", f"{why}; nothing was changed. Try again.", headers={"Retry-After": "1"}).response()
+
+
+async def _outcome_unknown(request: Request, error: Exception) -> Response:
+    detail = f"The connection to the database died during the commit, so this may have happened or not. {_REPEAT}"
+    return Problem("outcome_unknown", detail, headers={"Retry-After": "1"}).response()

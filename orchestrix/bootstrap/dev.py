@@ -1,0 +1,69 @@
+"""What is `dev` made of, and in which order do its parts start?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrix.bootstrap.former import Former, Left, bury
+from orchestrix.bootstrap.hands import Hands
+from orchestrix.bootstrap.node import Node, build_node
+from orchestrix.bootstrap.owner_only import DATABASE, REPOSITORIES, tighten
+from orchestrix.bootstrap.ports import listening, nearby
+from orchestrix.broker.devserver import DevServer
+from orchestrix.config import Settings
+from orchestrix.config_urls import sqlite_url
+from orchestrix.persistence import schema
+from orchestrix.worker.composition import assemble
+
+ROLES = frozenset({"api", "orchestrator", "coordinator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Development:
+    """A node and a worker of one process over SQLite and the embedded broker. `left` is what the last `dev` of the
+    folder had in hand when it was killed.
+    """
+
+    settings: Settings
+    broker_url: str
+    node: Node
+    worker: Hands
+    left: Left
+
+
+@asynccontextmanager
+async def development(
+    settings: Settings, *, folder: Path, broker_ports: Sequence[int], former: Former | None = None
+) -> AsyncIterator[Development]:
+    """The parts, with the broker and the schema ready and nothing else started; the broker ends with the block.
+
+    Raises `ConfigError`, `DefinitionError` and `SchemaMismatch`.
+    """
+    local = _local(settings, folder)
+    broker = DevServer()
+    await broker.start(listening("127.0.0.1", nearby(*broker_ports)))
+    try:
+        assert local.database_url is not None
+        await schema.upgrade(local.database_url)
+        node = build_node(local, ROLES, broker.url, alone=True)
+        worker = assemble(local, node.database, node.broker, node.catalog, name=node.name, reader=node.definitions)
+        catalog, patience = node.catalog, local.worker.stop_timeout
+        hands = Hands(worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.known_as, patience)
+        left = await bury(node.database, former) if former is not None else Left()
+        yield Development(local, broker.url, node, hands, left)
+    finally:
+        await broker.stop()
+
+
+def _local(settings: Settings, folder: Path) -> Settings:
+    root = folder.resolve()
+    tighten(root)
+    return settings.model_copy(
+        update={
+            "database_url": settings.database_url or sqlite_url(root / DATABASE),
+            "git": settings.git.model_copy(update={"root": str(root / REPOSITORIES)}),
+        }
+    )

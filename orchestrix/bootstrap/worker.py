@@ -1,0 +1,74 @@
+"""How does a worker process run?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from orchestrix.bootstrap.hands import ELSEWHERE, FAREWELL, tell_first, tell_last
+from orchestrix.bootstrap.parts import (
+    DatabaseWatch,
+    Signals,
+    first_of,
+    given_up,
+    load_catalog,
+    open_broker,
+    open_database,
+    unique_name,
+)
+from orchestrix.broker.topology import saga_topology
+from orchestrix.config import Settings
+from orchestrix.lifecycle import CLOSE, settle_memory, stage
+from orchestrix.persistence.versions import Definitions
+from orchestrix.worker.composition import assemble
+
+log = logging.getLogger("orchestrix")
+
+
+async def run_worker(
+    settings: Settings,
+    *,
+    queues: Sequence[str],
+    job_queues: Sequence[str] = (),
+    broker_url: Callable[[], str],
+    ready: Callable[[Sequence[str]], None],
+) -> None:
+    """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
+    are empty. `ready` gets the names of all queues.
+
+    Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
+    """
+    catalog = load_catalog(settings)
+    database = open_database(settings)
+    name = unique_name(settings)
+    broker = open_broker(broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog))
+    definitions = Definitions(database, catalog)
+    worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
+    watch = DatabaseWatch(database, name)
+    patience = settings.worker.stop_timeout
+    with Signals(lambda: tell_last(worker, ELSEWHERE)) as signals:
+        await broker.start()
+        await watch.start()
+
+        async def begin() -> None:
+            await watch.wait_for_schema()
+            await definitions.look()
+            await definitions.start()
+            await worker.start()
+            await broker.wait_up()
+            settle_memory()
+            ready([*worker.queues, *(worker.jobs.queues if worker.jobs is not None else ())])
+
+        beginning = asyncio.create_task(begin(), name="begin")
+        try:
+            await first_of(signals.stop, beginning)
+        finally:
+            await given_up(beginning)
+            tell_first(worker, patience, ELSEWHERE)
+            await stage("stopping the worker", worker.stop(), patience + FAREWELL)
+            await stage("ending the look at definitions", definitions.stop(), CLOSE)
+            await stage("ending the watch of the database", watch.stop(), CLOSE)
+            await stage("leaving the broker", broker.stop(), CLOSE)
+            await stage("leaving the database", database.close(), CLOSE)

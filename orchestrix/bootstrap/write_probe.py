@@ -1,0 +1,93 @@
+"""Write probe: asks the database every five seconds whether it takes a write, for all who want to know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.errors import RetryLater, SchemaMismatch
+from orchestrix.lifecycle import ended
+from orchestrix.persistence import write_probes
+from orchestrix.persistence.engine import Database, Transaction
+
+log = logging.getLogger("orchestrix")
+
+EVERY_S: Final = 5.0
+"""Seconds from the beginning of one write to that of the next."""
+LIMIT_S: Final = 2.0
+"""Seconds that a write may take before the database counts as taking none."""
+PRUNE_EVERY: Final = 120
+"""Writes between two removals of the rows of processes that are gone."""
+
+
+class WriteProbe:
+    """Writes the row of this process. `trouble` is why that does not succeed, in a sentence; None while it does.
+
+    `name` is the process's. There is one write at a time: one that hangs holds one connection, and no lock but that of
+    its own row.
+    """
+
+    def __init__(self, database: Database, name: str, every_s: float = EVERY_S) -> None:
+        self._database, self._name, self._every_s = database, name, every_s
+        self._task: asyncio.Task[None] | None = None
+        self._count = 0
+        self._told = False
+        self.trouble: str | None = "the database has not taken a write yet"
+
+    async def start(self) -> None:
+        """Begins to write. The tables have to be there."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="write probe")
+
+    async def stop(self) -> None:
+        """Writes no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            await ended(task)
+
+    async def _run(self) -> None:
+        while True:
+            began = clock.monotonic()
+            self._note(await self._result(began))
+            await asyncio.sleep(max(self._every_s - (clock.monotonic() - began), 0.0))
+
+    async def _result(self, began: float) -> str | None:
+        writing = asyncio.ensure_future(self._database.run(self._write))
+        try:
+            while not (await asyncio.wait({writing}, timeout=LIMIT_S))[0]:
+                # It may only stand behind others: what they have written meanwhile proves as much.
+                written = self._database.written_at
+                late = written is None or written < began
+                began = clock.monotonic()
+                self._note(f"the database has not taken a write within {LIMIT_S:g} s" if late else None)
+            return _trouble(writing)
+        finally:
+            if not writing.done():
+                await ended(writing)
+
+    async def _write(self, tx: Transaction) -> None:
+        await write_probes.write(tx, self._name)
+        if self._count % PRUNE_EVERY == 0:
+            await write_probes.prune(tx)
+        self._count += 1
+
+    def _note(self, trouble: str | None) -> None:
+        """Says it once, and once more when it is over."""
+        if trouble is not None and not self._told:
+            log.warning("the database takes no writes: %s", trouble)
+        elif trouble is None and self._told:
+            log.warning("the database takes writes again")
+        self._told = trouble is not None
+        self.trouble = trouble
+
+
+def _trouble(writing: asyncio.Future[None]) -> str | None:
+    error = writing.exception()
+    if error is None:
+        return None
+    if isinstance(error, RetryLater | SchemaMismatch):
+        return str(error)
+    log.debug("the write probe failed", exc_info=error)
+    return f"the database cannot be written: {type(error).__name__}"

@@ -1,0 +1,211 @@
+"""How are the exchanges and queues named?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from orchestrix.saga.catalog import Catalog
+
+from .port import CONNECTION, Binding, Exchange, Queue, Topology
+
+COMMANDS: Final = "orchestrator.commands"
+EVENTS: Final = "orchestrator.events"
+DEAD: Final = "orchestrator.dead"
+UNROUTED: Final = "orchestrator.unrouted"
+LEADER: Final = "orchestrix.coordinator.leader"
+HEARTBEAT: Final = "orchestrix.coordinator.heartbeat"
+JOB_CANCEL: Final = "orchestrix.job.cancel"
+JOB_ASSIGNED: Final = "orchestrix.job.assigned"
+JOB_HANDOFF: Final = "orchestrix.job.handoff"
+WORKER_HEARTBEAT: Final = "orchestrix.worker.heartbeat"
+DISPATCH: Final = "orchestrix.job.dispatch."
+"""What the queues begin with by which jobs reach workers."""
+SINGLE: Final[Mapping[str, str | int | bool]] = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+"""A queue that one consumer reads at a time, the next one when that is gone. Never a classic one: the consumer's end
+has been seen to take the queue with it."""
+
+_EXCHANGES: Final = (
+    Exchange(UNROUTED, "fanout"),
+    Exchange(COMMANDS, "topic"),
+    Exchange(EVENTS, "topic", {"alternate-exchange": UNROUTED}),
+    Exchange(DEAD, "direct", {"alternate-exchange": UNROUTED}),
+)
+
+
+def saga_topology(catalog: Catalog) -> Topology:
+    """Everything that the sagas of `catalog` need: a command and an event queue a step, with their dead letters."""
+    return Topology(
+        exchanges=_EXCHANGES,
+        queues=(Queue(UNROUTED, {"x-queue-type": "quorum"}),),
+        bindings=(Binding(UNROUTED, UNROUTED, ""),),
+    ) + sum((work_queue(COMMANDS, name) for name in catalog.commands), _many(EVENTS, catalog.event_queues))
+
+
+def work_queue(exchange: str, name: str) -> Topology:
+    """A queue bound by its own name, with its dead letters. The arguments are these for ever."""
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": DEAD,
+        "x-dead-letter-routing-key": name,
+    }
+    return Topology(
+        queues=(Queue(name, arguments), Queue(dead_letters_of(name), {"x-queue-type": "quorum"})),
+        bindings=(Binding(name, exchange, name), Binding(dead_letters_of(name), DEAD, name)),
+    )
+
+
+def dead_letters_of(queue: str) -> str:
+    """The queue that keeps the dead letters of `queue`."""
+    return f"{queue}.dead"
+
+
+def incarnation_queue(incarnation: str) -> Queue:
+    """The empty queue whose absence says that the broker has lost its memory."""
+    return Queue(f"orchestrix.incarnation.{incarnation}", {"x-queue-type": "quorum"})
+
+
+def node_queue(node_id: str) -> str:
+    """The queue that is there while the node is connected, and by which it is poked."""
+    return f"orchestrix.node.{node_id}"
+
+
+def heartbeat_queue(node_id: str) -> str:
+    """Where a node hears the others' heartbeats."""
+    return f"{HEARTBEAT}.{node_id}{CONNECTION}"
+
+
+def cluster_topology(node_id: str) -> Topology:
+    """What a coordinator needs: the leader's queue, its own presence, and a place to hear all heartbeats."""
+    presence, ear = node_queue(node_id), heartbeat_queue(node_id)
+    return Topology(
+        exchanges=(Exchange(HEARTBEAT, "topic"),),
+        queues=(Queue(LEADER, SINGLE), Queue(presence, exclusive=True), Queue(ear, exclusive=True)),
+        bindings=(Binding(ear, HEARTBEAT, "#"),),
+    )
+
+
+def status_queue(job_id: str) -> str:
+    """Where the worker says what the job comes to."""
+    return f"orchestrix.job.{job_id}.status"
+
+
+def logs_queue(job_id: str) -> str:
+    """Where the worker sends what the job logs."""
+    return f"orchestrix.job.{job_id}.logs"
+
+
+def is_channel(queue: str) -> bool:
+    """Whether the queue is one of a job's own, by which its worker speaks."""
+    job_id = queue.removeprefix("orchestrix.job.").partition(".")[0]
+    return queue in (status_queue(job_id), logs_queue(job_id)) and not queue.startswith(DISPATCH)
+
+
+def job_channels(job_id: str) -> Topology:
+    """The queues between the worker that runs the job and the node that owns it."""
+    names = status_queue(job_id), logs_queue(job_id)
+    return Topology(queues=tuple(Queue(name, SINGLE, unique=True) for name in names))
+
+
+def dispatch_queue(queue: str) -> str:
+    """Where the workers that serve `queue` find their jobs."""
+    return DISPATCH + queue
+
+
+def job_dispatch(queue: str) -> Topology:
+    """The queue by which jobs reach the workers that serve `queue`; the default exchange leads to it."""
+    return queue_of_work(dispatch_queue(queue))
+
+
+def cancel_queue(worker_id: str) -> str:
+    """Where a worker hears which jobs are to stop."""
+    return f"{JOB_CANCEL}.{worker_id}{CONNECTION}"
+
+
+def worker_ear(worker_id: str) -> Topology:
+    """Where a worker hears which jobs are to stop, as long as it is connected."""
+    ear = cancel_queue(worker_id)
+    return Topology(
+        exchanges=(Exchange(JOB_CANCEL, "topic"),),
+        queues=(Queue(ear, exclusive=True),),
+        bindings=(Binding(ear, JOB_CANCEL, "#"),),
+    )
+
+
+def worker_topology(queues: Iterable[str]) -> Topology:
+    """What workers of jobs share: the queues that they serve, and where they beat."""
+    beats = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
+    return queues_of_work(beats, *(dispatch_queue(queue) for queue in queues))
+
+
+def queue_of_work(name: str) -> Topology:
+    """A queue with its dead letters that is reached by its own name, through the default exchange."""
+    whole = work_queue("", name)
+    return Topology(queues=whole.queues, bindings=tuple(one for one in whole.bindings if one.exchange))
+
+
+def handoff_ack(node_id: str) -> str:
+    """Where a node that hands jobs off hears who has taken them."""
+    return f"{JOB_HANDOFF}.ack.{node_id}"
+
+
+def beats_queue(node_id: str) -> str:
+    """Where a node hears the beats of workers."""
+    return f"{WORKER_HEARTBEAT}.{node_id}{CONNECTION}"
+
+
+STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))
+"""Where workers hear that an attempt is to stop."""
+
+
+def jobs_topology(node_id: str) -> Topology:
+    """What the nodes share for jobs, and where this one hears acknowledgements and beats."""
+    acks, beats = handoff_ack(node_id), beats_queue(node_id)
+    return queues_of_work(
+        Topology(
+            exchanges=(*STOPS.exchanges, Exchange(WORKER_HEARTBEAT, "topic")),
+            queues=(Queue(acks, exclusive=True), Queue(beats, exclusive=True)),
+            bindings=(Binding(beats, WORKER_HEARTBEAT, "#"),),
+        ),
+        JOB_ASSIGNED,
+        JOB_HANDOFF,
+    )
+
+
+def queues_of_work(topology: Topology, *names: str) -> Topology:
+    """`topology` and queues as of `queue_of_work`, with the exchange that their dead letters go by."""
+    dead = Topology(_EXCHANGES, (Queue(UNROUTED, {"x-queue-type": "quorum"}),), (Binding(UNROUTED, UNROUTED, ""),))
+    return sum((queue_of_work(name) for name in names), dead + topology)
+
+
+def once_each(parts: Iterable[Topology]) -> Topology:
+    """All of the parts, and what several of them name only once."""
+    whole = sum(parts, Topology())
+    return Topology(
+        tuple({one.name: one for one in whole.exchanges}.values()),
+        tuple({one.name: one for one in whole.queues}.values()),
+        tuple(dict.fromkeys(whole.bindings)),
+    )
+
+
+def _many(exchange: str, names: Iterable[str]) -> Topology:
+    return sum((work_queue(exchange, name) for name in names), Topology())
+
+
+def to_json(topology: Topology) -> dict[str, Any]:
+    """`topology` as plain JSON, for a row that must bring its own."""
+    return asdict(topology)
+
+
+def from_json(stored: Mapping[str, Any]) -> Topology:
+    """The topology that `to_json` wrote; what a node of another version has added counts for nothing."""
+    return Topology(
+        tuple(Exchange(**_known(Exchange, one)) for one in stored.get("exchanges", ())),
+        tuple(Queue(**_known(Queue, one)) for one in stored.get("queues", ())),
+        tuple(Binding(**_known(Binding, one)) for one in stored.get("bindings", ())),
+    )
+
+
+def _known(kind: type[Exchange | Queue | Binding], stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stored[name] for name in kind.__slots__ if name in stored}

@@ -1,0 +1,278 @@
+"""What keeps this installation from working, and what helps?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrix import config
+from orchestrix.cli import database_checks, devfile, exits, output, places
+from orchestrix.cli.banner import database as shown
+from orchestrix.cli.client import Api
+from orchestrix.cli.finding import FAIL, OK, WARN, Finding
+from orchestrix.cli.job_checks import examined, facts
+from orchestrix.cli.passing import phase_of
+from orchestrix.cli.places import hidden
+from orchestrix.cli.queues import deaths, letters, queues, waves
+from orchestrix.cli.settings import chosen, flags, quieten
+from orchestrix.cli.target import api_at
+from orchestrix.cli.version_findings import versions
+from orchestrix.config import Settings
+from orchestrix.errors import ConfigError, DefinitionError, NotFound, OrchestrixError, Unavailable
+
+if TYPE_CHECKING:
+    from orchestrix.persistence.engine import Database
+    from orchestrix.saga.catalog import Catalog
+
+LIMIT = 20.0
+"""Seconds for one check: longer than the database and the broker take to say that they are away."""
+BROKER_PATIENCE = 5.0
+WAIT = "wait until it has, and look again"
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """`doctor`: one line a check; answers 1 if one of them failed."""
+    try:
+        settings = config.load(**flags(arguments))
+    except OrchestrixError as wrong:
+        findings = [Finding(FAIL, "settings", str(wrong))]
+    else:
+        quieten(settings, arguments)
+        findings = _examine(settings, arguments)
+    if arguments.output == "json":
+        output.print_json({"checks": [finding.as_json() for finding in findings]})
+    else:
+        print("\n".join(_lines(findings)))
+    return exits.FAILED if any(finding.status == FAIL for finding in findings) else exits.OK
+
+
+def _examine(settings: Settings, arguments: argparse.Namespace) -> list[Finding]:
+    folder = Path.cwd()
+    found = _settings()
+    found += _modules(settings)
+    health, answer = _api(settings, folder, named=chosen("api_url", arguments))
+    servers = asyncio.run(_servers(settings, folder))
+    found += servers if (phase := phase_of(health)) is None else [_passing(one, phase) for one in servers]
+    found += _git(settings)
+    return [*found, answer]
+
+
+def _passing(finding: Finding, phase: str) -> Finding:
+    """Nobody is to start anything in the place of what comes, or goes, with a node that only starts or stops."""
+    if finding.status != WARN or finding.what not in ("queues", "jobs"):
+        return finding
+    return Finding(WARN, finding.what, f"{finding.detail} (the node is {phase})", WAIT)
+
+
+async def _servers(settings: Settings, folder: Path) -> list[Finding]:
+    both = await asyncio.gather(
+        _guarded("database", lambda: _database(settings, folder)), _guarded("broker", lambda: _broker(settings, folder))
+    )
+    found = [finding for part in both for finding in part]
+    if any(one.status == FAIL for one in found):
+        return found
+    found += await _guarded("versions", lambda: _versions(settings, folder))
+    return [*found, *await _guarded("jobs", lambda: _jobs(settings, folder))]
+
+
+async def _guarded(what: str, check: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    """A check that breaks is a finding, and no reason to leave out the others."""
+    try:
+        async with asyncio.timeout(LIMIT):
+            return await check()
+    except OrchestrixError as wrong:
+        return [Finding(FAIL, what, str(wrong))]
+    except TimeoutError:
+        return [Finding(FAIL, what, f"no answer within {LIMIT:g} s")]
+    except Exception as wrong:
+        return [Finding(FAIL, what, f"unexpected {type(wrong).__name__}: {wrong}")]
+
+
+def _settings() -> list[Finding]:
+    idle = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in config.idle_variables()]
+    return idle or [Finding(OK, "settings", "every ORCHESTRIX_ variable is known")]
+
+
+def _modules(settings: Settings) -> list[Finding]:
+    """Whether the modules that the settings name can be used here."""
+    from orchestrix.bootstrap import load_catalog
+    from orchestrix.worker.modules import load_handlers, load_jobs
+
+    found: list[Finding] = []
+    reading: list[tuple[str, Callable[[], object]]] = [
+        ("sagas", lambda: load_catalog(settings)),
+        ("workers", lambda: [load(settings.workers) for load in (load_handlers, load_jobs)]),
+    ]
+    for what, read in reading:
+        try:
+            read()
+        except OrchestrixError as wrong:
+            found.append(Finding(FAIL, what, str(wrong)))
+    return found
+
+
+async def _database(settings: Settings, folder: Path) -> list[Finding]:
+    from orchestrix.bootstrap import open_database
+
+    url = places.database(settings, folder)
+    database = open_database(settings.model_copy(update={"database_url": url}))
+    try:
+        await database.ping()
+        schema = await _schema(database, url)
+        if schema.status == FAIL:
+            return [Finding(OK, "database", shown(url)), schema]
+        found = [await database_checks.writes(database, shown(url)), schema]
+        for check in (database_checks.clock_of, waves, letters, deaths):
+            found += await check(database)
+        return found
+    finally:
+        await database.close()
+
+
+async def _schema(database: Database, url: str) -> Finding:
+    from orchestrix.bootstrap.parts import check_schema
+    from orchestrix.errors import SchemaMismatch
+    from orchestrix.persistence import schema
+
+    try:
+        await check_schema(database)
+        drift = await schema.check(url)
+    except SchemaMismatch as wrong:
+        return Finding(FAIL, "schema", str(wrong))
+    if not drift:
+        return Finding(OK, "schema", f"{schema.HEAD} (head)")
+    more = f" and {len(drift) - 1} more" if len(drift) > 1 else ""
+    return Finding(FAIL, "schema", f"changed by hand: {drift[0]}{more}", "orchestrix db check")
+
+
+async def _broker(settings: Settings, folder: Path) -> list[Finding]:
+    from orchestrix.bootstrap import load_catalog, open_broker
+    from orchestrix.broker.probe import takes_messages
+
+    url = places.broker(settings, folder)()
+    broker = open_broker(url, "orchestrix doctor")
+    try:
+        await broker.start()
+        if not await broker.wait_up(BROKER_PATIENCE):
+            why = broker.trouble or f"no connection within {BROKER_PATIENCE:g} s"
+            return [Finding(FAIL, "broker", f"{hidden(url)}: {why}", "start it, or correct ORCHESTRIX_BROKER_URL")]
+        if not await takes_messages(broker):  # nor do workers take any then: who reads which queue says nothing
+            why = broker.blocked or broker.trouble or "it does not answer"
+            return [Finding(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
+        found = [Finding(OK, "broker", hidden(url))]
+        try:
+            catalog = load_catalog(settings)
+        except (ConfigError, DefinitionError):  # which is said already
+            return found
+        return [*found, _sagas(catalog), *await queues(broker, catalog)]
+    finally:
+        await broker.stop()
+
+
+async def _versions(settings: Settings, folder: Path) -> list[Finding]:
+    """Of the sagas of the database, which may be of other code than this."""
+    from orchestrix.bootstrap import load_catalog, open_broker, open_database
+
+    database = open_database(settings.model_copy(update={"database_url": places.database(settings, folder)}))
+    broker = open_broker(places.broker(settings, folder)(), "orchestrix doctor")
+    try:
+        await broker.start()
+        if not await broker.wait_up(BROKER_PATIENCE):
+            return []  # which is said already
+        return await versions(database, broker, load_catalog(settings))
+    except (ConfigError, DefinitionError):  # so is this
+        return []
+    finally:
+        await broker.stop()
+        await database.close()
+
+
+async def _jobs(settings: Settings, folder: Path) -> list[Finding]:
+    """Of those that the database knows, at a broker that is there."""
+    from orchestrix.bootstrap import open_broker, open_database
+
+    database = open_database(settings.model_copy(update={"database_url": places.database(settings, folder)}))
+    url = places.broker(settings, folder)()
+    broker = open_broker(url, "orchestrix doctor")
+    try:
+        known = await facts(database, settings.jobs.silent, settings.jobs.max_live)
+        await broker.start()
+        await broker.wait_up(BROKER_PATIENCE)
+        return await examined(known, broker, url, folder, settings.jobs.max_live)
+    finally:
+        await broker.stop()
+        await database.close()
+
+
+def _sagas(catalog: Catalog) -> Finding:
+    """Which sagas this command knows: a `dev` or a node may have been started with others."""
+    names = ", ".join(saga.name for saga in catalog)
+    return Finding(OK, "sagas", f"looked at: {names} (as ORCHESTRIX_SAGAS says here)")
+
+
+def _git(settings: Settings) -> list[Finding]:
+    if settings.git.provider != "local":
+        return [Finding(OK, "git", f"not needed (git.provider is {settings.git.provider})")]
+    from workers.git_process import INSTALL
+
+    program = shutil.which("git")
+    if program is None:
+        return [Finding(FAIL, "git", "the program is not on the PATH", INSTALL)]
+    try:
+        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return [Finding(FAIL, "git", f"{program} does not run: {error}", INSTALL)]
+    return [Finding(OK, "git", answer.stdout.strip())]
+
+
+def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding]:
+    """What it says of its health, and what is to be said of that."""
+    try:
+        api = api_at(settings, folder)
+        health = api.get("/health/ready", also=(503,))
+        reasons = list(dict.fromkeys(_reasons(health) + _reasons(api.get("/health", also=(503,)))))
+    except OrchestrixError as wrong:
+        guessed = not named and not devfile.path_of(folder).exists()
+        return None, Finding(WARN if guessed else FAIL, "API", str(wrong))
+    if (phase := phase_of(health)) is not None:
+        return health, Finding(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)
+    if reasons:
+        return health, Finding(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
+    if noted := _reasons(health, healthy=True):
+        return health, Finding(WARN, "API", f"{api.url}: {'; '.join(noted)}")
+    return health, _let_in(api)
+
+
+def _let_in(api: Api) -> Finding:
+    """Whether it takes the token, if it wants one: its health needs none."""
+    try:
+        with suppress(NotFound, Unavailable):
+            api.get("/deadlines", {"limit": 1})
+    except OrchestrixError as wrong:
+        return Finding(FAIL, "API", f"{api.url}: {wrong}")
+    return Finding(OK, "API", api.url)
+
+
+def _reasons(health: Any, *, healthy: bool = False) -> list[str]:
+    """What its components say that are not healthy, or that are and have something to say."""
+    checks = health.get("checks", []) if isinstance(health, dict) else []
+    return [
+        f"{check.get('component')}: {check.get('reason') or 'no'}"
+        for check in checks
+        if bool(check.get("isHealthy")) is healthy and (check.get("reason") or not healthy)
+    ]
+
+
+def _lines(findings: list[Finding]) -> list[str]:
+    widest = max(len(finding.what) for finding in findings)
+    return [
+        f"{output.paint_state(f'{finding.status:<4}')}  {finding.what:<{widest}}  {output.visible(finding.detail)}"
+        + (f"  fix: {output.visible(finding.fix)}" if finding.fix else "")
+        for finding in findings
+    ]

@@ -1,0 +1,93 @@
+"""How does a process stay a member of the cluster, though one of its lives in it may end?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from orchestrix.cluster.life import Life
+from orchestrix.domain.leases import Fence
+from orchestrix.lifecycle import backoff, ended
+
+log = logging.getLogger("orchestrix.cluster")
+
+
+class Coordinator:
+    """Lives one life after the other. `make` makes one; it is called anew, for a new id, after a death.
+
+    `on_rejoin` are told the new id then, before that life begins.
+    """
+
+    def __init__(self, make: Callable[[], Life]) -> None:
+        self._make = make
+        self._life = make()
+        self._task: asyncio.Task[None] | None = None
+        self._resigned = False
+        self.on_rejoin: list[Callable[[str], None]] = []
+
+    @property
+    def node_id(self) -> str:
+        """Under which id the process is a member now."""
+        return self._life.who.id
+
+    @property
+    def fence(self) -> Fence | None:
+        """What it writes with as the leader; None while it does not lead, as far as it knows."""
+        return self._life.leadership.fence
+
+    async def start(self) -> None:
+        """Joins in the background."""
+        await self._life.start()
+        self._task = asyncio.create_task(self._live(), name="coordinator")
+
+    async def stop(self) -> None:
+        """Leaves the cluster in good order; see `Life.stop`."""
+        try:
+            if self._task is not None:
+                await ended(self._task)
+        finally:
+            await self._life.stop()
+
+    async def resign(self) -> None:
+        """Gives up the lead, and does not take it again: another node has it before this one has ended.
+
+        Nor does the process join again from now on, whatever is said of it: its end is near.
+        """
+        self._resigned = True
+        await self._life.leadership.stop()
+
+    async def joined(self) -> None:
+        """Waits until the node is a member."""
+        await self._life.membership.joined.wait()
+
+    def drain(self) -> None:
+        """Says that this node takes nothing new."""
+        self._life.membership.drain()
+
+    def trouble(self) -> str | None:
+        """The health probe."""
+        return self._life.trouble()
+
+    async def _live(self) -> None:
+        while True:
+            await self._life.membership.found_dead.wait()
+            await self._life.abandon()
+            if self._resigned:
+                return
+            failures = 0
+            self._life = self._make()
+            for told in self.on_rejoin:
+                told(self.node_id)
+            log.warning("joins again as node %s", self.node_id)
+            while not await self._begun():
+                failures += 1
+                await asyncio.sleep(backoff(failures))
+
+    async def _begun(self) -> bool:
+        try:
+            await self._life.start()
+        except Exception:
+            log.exception("the new life could not begin, and is tried again")
+            return False
+        return True

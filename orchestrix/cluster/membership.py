@@ -1,0 +1,127 @@
+"""How does a node say that it lives, and how does it learn that others think otherwise?
+
+The heartbeat service of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker, LinkState
+from orchestrix.cluster.heartbeats import heartbeat_message
+from orchestrix.domain.nodes import NodeState
+from orchestrix.errors import RetryLater
+from orchestrix.lifecycle import Loop, Wake
+from orchestrix.persistence import nodes
+from orchestrix.persistence.engine import Database, Transaction
+
+log = logging.getLogger("orchestrix.cluster")
+
+WITHOUT_LINK: Final = 10
+"""So many times more often does a node beat that has no link: by its queue it seems to be gone."""
+ANNOUNCE: Final = 2.0
+LEAVE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is: one life of one process."""
+
+    id: str
+    name: str
+    roles: Sequence[str]
+
+
+class Membership:
+    """Keeps the node's own row, and tells the others.
+
+    `load` says how many jobs it has. `heartbeat` and `dead` are in seconds.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        who: Identity,
+        *,
+        heartbeat: float,
+        dead: float,
+        load: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._database, self._broker, self._who, self._load = database, broker, who, load
+        self._heartbeat, self._dead = heartbeat, dead
+        self._state = NodeState.ALIVE
+        self._beaten_at: float | None = None
+        self._wake = Wake()
+        self.joined = asyncio.Event()
+        self.found_dead = asyncio.Event()
+        """Set when the node has learnt that it was declared dead."""
+        self._loop = Loop("membership", self._round)
+        broker.on_down(lambda generation, why: self._wake.set())
+
+    async def start(self) -> None:
+        """Joins in the background, and beats."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Beats no more. The row stays as it is: see `leave`."""
+        await self._loop.stop()
+
+    def drain(self) -> None:
+        """From now on the node says that it takes nothing new."""
+        self._state = NodeState.DRAINING
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """Beats no more, and says that the node is gone for good, unless the database is away."""
+        await self._loop.stop()
+        self._state = NodeState.LEFT
+        try:
+            async with asyncio.timeout(LEAVE):
+                if self.joined.is_set() and not self.found_dead.is_set():
+                    await self._database.run(lambda tx: nodes.leave(tx, self._who.id))
+                await self._announce()
+        except (RetryLater, TimeoutError) as away:
+            why = str(away) or f"no answer within {LEAVE:g} s"
+            log.warning("node %s leaves without a word: %s", self._who.id, why)
+
+    def trouble(self) -> str | None:
+        """The health probe."""
+        if self._beaten_at is None:
+            return "the node has not joined the cluster yet"
+        silent = clock.monotonic() - self._beaten_at
+        return f"no heartbeat could be written for {silent:.0f} s" if silent >= self._dead else None
+
+    async def _round(self) -> None:
+        if self.found_dead.is_set():
+            await self._wake.wait(None)
+            return
+        if not await self._database.run(self._write):
+            log.warning("node %s was declared dead", self._who.id)
+            self.found_dead.set()
+            return
+        self._beaten_at = clock.monotonic()
+        self.joined.set()
+        await self._announce()
+        linked = self._broker.state is LinkState.UP
+        every = self._heartbeat if linked else self._heartbeat / WITHOUT_LINK
+        await self._wake.wait(max(0.0, self._beaten_at + every - clock.monotonic()))
+
+    async def _write(self, tx: Transaction) -> bool:
+        """True if the node lives, by its row."""
+        who = self._who
+        if not self.joined.is_set() and await nodes.join(tx, who.id, who.name, who.roles):
+            return True
+        return await nodes.beat(tx, who.id, self._state, self._load())
+
+    async def _announce(self) -> None:
+        """A broker that takes no messages must not hold up the next beat."""
+        if self._broker.blocked is not None:
+            return
+        beat = heartbeat_message(self._who.id, self._load(), self._state, self._database.now())
+        await self._broker.publish([beat], ANNOUNCE)

@@ -1,0 +1,70 @@
+"""How does a node show that it is there, and how is it poked?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing
+from orchestrix.broker.topology import node_queue
+from orchestrix.lifecycle import Loop
+from orchestrix.saga.messages import Unreadable, dump, load
+
+log = logging.getLogger("orchestrix.cluster")
+
+PING: Final = "ping"
+PREFETCH: Final = 50
+PING_WITHIN: Final = 2.0
+
+
+class Presence:
+    """Reads the queue that only this node has: what is in it says that somebody wants it to look.
+
+    `poked` is told the kind of each poke; it must not block.
+    """
+
+    def __init__(self, broker: Broker, node_id: str, poked: Callable[[str], None]) -> None:
+        self._broker, self._node_id, self._poked = broker, node_id, poked
+        self._consumer: Consumer | None = None
+        self._loop = Loop("presence", self._round)
+
+    async def start(self) -> None:
+        """Begins to read; the broker may be away."""
+        self._consumer = await self._broker.consume([node_queue(self._node_id)], PREFETCH)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops reading. The queue ends with the connection."""
+        await self._loop.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def _round(self) -> None:
+        assert self._consumer is not None
+        found = await self._consumer.receive(PREFETCH)
+        if not found:
+            await asyncio.sleep(1.0)  # the link is closed: the end is near
+        for kind in {_kind(one.body) for one in found} - {PING, None}:
+            self._poked(str(kind))
+        await self._consumer.acknowledge(found)
+
+
+def _kind(body: bytes) -> str | None:
+    try:
+        kind = load(body).get("kind")
+    except Unreadable:
+        return None
+    return kind if isinstance(kind, str) else None
+
+
+async def missing(broker: Broker, node_ids: Sequence[str]) -> set[str] | None:
+    """Which of the nodes have no queue at the broker; None where it cannot be told of all of them."""
+    body = dump({"kind": PING})
+    pings = [Outgoing("", node_queue(node_id), body, clock.uuid7(), type="node.ping") for node_id in node_ids]
+    outcomes = [one.outcome for one in await broker.publish(pings, PING_WITHIN)]
+    if not set(outcomes) <= {Outcome.CONFIRMED, Outcome.RETURNED}:
+        return None
+    return {node_id for node_id, outcome in zip(node_ids, outcomes, strict=True) if outcome is Outcome.RETURNED}

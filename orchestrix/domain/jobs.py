@@ -1,0 +1,399 @@
+"""What is a job, and what becomes of it when something happens?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from orchestrix.domain.job_pauses import pause, wished
+from orchestrix.errors import Conflict
+
+PENDING: Final = "PENDING"
+DISPATCHED: Final = "DISPATCHED"
+RUNNING: Final = "RUNNING"
+SUCCEEDED: Final = "SUCCEEDED"
+FAILED: Final = "FAILED"
+CANCELLED: Final = "CANCELLED"
+TIMED_OUT: Final = "TIMED_OUT"
+LOST: Final = "LOST"
+"""Of an attempt alone: nobody has heard of it any more, or it was begun twice."""
+
+LIVE: Final = (DISPATCHED, RUNNING)
+"""A worker has it, or will have it."""
+FINAL: Final = (SUCCEEDED, FAILED, CANCELLED, TIMED_OUT)
+STATES: Final = (PENDING, *LIVE, *FINAL)
+REPORTED: Final = (RUNNING, SUCCEEDED, FAILED, CANCELLED)
+"""What a worker can say."""
+
+OWNED: Final = "OWNED"
+HANDING_OFF: Final = "HANDING_OFF"
+ORPHAN_PENDING: Final = "ORPHAN_PENDING"
+
+TIMEOUT: Final = "Timeout"
+"""The type of an error that says that the attempt's time is over, whoever has found that."""
+WORKER_STOPPED: Final = "WorkerStopped"
+"""The type of an error that says that the worker ended before the attempt, which is nobody's failure."""
+
+MOST_RETRIES: Final = 1000
+_HEARING: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Long work for a worker that serves `queue`.
+
+    `history_id` names its present attempt, or the last one; `attempt` counts all, `tries` those that count against
+    `retries`. `seq` is that of the last status that was applied. `wake_at` is when it is due while it is PENDING, and
+    when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
+    first dispatch until they were deleted. `owner` is the node that reads them, since `taken_at`; each new owner raises
+    `owner_epoch`.
+    `traceparent` and `tracestate` are the trace of whoever wanted it; `log_lines` and `log_bytes` are what is kept of
+    its log, `log_cut` that it was longer.
+    """
+
+    id: str
+    queue: str
+    executor_group: str | None = None
+    handler: str
+    payload: Any = None
+    routing: str | None = None
+    state: str = PENDING
+    ownership: str | None = None
+    owner: str | None = None
+    owner_epoch: int = 0
+    channels: int = 0
+    history_id: str | None = None
+    attempt: int = 0
+    tries: int = 0
+    retries: int = 0
+    timeout_ms: int | None = None
+    created_by: str
+    correlation_id: str
+    created_at: datetime
+    updated_at: datetime
+    version: int = 1
+    wake_at: datetime | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_reason: str | None = None
+    worker_id: str | None = None
+    worker_beat_at: datetime | None = None
+    progress: Any = None
+    result: Any = None
+    error: Any = None
+    seq: int = 0
+    last_log_seq: int | None = None
+    handoff_reason: str | None = None
+    handoff_at: datetime | None = None
+    handoff_tries: int = 0
+    taken_at: datetime | None = None
+    schedule_id: str | None = None
+    due_at: datetime | None = None
+    saga: str | None = None
+    instance_id: int | None = None
+    step: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    log_lines: int = 0
+    log_bytes: int = 0
+    log_cut: int = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether a worker has it or will have it."""
+        return self.state in LIVE
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state in FINAL
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether no worker has begun it yet: not even an earlier attempt of it."""
+        return (self.state, self.attempt) in ((PENDING, 0), (DISPATCHED, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a job. `last_log_seq` is what its worker said at its end; up to that, logs are still taken."""
+
+    history_id: str
+    job_id: str
+    attempt: int
+    worker_id: str | None
+    state: str
+    dispatched_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: Any = None
+    last_log_seq: int | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether its worker is still to be heard."""
+        return self.state in LIVE
+
+    def hears(self, seq: int, worker_id: str | None) -> bool:
+        """Whether a log of that number is one of this attempt's own: it may come behind the attempt's end.
+
+        Not what another worker says, that has got a copy of the order.
+        """
+        if self.worker_id is not None and worker_id != self.worker_id:
+            return False
+        return self.open or (self.last_log_seq is not None and seq <= self.last_log_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a worker says of an attempt. `seq` counts its statuses and logs together, from 1."""
+
+    job_id: str
+    history_id: str
+    worker_id: str
+    seq: int
+    status: str
+    progress: Any = None
+    result: Any = None
+    error: Mapping[str, Any] | None = None
+    last_log_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A job after something has happened to it, and its attempt if that has changed.
+
+    `stop` is the history id of an attempt whose worker is to be told to stop.
+    """
+
+    job: Job
+    attempt: Attempt | None = None
+    stop: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A status that changes nothing; `stop` is as in `Moved`."""
+
+    reason: str
+    stop: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended without success.
+
+    `counts` says whether it uses up a try, `after` how long the next one is to wait, where the worker has a wish.
+    `answered` says that the worker itself has told the end, and need not be told.
+    """
+
+    state: str
+    error: Mapping[str, Any]
+    retryable: bool = True
+    counts: bool = True
+    last_log_seq: int | None = None
+    answered: bool = False
+    after: timedelta | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the work itself has failed, and was not only stopped before its end."""
+        return self.answered and self.counts and self.state == FAILED
+
+
+SILENT: Final = Ending(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
+OVERDUE: Final = Ending(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
+FORGOTTEN: Final = Ending(LOST, {"type": "BrokerLost", "message": "the broker had lost its memory"}, counts=False)
+TWICE: Final = Ending(LOST, {"type": "BegunTwice", "message": "a second worker had begun the same try"}, counts=False)
+
+
+def dispatched(job: Job, history_id: str, now: datetime) -> Moved:
+    """The next attempt of a job that is due leaves for a worker."""
+    fresh = replace(
+        _changed(job, now),
+        state=DISPATCHED,
+        history_id=history_id,
+        attempt=job.attempt + 1,
+        tries=job.tries + 1,
+        channels=1,
+        wake_at=_until(job, now),
+        dispatched_at=now,
+        started_at=None,
+        worker_id=None,
+        worker_beat_at=None,
+        seq=0,
+        last_log_seq=None,
+        progress=None,
+    )
+    return Moved(fresh, _attempt(fresh))
+
+
+def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | Ignored:
+    """What a worker's status does. `chance` in [0, 1) draws the wait before another try."""
+    if status.history_id != job.history_id or not job.live:
+        return _stranger(job, status)
+    if job.worker_id not in (None, status.worker_id):
+        return ended(job, TWICE, now, chance) if status.status == RUNNING else Ignored("another-worker")
+    if status.seq <= job.seq:
+        return Ignored("repeated")
+    job = replace(job, seq=status.seq, worker_id=job.worker_id or status.worker_id, started_at=job.started_at or now)
+    if status.status == RUNNING:
+        return _running(job, status, now)
+    job = replace(
+        job, last_log_seq=status.last_log_seq, progress=job.progress if status.progress is None else status.progress
+    )
+    if status.status == FAILED:
+        return ended(job, _failure(status), now, chance)
+    error = status.error if status.status == CANCELLED else None
+    return _finished(replace(job, result=status.result, error=error), status.status, now)
+
+
+def ended(job: Job, ending: Ending, now: datetime, chance: float) -> Moved:
+    """The present attempt has ended without success: another one follows if the policy allows it.
+
+    Whoever still works on it is told to stop.
+    """
+    stop = None if ending.answered else job.history_id
+    job = replace(
+        job, error=dict(ending.error), last_log_seq=ending.last_log_seq, tries=job.tries - (not ending.counts)
+    )
+    if job.cancel_reason is not None and not ending.judged:
+        return replace(_finished(job, CANCELLED, now, of_attempt=ending.state), stop=stop)
+    if job.cancel_reason is None and (not ending.counts or (ending.retryable and job.tries <= job.retries)):
+        return Moved(_waiting(job, ending, now, chance), _attempt(job, ending.state, now), stop)
+    return replace(_finished(job, _verdict(ending), now, of_attempt=ending.state), stop=stop)
+
+
+def cancelled(job: Job, reason: str, now: datetime) -> Moved:
+    """Somebody wants it to end. Where a worker is at it, that must hear of it and say so first.
+
+    Asking again changes nothing. Raises `Conflict` for a job that has ended otherwise.
+    """
+    if job.state == CANCELLED or (job.state == RUNNING and job.cancel_reason is not None):
+        return Moved(job, stop=job.history_id if job.state == RUNNING else None)
+    if job.ended:
+        raise Conflict(f"the job has ended already: {job.state}")
+    asked = replace(job, cancel_reason=reason)
+    if job.state == RUNNING:
+        return Moved(_changed(asked, now), stop=job.history_id)
+    if job.state == PENDING:
+        return Moved(replace(_finished(asked, CANCELLED, now).job))
+    return replace(_finished(asked, CANCELLED, now), stop=job.history_id)
+
+
+def taken(job: Job, node: str, now: datetime) -> Job:
+    """The job under a new owner, who has a moment to hear what was said to the last one before its time is over.
+
+    Its worker is as silent as it was, but that is held against it only once the new owner has listened for as long.
+    """
+    wake_at = job.wake_at
+    if job.live and job.owner is not None and wake_at is not None:
+        wake_at = max(wake_at, now + _HEARING)
+    return replace(
+        _changed(job, now),
+        ownership=OWNED,
+        owner=node,
+        owner_epoch=job.owner_epoch + 1,
+        wake_at=wake_at,
+        handoff_reason=None,
+        handoff_at=None,
+        handoff_tries=0,
+        taken_at=now,
+    )
+
+
+def offered(job: Job, reason: str, ownership: str | None, now: datetime) -> Job:
+    """The job is on offer to other nodes, under the owner that it has."""
+    tries = job.handoff_tries + 1
+    return replace(_changed(job, now), ownership=ownership, handoff_reason=reason, handoff_at=now, handoff_tries=tries)
+
+
+def kept(job: Job, now: datetime) -> Job:
+    """Nobody wanted it: its owner goes on with it."""
+    return replace(_changed(job, now), ownership=OWNED, handoff_reason=None, handoff_at=None, handoff_tries=0)
+
+
+def closed(job: Job, now: datetime) -> Job:
+    """Its queues are gone and nobody needs to own it."""
+    return replace(_changed(job, now), channels=0, owner=None, ownership=None, handoff_reason=None, handoff_at=None)
+
+
+def reopened(job: Job, now: datetime) -> Job:
+    """A worker that was at it for too long may have made its queues anew: somebody has to look."""
+    return replace(_changed(job, now), channels=1, handoff_at=now)
+
+
+def _running(job: Job, status: Status, now: datetime) -> Moved:
+    first = job.state == DISPATCHED
+    fresh = replace(
+        _changed(job, now),
+        state=RUNNING,
+        progress=job.progress if status.progress is None else status.progress,
+        worker_beat_at=now,
+        wake_at=_until(job, now) if first else job.wake_at,
+    )
+    return Moved(fresh, _attempt(fresh) if first else None)
+
+
+def _stranger(job: Job, status: Status) -> Ignored:
+    """A status of an attempt that is over. Who ended it by himself need not be told."""
+    if status.history_id == job.history_id and job.seq >= status.seq:
+        return Ignored("repeated")
+    return Ignored("another-attempt", status.history_id if status.status == RUNNING else None)
+
+
+def _failure(status: Status) -> Ending:
+    error = dict(status.error or {"type": "Error", "message": ""})
+    retryable = error.get("retryable") is not False and error.get("hold") is not True  # a person is asked
+    return Ending(
+        TIMED_OUT if error.get("type") == TIMEOUT else FAILED,
+        error,
+        retryable=retryable,
+        counts=not (retryable and error.get("type") == WORKER_STOPPED),
+        last_log_seq=status.last_log_seq,
+        answered=True,
+        after=wished(error.get("retryAfterMs")),
+    )
+
+
+def _verdict(ending: Ending) -> str:
+    return TIMED_OUT if ending.state == TIMED_OUT else FAILED
+
+
+def _waiting(job: Job, ending: Ending, now: datetime, chance: float) -> Job:
+    usual = pause(job.attempt, job.tries, counts=ending.counts, chance=chance)
+    wait = usual if ending.after is None else ending.after
+    return replace(_changed(job, now), state=PENDING, wake_at=now + wait, worker_id=None, worker_beat_at=None)
+
+
+def _finished(job: Job, state: str, now: datetime, of_attempt: str | None = None) -> Moved:
+    attempt = _attempt(job, of_attempt or state, now) if job.live else None
+    return Moved(replace(_changed(job, now), state=state, wake_at=None, finished_at=now), attempt)
+
+
+def _attempt(job: Job, state: str | None = None, finished_at: datetime | None = None) -> Attempt:
+    assert job.history_id is not None, "an attempt has a name"
+    assert job.dispatched_at is not None, "an attempt was dispatched"
+    return Attempt(
+        job.history_id,
+        job.id,
+        job.attempt,
+        job.worker_id,
+        state or job.state,
+        job.dispatched_at,
+        job.started_at,
+        finished_at,
+        job.error if state in (FAILED, TIMED_OUT, LOST) else None,
+        job.last_log_seq,
+    )
+
+
+def _changed(job: Job, now: datetime) -> Job:
+    return replace(job, version=job.version + 1, updated_at=now)
+
+
+def _until(job: Job, now: datetime) -> datetime | None:
+    return None if job.timeout_ms is None else now + timedelta(milliseconds=job.timeout_ms)

@@ -1,0 +1,75 @@
+"""Which nodes live, by what is seen and heard of them?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrix.domain.ages import age_s
+
+
+class NodeState(StrEnum):
+    """What a node's row says of it."""
+
+    ALIVE = "ALIVE"
+    DRAINING = "DRAINING"
+    DEAD = "DEAD"
+    LEFT = "LEFT"
+
+
+LIVE = (NodeState.ALIVE, NodeState.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A row of `nodes`. Times are the database's."""
+
+    id: str
+    name: str
+    state: NodeState
+    roles: tuple[str, ...]
+    job_count: int
+    started_at: datetime
+    beat_at: datetime
+    ended_at: datetime | None
+
+
+def is_silent(node: Node, *, now: datetime, since: datetime, limit: float) -> bool:
+    """Whether nothing was heard of the node for `limit` seconds.
+
+    Silence counts from `since` at the earliest: before that, whoever asks was not listening. A beat that is yet to come
+    was written before the clock was set back, and is none.
+    """
+    return min(age_s(node.beat_at, now), age_s(since, now)) >= limit
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    at: float
+    beat_at: datetime
+
+
+class Absences:
+    """Which node is missing, by its presence queue: twice, `apart` seconds apart, with no beat between."""
+
+    def __init__(self, apart: float) -> None:
+        self._apart = apart
+        self._missed: dict[str, _Missed] = {}
+
+    def look(self, at: float, missing: Mapping[str, datetime]) -> str | None:
+        """The node that is gone for sure, if any.
+
+        `missing` are the last beats of all nodes whose queue is not there at `at` (monotonic). Where several are
+        missing it is the broker rather than they, and the count begins anew.
+        """
+        if len(missing) != 1:
+            self._missed.clear()
+            return None
+        ((node_id, beat_at),) = missing.items()
+        before = self._missed.get(node_id)
+        if before is None or before.beat_at != beat_at:
+            self._missed = {node_id: _Missed(at, beat_at)}
+            return None
+        return node_id if at - before.at >= self._apart else None

@@ -1,0 +1,198 @@
+"""What is a node's whole part in jobs made of, and how does it end without losing one? The drain service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from orchestrix.broker.port import Broker
+from orchestrix.config import ClusterSettings, JobsSettings
+from orchestrix.domain.handoff import SHUTDOWN, Limits
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.nodes import NodeState
+from orchestrix.errors import RetryLater
+from orchestrix.jobs.beats import Beats
+from orchestrix.jobs.cancel import Stops
+from orchestrix.jobs.dispatch import Dispatcher, Relay
+from orchestrix.jobs.events import JobEvents
+from orchestrix.jobs.footing import Footing
+from orchestrix.jobs.handing import Acks, Giver
+from orchestrix.jobs.holdings import Holdings
+from orchestrix.jobs.lines import Cap
+from orchestrix.jobs.lost_orders import LostOrders
+from orchestrix.jobs.rebalance import Rebalance
+from orchestrix.jobs.reconcile import Reconcile
+from orchestrix.jobs.schedules import Scheduler
+from orchestrix.jobs.sweeps import Broom, Office, Orphanage, Sweep, Watchman
+from orchestrix.jobs.taking import Taker
+from orchestrix.lifecycle import Later, Service, Services, Wake
+from orchestrix.persistence import nodes
+from orchestrix.persistence.engine import Database
+
+log = logging.getLogger("orchestrix.jobs")
+
+BROOM_AFTER: Final = 1.0
+LOST_AFTER: Final = 1.5
+"""Seconds from the gain of the lead until what nobody waits for begins: queues are swept, lost orders looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the part in jobs stands on.
+
+    `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs. `poke`
+    tells the leader, if that is another node, that a job is due; `news` is told which jobs have changed here.
+    """
+
+    database: Database
+    relay: Relay
+    control: Broker
+    open_link: Callable[[int], Broker]
+    cluster: ClusterSettings
+    jobs: JobsSettings
+    poke: Callable[[], None] = lambda: None
+    news: Callable[[Iterable[str]], None] = lambda ids: None
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """One node's part in jobs, under one id. `duties` are what it does beside while it leads.
+
+    It ends by handing over what it owns, unless it is `alone` and nobody could take it, or has been declared dead.
+    """
+
+    node: str
+    around: Surroundings
+    alone: bool = False
+    draining: bool = False
+    due: Wake = field(default_factory=Wake)
+    orphaned: Wake = field(default_factory=Wake)
+    ordered: Wake = field(default_factory=Wake)
+    on_drain: list[Callable[[], None]] = field(default_factory=list)
+    scheduled: Wake = field(default_factory=Wake)
+    stops: Stops = field(init=False)
+    events: JobEvents = field(init=False)
+    holdings: Holdings = field(init=False)
+    taker: Taker = field(init=False)
+    giver: Giver = field(init=False)
+    rebalance: Rebalance = field(init=False)
+    reconcile: Reconcile = field(init=False)
+    beats: Beats = field(init=False)
+    _services: Services = field(init=False)
+    _giving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        around, tuned = self.around, self.around.cluster
+        database, control, node = around.database, around.control, self.node
+        self.stops = Stops(control)
+        sent = around.relay.poke
+        cap = Cap(around.jobs.log_lines, around.jobs.log_bytes)
+        tell, due, news = self.stops.tell, self.poke, around.news
+        self.events = JobEvents(database, node, stop=tell, due=due, news=news, sent=sent, cap=cap)
+        self.holdings = Holdings(database, self.events, node, around.open_link)
+        self.taker = Taker(database, control, self.holdings, node)
+        acks = Acks(control, node)
+        limits = Limits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
+        self.giver = Giver(database, control, self.holdings, acks, node, limits)
+        self.rebalance = Rebalance(database, self.taker, self.giver, node, every=tuned.orphan_check)
+        self.reconcile = Reconcile(database, self.holdings, node, around.control, every=tuned.reconcile)
+        self.beats = Beats(database, control, node)
+        footing = Footing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
+        self._services = Services(
+            [
+                control,
+                self.events,
+                self.holdings,
+                acks,
+                self.beats,
+                self.taker,
+                self.reconcile,
+                footing,
+                self.rebalance,
+                Sweep("orders to drain", self._obey, self.ordered),
+            ]
+        )
+
+    @property
+    def count(self) -> int:
+        """How many jobs it reads."""
+        return self.holdings.count
+
+    def poke(self) -> None:
+        """A job is due, or may be now: the leader looks at once, wherever it is."""
+        self.due.set()
+        self.scheduled.set()
+        self.around.poke()
+
+    async def start(self) -> None:
+        """Begins to take jobs."""
+        await self._services.start()
+
+    async def stop(self) -> None:
+        """Hands over what it owns, then ends."""
+        if not self.alone:
+            await self.drain()
+        await self._services.stop()
+
+    async def abandon(self) -> None:
+        """Ends at once: others have its jobs already."""
+        await self._services.stop()
+
+    async def _obey(self) -> float:
+        """Drains if its row says so; in how many seconds it looks again."""
+        if not self.draining:
+            async with self.around.database.read() as connection:
+                node = await nodes.get(connection, self.node)
+            if node is not None and node.state is NodeState.DRAINING:
+                log.info("node %s is told to give its jobs away", self.node)
+                await self.drain()
+        return self.around.cluster.reconcile
+
+    async def drain(self) -> None:
+        """Takes no more jobs, and hands over those that it has; returns when others have them, or time is over."""
+        self.draining = True
+        for told in self.on_drain:
+            told()
+        async with self._giving:
+            await self.rebalance.stop()
+            await self.taker.stop()
+            try:
+                taken = await self.giver.give(SHUTDOWN)
+            except RetryLater as away:
+                log.warning("jobs cannot be handed over: %s", away)
+            else:
+                log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
+
+    def duties(self, fence: Fence) -> Service:
+        """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it.
+
+        What nobody waits for begins later, one after the other: each needs a connection of its own, and this node may
+        just be taking over jobs of the leader before it.
+        """
+        around = self.around
+        office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
+        heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
+        watchman = Watchman(office, around.control, silent=around.jobs.silent, heard=heard)
+        broom = Broom(office, around.control)
+        most, silent = around.jobs.max_live, around.jobs.silent
+        lost = LostOrders(office, around.control, after=around.jobs.silent, heard=heard)
+        orphanage = Orphanage(office, around.control, every=around.cluster.orphan_check)
+        return Services(
+            [
+                Dispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
+                Sweep("time-outs of jobs", watchman.look),
+                Sweep("jobs whose owner is gone", orphanage.orphans, self.orphaned),
+                Sweep("jobs without owner", orphanage.unowned),
+                self.beats.duty(office),
+                Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
+                _later("queues of ended jobs", broom.look, BROOM_AFTER),
+                _later("orders that are lost", lost.look, LOST_AFTER),
+            ]
+        )
+
+
+def _later(name: str, look: Callable[[], Awaitable[float]], seconds: float) -> Later:
+    return Later(name, Sweep(name, look), seconds)

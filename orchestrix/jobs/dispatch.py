@@ -1,0 +1,120 @@
+"""How does a job that is due reach a worker, and an owner?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+from orchestrix import clock, crash
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import Job
+from orchestrix.domain.leases import Fence
+from orchestrix.jobs import outgoing
+from orchestrix.lifecycle import Loop, Wake
+from orchestrix.persistence import job_places, jobs, leases, outbox
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.outbox import OutboxRow
+
+log = logging.getLogger("orchestrix.jobs")
+
+BATCH: Final = 100
+NAP: Final = 5.0
+"""Seconds between two looks when nothing is due earlier and nobody says that something is."""
+FULL: Final = 0.2
+"""Seconds until the next look where nothing that is due may be sent now: nobody tells that a worker has begun one."""
+
+AHEAD: Final = 100
+"""Rows that may wait for their queues when more jobs are sent. What waits for long outlives its claim, and then lies
+still until that is over; a job that stays due can be sent by any leader."""
+PAUSE: Final = 0.1
+
+
+class Relay(Protocol):
+    """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row, under the name `node`.
+
+    That is the process's own: the node that leads may have been called otherwise when the process began.
+    """
+
+    node: str
+    lease: float
+
+    @property
+    def bringing(self) -> int:
+        """How many rows wait until their queues are declared."""
+
+    def take(self, rows: Sequence[OutboxRow]) -> None:
+        """Send these, which this node has just committed under a claim of its own."""
+
+    def poke(self) -> None:
+        """Look for rows that nobody has claimed."""
+
+
+class Dispatcher:
+    """A duty of the leader: sends what is due, as `most_open` and the share of each queue allow, each write fenced by
+    its term. A worker is lost after `silent` seconds without a beat.
+    """
+
+    def __init__(
+        self, database: Database, fence: Fence, wake: Wake, relay: Relay, *, most_open: int, silent: float
+    ) -> None:
+        self._database = database
+        self._fence = fence
+        self._wake = wake
+        self._relay = relay
+        self._most_open = most_open
+        self._silent = silent
+        self._loop = Loop("job dispatch", self._round)
+
+    async def start(self) -> None:
+        """Begins to look for jobs that are due."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what is due is left to the next leader."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        if self._relay.bringing >= AHEAD:
+            await self._wake.wait(PAUSE)
+            return
+        wait = await self._until_next()
+        if wait > 0:
+            await self._wake.wait(wait)
+            return
+        rows = await self._database.run(self._write)
+        if rows:
+            crash.point("jobs.dispatch.after_commit")
+            log.debug("messages of jobs that are dispatched: %d", len(rows))
+            self._relay.take(rows)
+        else:
+            await self._wake.wait(FULL)
+
+    async def _write(self, tx: Transaction) -> list[OutboxRow]:
+        due = await job_places.due(tx, BATCH, self._most_open, self._silent)
+        if not due:
+            return []
+        crash.point("jobs.dispatch.after_claim")
+        now = self._database.now()
+        moved = [rules.dispatched(job, clock.uuid7(), now) for job in due]
+        await jobs.store(
+            tx,
+            [(before.version, one.job) for before, one in zip(due, moved, strict=True)],
+            [one.attempt for one in moved if one.attempt is not None],
+        )
+        rows = [row for one in moved for row in _owed(one.job, now)]
+        await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
+        await leases.check(tx, self._fence)
+        crash.point("jobs.dispatch.before_commit")
+        return rows
+
+    async def _until_next(self) -> float:
+        async with self._database.read() as connection:
+            due = await jobs.next_due(connection)
+        return NAP if due is None else min(due, NAP)
+
+
+def _owed(job: Job, now: datetime) -> list[OutboxRow]:
+    """The order for the worker, and beside it, for it brings the same queues, the question who owns the job."""
+    return [outgoing.dispatch(job, now), *([outgoing.assigned(job, now)] if job.owner is None else [])]

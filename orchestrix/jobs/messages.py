@@ -1,0 +1,192 @@
+"""What do the messages about jobs look like on the wire?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from orchestrix.broker.topology import logs_queue, status_queue
+from orchestrix.domain.jobs import REPORTED, RUNNING, Job, Status
+from orchestrix.persistence.job_logs import Log
+from orchestrix.saga.messages import MAX_ID, Unreadable, dump, load
+
+STATUS: Final = ".status"
+LEFT: Final = "LEFT"
+"""The state in the last beat of a worker."""
+_LONGEST_ID: Final = 36
+_LONGEST_WORKER: Final = 200
+_MOST_QUEUES: Final = 100
+_MOST_PLACES: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A job that its owner, or the leader in its place, wants another node to take."""
+
+    job_id: str
+    reason: str
+    from_node: str
+    owner_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a worker says of itself now and then: which queues it serves, and which attempts it works on; or that it
+    has `left`. `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerBeat`."""
+
+    worker_id: str
+    histories: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    jobs: int = 0
+    left: bool = False
+    said_at: datetime | None = None
+    lost_places: int = 0
+
+
+def dispatch(job: Job) -> bytes:
+    """The order for a worker. `timeoutMs` is null where the attempt may take as long as it likes."""
+    return dump(_order(job))
+
+
+def owes(job: Job, body: bytes) -> bool:
+    """Whether `body` is the order for the job's present attempt, as far as it goes. Raises `Unreadable`."""
+    fields = load(body)
+    return all(name in fields and fields[name] == value for name, value in _order(job).items())
+
+
+def _order(job: Job) -> dict[str, Any]:
+    return {
+        "jobId": job.id,
+        "historyId": job.history_id,
+        "handler": job.handler,
+        "payload": job.payload,
+        "attempt": job.attempt,
+        "timeoutMs": job.timeout_ms,
+        "correlationId": job.correlation_id,
+        "channels": {"status": status_queue(job.id), "logs": logs_queue(job.id)},
+    }
+
+
+def assigned(job: Job) -> bytes:
+    """The news that a job needs an owner."""
+    return dump({"jobId": job.id, "historyId": job.history_id})
+
+
+def offer(job_id: str, reason: str, owner: str | None, owner_epoch: int) -> bytes:
+    """The same for one that has an owner, who cannot or does not want to keep it."""
+    return dump({"jobId": job_id, "reason": reason, "fromNode": owner, "ownerEpoch": owner_epoch})
+
+
+def taken(job_id: str, owner: str, owner_epoch: int) -> bytes:
+    """The answer to an offer."""
+    return dump({"jobId": job_id, "newOwner": owner, "ownerEpoch": owner_epoch})
+
+
+def stop(job_id: str, history_id: str, reason: str) -> bytes:
+    """The word for whichever worker works on an attempt that it is to stop."""
+    return dump({"jobId": job_id, "historyId": history_id, "reason": reason})
+
+
+def read_job_id(body: bytes) -> str:
+    """Which job needs an owner. Raises `Unreadable`."""
+    return _id(load(body), "jobId")
+
+
+def read_history_id(body: bytes) -> str:
+    """Which attempt an order is for. Raises `Unreadable`."""
+    return _id(load(body), "historyId")
+
+
+def read_offer(body: bytes) -> Offered:
+    """The offer in `body`. Raises `Unreadable`."""
+    fields = load(body)
+    reason, node = _required(fields, "reason", 20), _required(fields, "fromNode", 100)
+    return Offered(_id(fields, "jobId"), reason, node, _whole(fields, "ownerEpoch", 0))
+
+
+def read_taken(body: bytes) -> tuple[str, int]:
+    """Which job has been taken, and its new epoch. Raises `Unreadable`."""
+    fields = load(body)
+    return _id(fields, "jobId"), _whole(fields, "ownerEpoch", 0)
+
+
+def read_beat(body: bytes) -> Beat:
+    """The beat in `body`: its jobs are history ids, or objects that have them. Raises `Unreadable`."""
+    fields = load(body)
+    jobs = fields.get("jobs", ())
+    if not isinstance(jobs, list):
+        raise Unreadable("jobs: must be a list")
+    names = [one.get("historyId") if isinstance(one, dict) else one for one in jobs]
+    known = (name for name in names if isinstance(name, str) and 0 < len(name) <= _LONGEST_ID)
+    queues = fields.get("queues", ())
+    served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
+    left = fields.get("state") == LEFT
+    worker, said_at = _required(fields, "workerId", 100), _moment(fields.get("timestamp"))
+    lost = fields.get("lostPlaces")
+    lost = lost if isinstance(lost, int) and 0 < lost < _MOST_PLACES else 0
+    return Beat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at, lost)
+
+
+def read_event(queue: str, body: bytes, now: datetime) -> Status | Log:
+    """What a worker says in one of the queues of a job. Raises `Unreadable`."""
+    fields = load(body)
+    job_id = _id(fields, "jobId")
+    if not queue.startswith(f"orchestrix.job.{job_id}."):
+        raise Unreadable("jobId: is that of another job")
+    who = job_id, _id(fields, "historyId"), _required(fields, "workerId", _LONGEST_WORKER), _whole(fields, "seq", 1)
+    return _status(fields, *who) if queue.endswith(STATUS) else _log(fields, now, *who)
+
+
+def _status(fields: Mapping[str, Any], job_id: str, history_id: str, worker_id: str, seq: int) -> Status:
+    status = _required(fields, "status", 20)
+    if status not in REPORTED:
+        raise Unreadable(f"status: must be one of {', '.join(REPORTED)}")
+    error = fields.get("error")
+    if error is not None and not isinstance(error, dict):
+        raise Unreadable("error: must be an object")
+    last = _whole(fields, "lastLogSeq", 0) if fields.get("lastLogSeq") is not None and status != RUNNING else None
+    return Status(job_id, history_id, worker_id, seq, status, fields.get("progress"), fields.get("result"), error, last)
+
+
+def _log(fields: Mapping[str, Any], now: datetime, job_id: str, history_id: str, worker_id: str, seq: int) -> Log:
+    message = fields.get("message", "")
+    if not isinstance(message, str):
+        raise Unreadable("message: must be a string")
+    level = fields.get("level") or "info"
+    if not isinstance(level, str):
+        raise Unreadable("level: must be a string")
+    return Log(history_id, seq, job_id, worker_id, level, message, _moment(fields.get("at")) or now)
+
+
+def _moment(value: object) -> datetime | None:
+    """The time that the worker gives; None where it is none that every database keeps."""
+    if not isinstance(value, str):
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+        at = at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+    return at if 1970 <= at.year <= 9000 else None
+
+
+def _id(fields: Mapping[str, Any], name: str) -> str:
+    return _required(fields, name, _LONGEST_ID)
+
+
+def _required(fields: Mapping[str, Any], name: str, longest: int) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise Unreadable(f"{name}: is missing" if value in (None, "") else f"{name}: must be a string")
+    if len(value) > longest:
+        raise Unreadable(f"{name}: must have at most {longest} characters")
+    return value
+
+
+def _whole(fields: Mapping[str, Any], name: str, least: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MAX_ID:
+        raise Unreadable(f"{name}: must be a whole number from {least}")
+    return value

@@ -1,0 +1,58 @@
+"""What can those who move sagas do with the jobs that are their steps, within their own transactions?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from orchestrix.domain.jobs import Job
+from orchestrix.jobs import ends, orders, runs
+from orchestrix.jobs.events import Stop
+from orchestrix.persistence import jobs
+from orchestrix.persistence.engine import Transaction
+
+
+class StepJobs:
+    """What is to be said, to whom it may concern, is said after the commit.
+
+    `poke` lets the leader look for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
+    to send; `news` is told of every job that has changed.
+    """
+
+    def __init__(
+        self,
+        poke: Callable[[], None],
+        *,
+        stop: Callable[[Sequence[Stop]], None],
+        sent: Callable[[], None],
+        news: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._poke = poke
+        self._stop = stop
+        self._sent = sent
+        self._news = news
+
+    async def put(self, tx: Transaction, new: Sequence[Job]) -> None:
+        """Puts down those that are not there yet."""
+        await jobs.insert(tx, new)
+        tx.then(self._poke)
+
+    async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
+        """Cancels those that are there and have not ended; raises `Contention`."""
+        stops = await runs.cancel(tx, reasons)
+        tx.then(lambda: self._stopped(reasons, stops))
+
+    async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Says once more how those ended that have."""
+        if await ends.tell(tx, await jobs.of_ids(tx, ids)):
+            tx.then(self._sent)
+
+    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Sends the orders again of those that no worker has begun; raises `Contention`."""
+        if await orders.again(tx, ids):
+            tx.then(self._sent)
+
+    def _stopped(self, ids: Iterable[str], stops: Sequence[Stop]) -> None:
+        if stops:
+            self._stop(stops)
+        self._sent()
+        self._news(ids)

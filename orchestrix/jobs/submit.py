@@ -1,0 +1,113 @@
+"""How is a job put down, so that it is done whatever happens next?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orchestrix import clock, crash
+from orchestrix.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed
+from orchestrix.domain.jobs import Job
+from orchestrix.errors import Conflict, Contention
+from orchestrix.persistence import idempotency, jobs
+from orchestrix.persistence.engine import Database, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants done. `timeout_ms` is the time of each attempt; `after` when the first may begin."""
+
+    queue: str
+    handler: str
+    payload: Any = None
+    retries: int = 0
+    timeout_ms: int | None = None
+    created_by: str = "anonymous"
+    correlation_id: str | None = None
+    after: datetime | None = None
+    schedule_id: str | None = None
+    due_at: datetime | None = None
+    saga: str | None = None
+    instance_id: int | None = None
+    step: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+OrderKey = Keyed[Job]
+"""A client's key, whose answer is stored with the job."""
+Submitted = Job | Repeated
+
+
+class _KeyTaken(Conflict):
+    """Another order with this key was put down first."""
+
+
+def job_of(order: Order, now: datetime) -> Job:
+    """The job that `order` asks for, with an id of its own."""
+    return Job(
+        id=clock.uuid7(),
+        queue=order.queue,
+        handler=order.handler,
+        payload=order.payload,
+        retries=order.retries,
+        timeout_ms=order.timeout_ms,
+        created_by=order.created_by,
+        correlation_id=order.correlation_id or clock.uuid7(),
+        created_at=now,
+        updated_at=now,
+        wake_at=order.after or now,
+        schedule_id=order.schedule_id,
+        due_at=order.due_at,
+        saga=order.saga,
+        instance_id=order.instance_id,
+        step=order.step,
+        traceparent=order.traceparent,
+        tracestate=order.tracestate,
+    )
+
+
+class Submitter:
+    """Puts jobs down. `poke` lets the leader look at once, wherever it is; it looks by itself a little later."""
+
+    def __init__(self, database: Database, poke: Callable[[], None]) -> None:
+        self._database = database
+        self._poke = poke
+
+    async def submit(self, order: Order, key: OrderKey | None = None) -> Submitted:
+        """The job, committed, or what stands in its way. Raises `Unavailable` and `OutcomeUnknown`."""
+        stored = await self._stored(key) if key is not None else None
+        if stored is not None:
+            return stored
+        job = job_of(order, self._database.now())
+        try:
+            await self._database.run(lambda tx: self._write(tx, job, key), attempts=1 if key else 4)
+        except _KeyTaken:
+            return (await self._stored(key) if key is not None else None) or InFlight()
+        crash.point("jobs.submit.after_commit")
+        self._poke()
+        return job
+
+    @staticmethod
+    async def _write(tx: Transaction, job: Job, key: OrderKey | None) -> None:
+        if key is not None:
+            await Submitter._claim(tx, job, key)
+        await jobs.insert(tx, [job])
+        crash.point("jobs.submit.before_commit")
+
+    @staticmethod
+    async def _claim(tx: Transaction, job: Job, key: OrderKey) -> None:
+        """Stores the answer. It stands first, so what it has to wait for is another order with this key."""
+        try:
+            mine = await idempotency.insert(tx, key.scope, key.key, key.render(job))
+        except Contention as busy:
+            raise _KeyTaken("another order with this key is not done yet") from busy
+        if not mine:
+            raise _KeyTaken("another order with this key came first")
+
+    async def _stored(self, key: OrderKey) -> Replayed | KeyReused | None:
+        async with self._database.read() as connection:
+            stored = await idempotency.find(connection, key.scope, key.key)
+        return key.before(stored)

@@ -1,0 +1,373 @@
+"""How do the parts of a process start, stop and say how they are?"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+from orchestrix import clock, forks
+from orchestrix.errors import Deposed, RetryLater
+from orchestrix.stalls import StallWatch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("orchestrix.lifecycle")
+
+ASK_AGAIN: Final = 3.0
+"""Seconds after which a task that was cancelled and still runs is cancelled again."""
+LEFT_ALONE: Final = 60.0
+"""Seconds after which it is left to itself: longer than whatever waits for a database or a broker that hangs."""
+CLOSE: Final = 10.0
+"""Seconds that the end of connections may take, and of what reads by them, where nothing has to be handed over."""
+BEHIND: Final = 3.0
+"""Seconds that what nobody has waited for has to end with its process."""
+_left: set[object] = set()
+"""What was left behind and may still run: nobody else remembers it."""
+
+
+def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
+    """Seconds to wait after that many failures in a row: `first`, doubled up to `longest`, with jitter."""
+    return clock.uniform(first / 2, min(longest, first * 2 ** min(failures, 6)))
+
+
+def settle_memory() -> None:
+    """What a start has made stays: says so to the garbage collector, for the rest of the process.
+
+    Else it looks through all modules, routes and schemas again now and then, and stops everything for 80 ms each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+class Service(Protocol):
+    """A part that runs from `start` to `stop`. `stop` may be called at any time, also twice or after a failed start."""
+
+    async def start(self) -> None:
+        """Begins; returns when the part can do its work or does so in the background."""
+
+    async def stop(self) -> None:
+        """Ends; returns when nothing of it runs any more."""
+
+
+class Services:
+    """Parts that start in order and stop in the reverse order."""
+
+    def __init__(self, parts: Sequence[Service]) -> None:
+        self._parts = list(parts)
+        self._started: list[Service] = []
+
+    async def start(self) -> None:
+        """Starts all; if one fails, those already started are stopped and the error goes on."""
+        try:
+            for part in self._parts:
+                self._started.append(part)
+                await part.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stops all; an error in one does not keep the others running."""
+        while self._started:
+            part = self._started.pop()
+            try:
+                await part.stop()
+            except Exception:
+                log.exception("stopping %s failed", type(part).__name__)
+
+
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels what still runs, and waits until it has ended; raises what one of them has failed with.
+
+    It asks again now and then: a driver that is giving up a connection may lose the first cancellation, after which the
+    task would go on as if nobody had asked. What does not end at all is told and left alone after a minute.
+    """
+    until = clock.monotonic() + LEFT_ALONE
+    while running := [task for task in tasks if not task.done()]:
+        if clock.monotonic() >= until:
+            log.error("did not end within %g s and is left alone: %s", LEFT_ALONE, _names(running))
+            left_behind(*running)
+            break
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=ASK_AGAIN)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
+def left_behind(*tasks: asyncio.Future[Any]) -> None:
+    """Goes on without them: they are kept until they have ended, and what they fail with then is nobody's any more."""
+    for task in tasks:
+        _left.add(task)
+        task.add_done_callback(_forgotten)
+
+
+async def undeterred(work: Awaitable[T]) -> T:
+    """What `work` returns. It goes on if the caller goes away, and what it fails with then is nobody's any more."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        left_behind(task)
+        raise
+
+
+def _forgotten(task: asyncio.Future[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("what was left behind has failed", exc_info=error)
+
+
+async def stage(doing: str, work: Awaitable[None], within: float) -> None:
+    """A part of the end of a process: neither an error in it nor that it does not end keeps what comes after it
+    running. Both are told; what has not ended `within` so many seconds is cancelled and left behind.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=within)
+    except asyncio.CancelledError:
+        task.cancel()
+        left_behind(task)
+        raise
+    if not task.done():
+        log.error("%s has not ended within %g s, and is left behind", doing, within)
+        task.cancel()
+        left_behind(task)
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        if not isinstance(error, Exception):
+            raise error
+        log.error("%s failed", doing, exc_info=error)
+
+
+def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, but what still runs behind `main`, and does not end though it is cancelled, keeps nobody waiting:
+    a function of a user's own may be so.
+    """
+    runner = asyncio.Runner()
+    runner.get_loop().set_default_executor(Beside())
+    forks.belongs_here(runner.get_loop())
+    stalls = StallWatch(runner.get_loop())
+    stalls.start()
+    try:
+        runner.run(main)
+    finally:
+        stalls.stop()
+        forks.belongs_here(None)
+        if runner.run(_all_ended()):
+            runner.close()
+        else:
+            _left.add(runner)  # to close its loop would be to wait
+
+
+async def _all_ended() -> bool:
+    """Cancels whatever still runs; whether all of it has ended soon."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=BEHIND)
+    stubborn = [task for task in rest if not task.done()]
+    if stubborn:
+        log.error("does not end, and ends with the process: %s", _names(stubborn))
+    return not stubborn
+
+
+def _names(tasks: Collection[asyncio.Future[Any]]) -> str:
+    return ", ".join(sorted(task.get_name() if isinstance(task, asyncio.Task) else repr(task) for task in tasks))
+
+
+class Beside(ThreadPoolExecutor):
+    """The threads of a loop (`asyncio.to_thread`): at most `most` at once, as in a pool, but they keep no process from
+    ending. It is a pool by its class because a loop takes nothing else.
+    """
+
+    def __init__(self, most: int = min(32, (os.cpu_count() or 1) + 4)) -> None:
+        super().__init__()
+        self._most, self._running = most, 0
+        self._calls: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Calls it as soon as a thread is free."""
+        answer: Future[T] = Future()
+        with self._changed:
+            if self._running < self._most:
+                threading.Thread(target=self._work, name="orchestrix-beside", daemon=True).start()
+                self._running += 1
+            self._calls.append(lambda: _answer(answer, lambda: fn(*args, **kwargs)))
+        return answer
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Waits for `BEHIND` seconds; what goes on then is told, and ends with the process."""
+        with self._changed:
+            if wait and not self._changed.wait_for(lambda: not self._running, BEHIND):
+                log.error("calls in threads that do not end, and end with the process: %d", self._running)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._calls:
+                    self._running -= 1
+                    self._changed.notify_all()
+                    return
+                call = self._calls.popleft()
+            call()
+
+
+def _answer(future: Future[T], call: Callable[[], T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+class Loop:
+    """One background task that runs `work` over and over until stopped.
+
+    `work` is one round and waits by itself. A round that fails is logged, then tried again after 0.1 s, doubled up to
+    5 s, with jitter: `RetryLater`, and `Deposed` of a leader's part, in one line, once per outage; anything else with
+    its stack trace, for it is a bug.
+    """
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            await ended(task)
+
+    async def _run(self) -> None:
+        failures = 0
+        while self._task is asyncio.current_task():
+            try:
+                await self._work()
+                if failures:
+                    log.warning("%s goes on", self._name)
+                failures = 0
+            except Exception as error:
+                self._report(error, failures)
+                failures += 1
+                await asyncio.sleep(backoff(failures))
+
+    def _report(self, error: Exception, failures: int) -> None:
+        if not isinstance(error, RetryLater | Deposed):
+            log.error("%s failed and is tried again", self._name, exc_info=error)
+        elif failures == 0:
+            log.warning("%s waits: %s", self._name, error)
+
+
+class Later:
+    """A part that begins so many seconds after its `start`, which leaves the machine to others until then.
+
+    A beginning that fails is logged under `name`, and tried again like a round of a `Loop`.
+    """
+
+    def __init__(self, name: str, part: Service, seconds: float) -> None:
+        self._part = part
+        self._seconds = seconds
+        self._loop = Loop(f"beginning of {name}", self._round)
+
+    async def start(self) -> None:
+        """Begins to wait."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops the part, or the waiting for it."""
+        try:
+            await self._loop.stop()
+        finally:
+            await self._part.stop()
+
+    async def _round(self) -> None:
+        await asyncio.sleep(self._seconds)
+        await self._part.start()
+        await asyncio.Event().wait()
+
+
+class Wake:
+    """Lets one task sleep until another has something for it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Ends the current or the next `wait`."""
+        self._event.set()
+
+    async def wait(self, timeout: float | None) -> bool:
+        """True when set; False when `timeout` seconds have passed. Forgets that it was set."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How one component is; `reason` says what is wrong with it."""
+
+    component: str
+    healthy: bool
+    reason: str | None = None
+
+
+class Health:
+    """What the health pages read: a component is healthy while its probe returns None, or if it is not vital."""
+
+    FIRST: Final = "Coordinator"
+    """The component that is told before the others (S1)."""
+
+    def __init__(self) -> None:
+        self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
+        self.started = False
+        self.draining = False
+        self.needs: frozenset[str] | None = None
+        """The components without which no work can be taken; None: all."""
+
+    def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
+        """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.
+
+        What is wrong with a component that is not vital is shown, but keeps no work away.
+        """
+        self._probes[component] = probe, vital
+
+    def checks(self) -> list[Check]:
+        """Every component, as it is now."""
+        found = [(name, probe(), vital) for name, (probe, vital) in self._probes.items()]
+        found.sort(key=lambda one: one[0] != self.FIRST)
+        return [Check(name, reason is None or not vital, reason) for name, reason, vital in found]
+
+    def needed(self) -> list[Check]:
+        """Those of `checks` that decide whether new work can be taken."""
+        return [check for check in self.checks() if self.needs is None or check.component in self.needs]
+
+    @property
+    def phase(self) -> str | None:
+        """`starting` or `stopping`; None in between."""
+        return "stopping" if self.draining else None if self.started else "starting"
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work can be taken."""
+        return self.started and not self.draining and all(check.healthy for check in self.needed())

@@ -1,0 +1,252 @@
+"""Which messages could not be handled, and what has become of them?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any, Final
+
+from sqlalchemy import Select, and_, bindparam, delete, or_, select, update
+from sqlalchemy.sql import ColumnElement
+
+from orchestrix.errors import Invalid
+
+from .dialects import BulkInsert
+from .dialects.port import Row
+from .engine import Connection, Transaction
+from .pages import begins
+from .tables import dead_letters
+from .words import cleaned, storable_json
+
+KEPT: Final = 64 * 1024
+"""Bytes up to which a body is kept; of a larger one the size and the hash are."""
+
+_LENGTHS: Final = {
+    "queue": 255,
+    "exchange": 255,
+    "routing_key": 255,
+    "type": 255,
+    "saga": 40,
+    "message_id": 255,
+    "correlation_id": 255,
+    "reason": 500,
+    "error": 4000,
+}
+_COARSE: Final = timedelta(seconds=2)
+"""A broker tells the time of a death in whole seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One message that nobody could handle.
+
+    `id` is a UUID that is the same however often the message is found dead; `deliveries` is how often it was delivered
+    in vain. It is open until it is redriven; `redriven` counts how often it was. `saga` and `instance_id` are what it
+    says itself: there need be no such instance. `body` is None where it was too long to keep.
+    """
+
+    id: str
+    queue: str
+    exchange: str
+    routing_key: str
+    type: str
+    saga: str | None = None
+    instance_id: int | None = None
+    message_id: str | None = None
+    correlation_id: str | None = None
+    reason: str
+    error: str | None = None
+    deliveries: int
+    body: bytes | None
+    body_size: int
+    body_sha256: str
+    headers: Mapping[str, Any]
+    died_at: datetime
+    recorded_at: datetime
+    redriven_at: datetime | None = None
+    redriven: int = 0
+    edited_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """What the dead letters of a list have in common; `reason` is how it begins."""
+
+    queue: str | None = None
+    saga: str | None = None
+    instance_id: int | None = None
+    reason: str | None = None
+    open_only: bool = True
+
+
+After = tuple[datetime, str]
+
+_FIELDS: Final = tuple(field.name for field in fields(DeadLetter))
+_DEATH: Final = tuple(name for name in _FIELDS if name not in ("id", "redriven", "edited_at"))
+"""What a letter that dies again has anew."""
+_EDITED: Final = ("body", "body_size", "body_sha256", "saga", "instance_id", "correlation_id", "edited_at")
+_INSERT: Final = BulkInsert(dead_letters, _FIELDS, key=("id",))
+_LETTER: Final[Select[Any]] = select(*(dead_letters.c[name] for name in _FIELDS))
+_values: Final = attrgetter(*_FIELDS)
+
+
+def kept(body: bytes) -> tuple[bytes | None, int, str]:
+    """`body`, `body_size` and `body_sha256` of the letter with that body."""
+    return body if len(body) <= KEPT else None, len(body), hashlib.sha256(body).hexdigest()
+
+
+async def record(tx: Transaction, rows: Sequence[DeadLetter]) -> None:
+    """Inserts the letters that are not there. One that was redriven since and has died again is open again.
+
+    The same death told twice changes nothing.
+    """
+    unique = {row.id: row for row in rows}
+    known = {letter.id: letter for letter in await lock(tx, list(unique))}
+    new = [_stored(unique[id]) for id in sorted(unique) if id not in known]
+    if new:
+        await tx.dialect.insert_absent(tx, _INSERT, new)
+    again = [unique[id] for id, before in known.items() if _died_again(before, unique[id])]
+    await _reopen(tx, again)
+
+
+async def page(
+    connection: Connection, wanted: DeadLetterFilter, limit: int, after: After | None = None
+) -> list[DeadLetter]:
+    """Up to `limit` letters that fit, the last to die first; `after` is `died_at` and `id` of the last one seen."""
+    table = dead_letters.c
+    query = _LETTER.where(*_conditions(connection, wanted))
+    if after is not None:
+        at, id = after
+        query = query.where(table.died_at <= at, or_(table.died_at < at, table.id < id))
+    return await _letters(connection, query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
+
+
+async def get(connection: Connection, id: str) -> DeadLetter | None:
+    """One letter."""
+    found = await _letters(connection, _LETTER.where(dead_letters.c.id == id))
+    return found[0] if found else None
+
+
+async def of_instance(connection: Connection, saga: str, id: int, limit: int = 200) -> list[DeadLetter]:
+    """The last letters that name an instance, in the order in which they died, also those that were redriven."""
+    found = await page(connection, DeadLetterFilter(saga=saga, instance_id=id, open_only=False), limit)
+    return found[::-1]
+
+
+async def about(connection: Connection, saga: str, queues: Sequence[str], limit: int) -> list[tuple[int, str, str]]:
+    """(instance, queue, id) of the last `limit` open letters from these queues that name an instance of the saga."""
+    table = dead_letters.c
+    query = select(table.instance_id, table.queue, table.id).where(
+        table.saga == saga, table.queue.in_(sorted(queues)), table.instance_id.is_not(None), table.redriven_at.is_(None)
+    )
+    found = await connection.execute(query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
+    return [(row.instance_id, row.queue, row.id) for row in found]
+
+
+async def several(connection: Connection, ids: Sequence[str]) -> list[DeadLetter]:
+    """The letters with these ids that are there."""
+    if not ids:
+        return []
+    return await _letters(connection, _LETTER.where(connection.dialect.among(dead_letters.c.id, sorted(set(ids)))))
+
+
+async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:
+    """Locks and reads letters, by id; waits for others up to the limit on locks, then raises `Contention`."""
+    if not ids:
+        return []
+    query = _LETTER.where(tx.dialect.among(dead_letters.c.id, sorted(set(ids))))
+    return await _letters(tx, query.order_by(dead_letters.c.id).with_for_update())
+
+
+async def lock_one(tx: Transaction, id: str) -> DeadLetter | None:
+    """`lock` for one letter."""
+    found = await lock(tx, [id])
+    return found[0] if found else None
+
+
+async def edit(tx: Transaction, letter: DeadLetter) -> None:
+    """Puts the body of `letter`, and whom that speaks of, in the place of what is stored under its id.
+
+    Raises `Invalid` for a body over 64 KiB.
+    """
+    if letter.body_size > KEPT:
+        raise Invalid(f"the body has {letter.body_size} bytes, at most {KEPT} can be kept")
+    stored = dict(zip(_FIELDS, _stored(letter), strict=True))
+    await _set(tx, [letter.id], **{name: stored[name] for name in _EDITED})
+
+
+async def redriven(tx: Transaction, ids: Sequence[str], now: datetime) -> None:
+    """Notes that the letters were sent again: they are no longer open."""
+    await _set(tx, ids, redriven_at=now, redriven=dead_letters.c.redriven + 1)
+
+
+async def refused(tx: Transaction, among: tuple[str, str], times: int, error: str) -> bool:
+    """Opens the letter that the broker would not take when it was sent again for that many times; whether it did.
+
+    `among` are the lowest and the highest id that it can have. One that has died again since, or was sent again, stays
+    as it is.
+    """
+    table = dead_letters.c
+    that = and_(table.id.between(*among), table.redriven == times, table.redriven_at.is_not(None))
+    change = {"redriven_at": None, "error": cleaned(error, _LENGTHS["error"])}
+    return (await tx.execute(update(dead_letters).where(that).values(change))).rowcount > 0
+
+
+async def drop(tx: Transaction, ids: Sequence[str]) -> int:
+    """Forgets letters; how many there were."""
+    if not ids:
+        return 0
+    which = tx.dialect.among(dead_letters.c.id, sorted(set(ids)))
+    return (await tx.execute(delete(dead_letters).where(which))).rowcount
+
+
+def _died_again(before: DeadLetter, now: DeadLetter) -> bool:
+    """Whether `now` tells of another death than `before` does.
+
+    The same death has the same time. Two within one second have it too, but only if the letter was redriven so soon.
+    """
+    if before.redriven_at is None:
+        return False
+    return now.died_at != before.died_at or before.redriven_at - before.recorded_at < _COARSE
+
+
+async def _reopen(tx: Transaction, letters: Sequence[DeadLetter]) -> None:
+    if not letters:
+        return
+    change = update(dead_letters).where(dead_letters.c.id == bindparam("which"))
+    change = change.values({name: bindparam(f"new_{name}") for name in _DEATH})
+    stored = [dict(zip(_FIELDS, _stored(letter), strict=True)) for letter in letters]
+    rows = [{"which": row["id"], **{f"new_{name}": row[name] for name in _DEATH}} for row in stored]
+    await tx.execute(change, rows)
+
+
+def _stored(letter: DeadLetter) -> Row:
+    """What comes from strangers is cut to what every database takes."""
+    fields = dict(zip(_FIELDS, _values(letter), strict=True))
+    texts = {name: cleaned(fields[name], limit) for name, limit in _LENGTHS.items() if fields[name] is not None}
+    body = letter.body if letter.body is not None and len(letter.body) <= KEPT else None
+    return tuple((fields | texts | {"body": body, "headers": storable_json(letter.headers)}).values())
+
+
+def _conditions(connection: Connection, wanted: DeadLetterFilter) -> list[ColumnElement[bool]]:
+    table = dead_letters.c
+    same = {table.queue: wanted.queue, table.saga: wanted.saga, table.instance_id: wanted.instance_id}
+    found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
+    if wanted.open_only:
+        found.append(table.redriven_at.is_(None))
+    if wanted.reason:
+        found.append(and_(*begins(connection, table.reason, wanted.reason)))
+    return found
+
+
+async def _letters(connection: Connection, query: Select[Any]) -> list[DeadLetter]:
+    return [DeadLetter(**row._mapping) for row in await connection.execute(query)]
+
+
+async def _set(tx: Transaction, ids: Sequence[str], **values: Any) -> None:
+    if ids:
+        which = tx.dialect.among(dead_letters.c.id, sorted(set(ids)))
+        await tx.execute(update(dead_letters).where(which).values(values))

@@ -1,0 +1,1 @@
+"""What is a worker made of?"""

@@ -1,0 +1,97 @@
+"""What does a handler know about the command that it works on?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from orchestrix import clock
+from orchestrix.saga.effects import former_key
+from orchestrix.saga.messages import Command
+
+from .errors import BadCall, no_such
+
+LOGGER: Final = logging.getLogger("orchestrix.worker")
+
+
+class StepLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines say which step they are about, beside what each is given as `extra`."""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        given = kwargs.get("extra")
+        kwargs["extra"] = {**(given if isinstance(given, Mapping) else {}), **(self.extra or {})}
+        return msg, kwargs
+
+    if not TYPE_CHECKING:  # it would hide from type checkers that it cannot be called
+
+        def __call__(self, *_args: object, **_named: object) -> NoReturn:
+            raise BadCall('context.log(…) is a job\'s: a step writes by a logger, context.log.info("…")')
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The saga, the step and the attempt that a handler works for.
+
+    `effect_key` is what the step's effects are keyed by: the same over every attempt of a run, and for the undo of what
+    that has done; no other saga has it, in no other database either. `idempotency_key` is the same over every attempt,
+    and is another one for the undo. `attempt` rises for ever, over all runs of the saga. `ends` is the moment on
+    `clock.monotonic()` at which the step's time is over. `undoes_attempt` is set for an undo alone: the highest attempt
+    of the step that may have been sent before it. Such an attempt can still be on its way; whoever undoes sees to it
+    that it does nothing when it comes.
+    """
+
+    app_id: int
+    app_name: str
+    saga: str
+    step: str
+    correlation_id: str
+    attempt: int
+    idempotency_key: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    ends: float = float("inf")
+    undoes_attempt: int | None = None
+    effect_key: str = ""
+
+    @classmethod
+    def of(cls, command: Command, ends: float) -> Context:
+        """The context of `command`, whose time is over at `ends`."""
+        return cls(
+            app_id=command.app_id,
+            app_name=command.app_name,
+            saga=command.saga,
+            step=command.step,
+            correlation_id=command.correlation_id,
+            attempt=command.attempt,
+            idempotency_key=command.idempotency_key,
+            data=command.data,
+            ends=ends,
+            undoes_attempt=command.undoes_attempt,
+            effect_key=command.effect_key or former_key(command.saga, command.app_id, command.step),
+        )
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the step is to be undone."""
+        return self.undoes_attempt is not None
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that the step has left, never below 0.
+
+        They count from the receipt of the command or, where it had to wait here, from the later look at the saga that
+        said that the orchestrator still waits for it.
+        """
+        return max(0.0, self.ends - clock.monotonic())
+
+    @property
+    def log(self) -> StepLog:
+        """A logger whose lines carry the correlation id."""
+        extra = {"correlation_id": self.correlation_id, "saga": self.saga, "app_id": self.app_id, "step": self.step}
+        return StepLog(LOGGER, extra)
+
+    if not TYPE_CHECKING:  # it would hide from type checkers what is misspelt
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_such("a step", self, name)

@@ -1,0 +1,183 @@
+"""How does a handler say that its step failed, and that its own infrastructure is away?
+
+OrchestrixError       (orchestrix.saga.errors)
+├── StepFailed        the step failed: reported as `evt.stepFailed`; `retryable` says whether another try may help
+│   ├── Transient     another try may help
+│   ├── Retry         the same, for who has nothing more to say than when
+│   ├── Permanent     no try will ever help
+│   └── Hold          a person has to look first: the step waits for one
+├── BadCall           (below Invalid) the handler calls ours as it cannot be called: no try will mend that
+└── Unavailable       (orchestrix.errors, below RetryLater) not the step's fault: the worker keeps the command and waits
+"""
+
+from __future__ import annotations
+
+import copyreg
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Final, ParamSpec
+
+from orchestrix.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
+from orchestrix.saga.calls import made_as
+from orchestrix.saga.errors import OrchestrixError
+from orchestrix.saga.wanted import FLAG, SECONDS, Kind, complaint, number, perhaps
+
+__all__ = ["OWN_TROUBLE", "BadCall", "Hold", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
+
+P = ParamSpec("P")
+
+OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
+"""What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
+LONGEST_WAIT: Final = 30 * 86_400
+"""Seconds: the longest wait that a worker gets, whatever it asks for."""
+UNSAID: Final = "it does not say why"
+LATER: Final = "it asks to be tried again later"
+_NUMBER: Final = re.compile(r"\s*[-+]?[0-9.,]+\s*(?:s|sec|seconds)?\s*")
+"""What was meant for a number of seconds."""
+_WAIT: Final = Kind(
+    lambda value: isinstance(value, int | float) and number(value) and value >= 0,
+    "a number of seconds, 0 or more,",
+    lambda value: SECONDS.example(value) if isinstance(value, str | timedelta) else "30",
+)
+_ELSEWHERE: Final = {
+    "sleep": "write await asyncio.sleep(…), or time.sleep(…) in a thread",
+    "progress": "only a job says how far it is",
+    "payload": "what a step is given is command.data",
+    "data": "what a job is given is context.payload",
+    "effect_key": "a job that is no step of a saga marks its effects by context.job_id",
+    "idempotency_key": "a job marks its effects by context.job_id",
+}
+"""What a step has and a job has not, or the other way round."""
+
+
+class BadCall(Invalid, AttributeError, TypeError, ValueError):
+    """A function of ours was called with what it does not take; the message says what to write instead.
+
+    A handler or a job that does not catch it has failed for good: the next try would write the same.
+    """
+
+
+@made_as('StepFailed("SoldOut", "no seat is left")', BadCall)
+class StepFailed(OrchestrixError):
+    """The step failed, and why: `type` is one word for programs, `message` a sentence for people.
+
+    Of one text alone that is the message, and the name of the class the type. Of what is no text its text is taken: a
+    verdict is not lost by how it is explained. `retry_after` is the worker's wish in seconds, for the orchestrator
+    alone decides about retries; what is beyond counts as 30 days. Raises `BadCall` for what cannot be meant.
+    """
+
+    retryable: bool = True
+    retry_after: float | None = None
+    hold: bool = False
+    unsure: bool = False
+
+    def __init__(
+        self, type: str = UNSAID, message: str = UNSAID, *, retryable: bool = True, retry_after: float | None = None
+    ) -> None:
+        demand(self.__class__.__name__, retryable=(retryable, FLAG), retry_after=(retry_after, perhaps(_WAIT)))
+        if message is UNSAID:
+            type, message = UNSAID, type
+        if type is UNSAID:
+            type = self.__class__.__name__
+        self.type = text_of(type)
+        self.message = text_of(message)
+        self.retryable = retryable
+        self.retry_after = None if retry_after is None else min(retry_after, LONGEST_WAIT)
+        super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what comes from another process, is not made anew: the arguments of `__init__` are not kept."""
+        return copyreg.__newobj__, (self.__class__, *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+@made_as('Transient("Busy", "503 from the agency", retry_after=30)', BadCall)
+class Transient(StepFailed):
+    """The step failed, but another try may help; `retry_after` in seconds."""
+
+    def __init__(self, type: str = UNSAID, message: str = UNSAID, *, retry_after: float | None = None) -> None:
+        super().__init__(type, message, retryable=True, retry_after=retry_after)
+
+
+def _named_after(init: Callable[P, None]) -> Callable[P, None]:
+    """Whoever writes the name of `after` means seconds: only a text without a name can be the message."""
+
+    @wraps(init)
+    def call(*args: P.args, **named: P.kwargs) -> None:
+        demand(args[0].__class__.__name__, after=(named.get("after"), perhaps(_WAIT)))
+        init(*args, **named)
+
+    return call
+
+
+@made_as('Retry(after=30, message="503 from the agency")', BadCall)
+class Retry(StepFailed):
+    """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other.
+
+    Without `after` the wait is that of the step's policy; a text in its place is the message,
+    unless it is called `after`.
+    """
+
+    @_named_after
+    def __init__(self, after: float | None = None, message: str = LATER, *, type: str = "Retry") -> None:
+        wait: Any = after
+        if isinstance(wait, str) and message is LATER and not _NUMBER.fullmatch(wait):
+            wait, message = None, wait
+        demand(self.__class__.__name__, after=(wait, perhaps(_WAIT)))
+        super().__init__(type, message, retryable=True, retry_after=wait)
+
+
+@made_as('Permanent("SoldOut", "no seat is left")', BadCall)
+class Permanent(StepFailed):
+    """The step failed and no try will ever help."""
+
+    retryable = False
+
+    def __init__(self, type: str = UNSAID, message: str = UNSAID) -> None:
+        super().__init__(type, message, retryable=False)
+
+
+@made_as('Hold("the amount is over the limit: look at it, then retry")', BadCall)
+class Hold(StepFailed):
+    """A person has to look at it first: the step waits until somebody decides, and the saga's own time stands still.
+
+    `retry` tries it again, with other data if need be; `skip`, `cancel` and `terminate` are there too. `unsure` says
+    that the step may have done something all the same, so that a cancel undoes it. In an undo the undo has failed; a
+    job has failed, and the step that it is for waits.
+    """
+
+    retryable = False
+    hold = True
+
+    def __init__(self, type: str = UNSAID, message: str = UNSAID, *, unsure: bool = False) -> None:
+        demand(self.__class__.__name__, unsure=(unsure, FLAG))
+        super().__init__(type, message, retryable=False)
+        self.unsure = unsure
+
+
+def text_of(value: object) -> str:
+    """`value` for people: of a class its name, of an error what it says."""
+    try:
+        return value.__name__ if isinstance(value, type) else str(value)
+    except BaseException:
+        return "its text cannot be read"
+
+
+def demand(call: str, **given: tuple[object, Kind]) -> None:
+    """Raises `BadCall` for the first of these parameters of `call` that is not of its kind."""
+    for name, (value, kind) in given.items():
+        if (wrong := complaint(f"{call}(", name, value, kind)) is not None:
+            raise BadCall(wrong)
+
+
+def no_such(who: str, context: object, name: str) -> BadCall:
+    """What says that the context of `who` has no `name`, and what is meant instead."""
+    lacks = f"the context of {who} has no {name}"
+    if name.startswith("_"):  # asked for by Python itself
+        return BadCall(lacks)
+    known = sorted(one for one in {*dir(type(context)), *getattr(context, "__dict__", ())} if not one.startswith("_"))
+    near = get_close_matches(name, known, 1)
+    meant = f"perhaps {near[0]} is meant" if near else f"it has {', '.join(known)}"
+    return BadCall(f"{lacks}: {_ELSEWHERE.get(name, meant)}")

@@ -1,0 +1,79 @@
+"""What became of a step: which event does the handler's answer or error amount to?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrix.broker.port import Outgoing
+from orchestrix.saga.messages import Command, StepError
+
+from . import events, failures
+from .context import LOGGER, Context
+from .errors import OWN_TROUBLE, StepFailed
+from .handlers import Handler
+from .job import Job
+from .limit import Limit, MoreTime, no_more
+from .outputs import sendable
+from .threads import Scope, call
+
+
+async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[Outgoing, bool]:
+    """Runs the handler; the event to send, and whether it is that of success. `more` tells of time given meanwhile.
+
+    Raises `OWN_TROUBLE` (`Unavailable` among others) if the worker's own infrastructure is away, for that is not the
+    step's failure, and `asyncio.CancelledError` if the worker itself gives the step up.
+    """
+    outcome = await _outcome(handler, job, more)
+    if isinstance(outcome, StepError):
+        return events.failed(job, outcome), False
+    try:
+        return events.succeeded(job, sendable(outcome) or {}), True
+    except ValueError as bad:
+        error = StepError("BadOutput", f"the handler's answer cannot be sent: {bad}", retryable=False)
+        LOGGER.error("%s: %s", job.command.type, error.message, extra=job.told)
+        return events.failed(job, error), False
+
+
+async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
+    context = Context.of(job.command, job.ends)
+    task = asyncio.current_task()
+    limits: list[Limit] = []
+
+    def scope() -> Limit:
+        limits.append(Limit(job, context.remaining, more))
+        return limits[-1]
+
+    try:
+        return await _answer(handler, context, job.command, scope)
+    except OWN_TROUBLE:
+        raise
+    except StepFailed as failure:
+        said = failures.said(failure)
+        LOGGER.warning("%s failed: %s: %s", job.command.type, said.type, said.message, extra=job.told)
+        return said
+    except BaseException as error:  # whatever it is derived from: nobody else would answer
+        if failures.given_up(error, task):
+            raise
+        if isinstance(error, TimeoutError) and any(limit.expired for limit in limits):
+            return _timeout(job)
+        return _bug(job, error)
+
+
+async def _answer(handler: Handler, context: Context, command: Command, scope: Scope) -> object:
+    try:
+        return await call(handler, context, command, scope=scope)
+    except BaseExceptionGroup as group:
+        error = failures.sole(group)
+    raise error
+
+
+def _bug(job: Job, error: BaseException) -> StepError:
+    """An error that the handler did not foresee. Its stack trace stays in this worker's log."""
+    LOGGER.error("%s failed", job.command.type, exc_info=failures.traced(error), extra=job.told)
+    return failures.unforeseen(error)
+
+
+def _timeout(job: Job) -> StepError:
+    error = StepError("Timeout", f"{job.what} was not done in {job.command.timeout_ms} ms", retryable=True)
+    LOGGER.warning("%s", error.message, extra=job.told)
+    return error

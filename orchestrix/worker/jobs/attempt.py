@@ -1,0 +1,127 @@
+"""How does one attempt of a job live, from its dispatch to its last word?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from orchestrix import crash
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.topology import DISPATCH
+from orchestrix.worker.events import trace_of
+from orchestrix.worker.threads import ask
+
+from .context import JobContext
+from .dispatch import Dispatch
+from .endings import Ending, halted, unknown
+from .feed import Feed
+from .functions import JobFunction
+from .halt import Halt
+from .performance import Performance
+from .reports import Reports
+
+Accept: TypeAlias = Callable[["Attempt"], Awaitable[bool]]
+
+
+class Attempt:
+    """An attempt in this worker's hands. `function` is None if the worker has none for it.
+
+    `deliveries` are the copies of its dispatch that came before it was accepted. `halt` is how it is told to stop.
+    """
+
+    def __init__(
+        self, order: Dispatch, function: JobFunction | None, delivery: Delivery, feed: Feed, worker_id: str
+    ) -> None:
+        self.order = order
+        self.deliveries = [delivery]
+        self.accepted = False
+        self.halt = Halt()
+        self._function = function
+        self._queue = delivery.queue.removeprefix(DISPATCH)
+        self._feed = feed
+        self._reports = Reports(order, worker_id, trace_of(delivery))
+        self._progress: Mapping[str, Any] | None = None
+        self._last_log = 0
+        self._performance: Performance | None = None
+
+    async def run(self, accept: Accept) -> Ending | None:
+        """How it ended, once the broker has its last word; None if others have got it.
+
+        `accept` takes the dispatch off the broker; False says that the broker has given it to somebody else.
+        """
+        sending = asyncio.create_task(self._feed.run(), name=f"words of job {self.order.history_id}")
+        try:
+            ending = self._stillborn()
+            if ending is None:
+                if not await self._begin(accept):
+                    return None
+                ending = await self._perform()
+                crash.point("worker.jobs.after_work")
+            self.halt.over = True
+            self._feed.end(partial(self._ended, ending))
+            await sending
+            if not self.accepted:
+                await accept(self)
+            return ending
+        finally:
+            self.halt.over = True
+            sending.cancel()
+
+    @property
+    def remade(self) -> bool:
+        """Whether the channels of its job were missing and were made anew."""
+        return self._feed.remade
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of its function runs any more."""
+        return self._performance is None or self._performance.is_gone
+
+    async def gone(self) -> None:
+        """Waits until nothing of its function runs any more."""
+        if self._performance is not None:
+            await self._performance.gone()
+
+    # What the job says; see `context.Voice`.
+
+    async def log(self, level: str, message: str) -> None:
+        await self._feed.put(partial(self._line, level, message))
+
+    async def progress(self, value: Mapping[str, Any]) -> None:
+        self._progress = value
+        self._feed.show(self._running)
+
+    # Its life.
+
+    def _stillborn(self) -> Ending | None:
+        """The ending of an attempt that has no function, or was cancelled before it began."""
+        if self._function is None:
+            return unknown(self.order.handler, self._queue)
+        return halted(self.halt) if self.halt.cause is not None else None
+
+    async def _begin(self, accept: Accept) -> bool:
+        """Only when the broker has RUNNING it may forget the dispatch, and only then the work begins."""
+        await self._feed.put(self._running)
+        await self._feed.confirmed()
+        return await accept(self)
+
+    async def _perform(self) -> Ending:
+        assert self._function is not None, "it is not stillborn"
+        loop = asyncio.get_running_loop()
+        context = JobContext(self.order, self._queue, self, self.halt, partial(ask, loop))
+        self._performance = Performance(self._function, context, self.halt, self.order.told)
+        return await self._performance.run()
+
+    # Its messages.
+
+    def _running(self, seq: int) -> Outgoing:
+        return self._reports.running(seq, self._progress)
+
+    def _line(self, level: str, message: str, seq: int) -> Outgoing:
+        self._last_log = seq
+        return self._reports.log(seq, level, message)
+
+    def _ended(self, ending: Ending, seq: int) -> Outgoing:
+        return self._reports.ended(seq, ending, self._progress, self._last_log)

@@ -1,0 +1,197 @@
+"""What does a job know about its attempt, and how does it talk?"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
+
+from orchestrix import clock
+from orchestrix.persistence.words import cleaned
+from orchestrix.saga.calls import called_as
+from orchestrix.saga.wanted import SECONDS, TEN_YEARS, Kind, brief, called
+from orchestrix.worker.errors import BadCall, demand, no_such, text_of
+from orchestrix.worker.outputs import carried
+
+from .dispatch import Dispatch, effect_key_in
+from .halt import Halt, JobCancelled
+from .pending import pending
+
+T = TypeVar("T")
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+MAX_LOG: Final = 8000
+"""Characters of a log message; what is behind them is cut."""
+MAX_PROGRESS: Final = 4096
+"""Bytes of JSON."""
+_WAIT: Final = Kind(
+    lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0),
+    "a number of seconds, 0 or more, or None",
+    SECONDS.example,
+)
+
+
+class Voice(Protocol):
+    """Where a job's words go."""
+
+    async def log(self, level: str, message: str) -> None:
+        """Takes a line over; waits while there is no room for it."""
+
+    async def progress(self, value: Mapping[str, Any]) -> None:
+        """Takes over how far the job is."""
+
+
+class Ask(Protocol):
+    """Has something done in the worker's event loop, for whoever asks: the loop itself, or a thread, which waits."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], /) -> Awaitable[T]:
+        """The answer, to be awaited in the loop; there already in a thread."""
+
+
+class JobContext:
+    """One attempt of a job. In a job's thread `log`, `progress` and `wait_cancelled` are called without `await`.
+
+    `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. The job
+    that is a saga's step has `effect_key` too, which its undo has as well: it keys its effects by that.
+    """
+
+    effect_key: str
+
+    def __init__(self, order: Dispatch, queue: str, voice: Voice, halt: Halt, ask: Ask) -> None:
+        self.job_id = order.job_id
+        self.history_id = order.history_id
+        self.name = order.handler
+        self.queue = queue
+        self.payload: Any = order.payload
+        self.attempt = order.attempt
+        self.correlation_id = order.correlation_id
+        self.timeout = order.timeout
+        self._ends = math.inf if order.timeout is None else clock.monotonic() + order.timeout
+        self._voice, self._halt, self._ask = voice, halt, ask
+        if (key := effect_key_in(order.payload)) is not None:
+            self.effect_key = key
+        self._given = frozenset(self.__dict__)
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that the attempt has left, never below 0; infinite without a time-out."""
+        return max(0.0, self._ends - clock.monotonic())
+
+    @called_as('await context.log("page 3", level="info")', BadCall, "context.log")
+    def log(self, message: object, level: str = "info") -> Awaitable[None]:
+        """Writes a line into the job's log, which is kept in order; waits while too many are under way.
+
+        A text of more than 8,000 characters is cut. Raises `BadCall` for a level other than debug, info, warning and
+        error, `JobCancelled` once the attempt has ended.
+        """
+        if level not in LEVELS:
+            raise BadCall(f"context.log(level={brief(level)}): there is no such level: write {', '.join(LEVELS)}")
+        text = _cut(cleaned(text_of(message)))
+        return pending(self._speak(lambda: self._voice.log(level, text)), "context.log")
+
+    @called_as("await context.progress(50)", BadCall, "context.progress")
+    def progress(self, done: float | Mapping[str, Any]) -> Awaitable[None]:
+        """Says how far the job is: a percentage, or a JSON object of at most 4 KiB. Only the last word counts.
+
+        Raises `BadCall` for what is neither, `JobCancelled` once the attempt has ended.
+        """
+        value = _progress(done)
+        return pending(self._speak(lambda: self._voice.progress(value)), "context.progress")
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job is to stop: it was cancelled, its time is over, or the worker ends.
+
+        A job that has seen this to be true and then returns counts as stopped, not as done.
+        """
+        if self._halt.cause is None and not self._halt.over:
+            return False
+        self._halt.noticed = True
+        return True
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why it is to stop; None while it is not."""
+        return self._why if self.cancelled else None
+
+    def raise_if_cancelled(self) -> None:
+        """Raises `JobCancelled` if the job is to stop."""
+        if (reason := self.cancel_reason) is not None:
+            raise JobCancelled(reason)
+
+    @called_as("await context.wait_cancelled(timeout=5)", BadCall, "context.wait_cancelled")
+    def wait_cancelled(self, timeout: float | None = None) -> Awaitable[bool]:
+        """Waits until the job is to stop, at most `timeout` seconds; the answer is `cancelled`.
+
+        Raises `BadCall` for what is no time; an infinite one is as good as None.
+        """
+        demand("context.wait_cancelled", timeout=(timeout, _WAIT))
+        longest = None if timeout is None else min(timeout, TEN_YEARS)
+
+        async def wait() -> bool:
+            try:
+                async with asyncio.timeout(longest):
+                    await self._halt.wait()
+            except TimeoutError:
+                pass
+            return self.cancelled
+
+        return pending(self._ask(wait), "context.wait_cancelled")
+
+    if not TYPE_CHECKING:  # it would hide from type checkers what is misspelt
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_such("a job", self, name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in self.__dict__.get("_given", ()) or hasattr(type(self), name):
+                raise BadCall(f"context.{name} cannot be set{_call_of(name)}")
+            super().__setattr__(name, value)
+
+    def _speak(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        if self._halt.over:
+            raise JobCancelled(self._why)
+        try:
+            return self._ask(work)
+        except asyncio.CancelledError:  # a thread has waited for room until the attempt had ended
+            raise JobCancelled(self._why) from None
+
+    @property
+    def _why(self) -> str:
+        return self._halt.reason or "the job has ended"
+
+
+def _call_of(name: str) -> str:
+    """What is to be written instead, where it is a call that was meant."""
+    return f": write await context.{name}(…)" if name in ("log", "progress") else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_LOG else f"{text[:MAX_LOG]}… ({len(text) - MAX_LOG} characters more)"
+
+
+def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(done, Mapping):
+        try:
+            return carried(done, MAX_PROGRESS)
+        except ValueError as refused:
+            raise BadCall(f"progress cannot be sent: {refused}") from refused
+    if isinstance(done, bool) or not isinstance(done, int | float):
+        raise BadCall(f"progress is a percentage or a mapping, not {called(done)}: write await context.progress(50)")
+    if not 0 <= done <= 100:
+        raise BadCall(f"progress is a percentage from 0 to 100, not {brief(done)}: write await context.progress(50)")
+    return {"percent": done}
+
+
+def _no_logger(level: str) -> Callable[..., NoReturn]:
+    """What says so where a job's log is taken for a step's, which is a logger."""
+
+    def refuse(*_args: object, **_named: object) -> NoReturn:
+        raise BadCall(f'context.log.{level}(…) is a step\'s: a job writes await context.log("…", level="{level}")')
+
+    return refuse
+
+
+for _level in LEVELS:
+    setattr(JobContext.log, _level, _no_logger(_level))

@@ -1,0 +1,129 @@
+"""What does a dispatch ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orchestrix.broker.topology import logs_queue, status_queue
+from orchestrix.saga.effects import former_key
+from orchestrix.saga.messages import MAX_ID, Unreadable, load
+
+LONGEST_ID: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One attempt of a job, as it was sent. `status` and `logs` are the queues where its words go.
+
+    `timeout_ms` is None where the attempt may take as long as it likes.
+    """
+
+    job_id: str
+    history_id: str
+    handler: str
+    payload: Any
+    attempt: int
+    timeout_ms: int | None
+    correlation_id: str
+    status: str
+    logs: str
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that the attempt has."""
+        return None if self.timeout_ms is None else self.timeout_ms / 1000
+
+    @property
+    def told(self) -> dict[str, object]:
+        """What a log line about the attempt carries."""
+        return {"correlation_id": self.correlation_id, "job_id": self.job_id, "history_id": self.history_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The word to stop, for one attempt or, without `history_id`, for any attempt of the job."""
+
+    job_id: str
+    history_id: str | None
+    reason: str
+
+
+def read(body: bytes) -> Dispatch:
+    """The dispatch in `body`. Raises `Unreadable`; also where it names other queues than its job has.
+
+    Those are known by the job's id: whoever could name others would have this worker write into any queue.
+    """
+    fields = load(body)
+    channels = fields.get("channels")
+    if not isinstance(channels, dict):
+        raise Unreadable("channels: must be an object")
+    job_id = _id(fields, "jobId")
+    status, logs = status_queue(job_id), logs_queue(job_id)
+    if (_required(channels, "status"), _required(channels, "logs")) != (status, logs):
+        raise Unreadable(f"channels: are not those of job {job_id}")
+    return Dispatch(
+        job_id=job_id,
+        history_id=_id(fields, "historyId"),
+        handler=_required(fields, "handler"),
+        payload=fields.get("payload"),
+        attempt=_number(fields, "attempt"),
+        timeout_ms=None if fields.get("timeoutMs") is None else _number(fields, "timeoutMs"),
+        correlation_id=_required(fields, "correlationId"),
+        status=status,
+        logs=logs,
+    )
+
+
+def read_cancel(body: bytes) -> Cancel:
+    """The word to stop in `body`. Raises `Unreadable`."""
+    fields = load(body)
+    return Cancel(
+        job_id=_required(fields, "jobId"),
+        history_id=_text(fields, "historyId"),
+        reason=_text(fields, "reason") or "",
+    )
+
+
+def effect_key_in(payload: object) -> str | None:
+    """The effect key of the saga's step that the job is; None for a job that is none.
+
+    A job that was put down before there were such keys has a payload without.
+    """
+    if not isinstance(payload, dict):
+        return None
+    saga, id, step, key = (payload.get(name) for name in ("saga", "appId", "step", "effectKey"))
+    if not isinstance(saga, str) or not isinstance(id, int) or not isinstance(step, str):
+        return None
+    if isinstance(key, str) and key:
+        return key
+    return former_key(saga, id, step) if isinstance(payload.get("idempotencyKey"), str) else None
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise Unreadable(f"{name}: must be a string")
+    return value or None
+
+
+def _id(fields: Mapping[str, Any], name: str) -> str:
+    value = _required(fields, name)
+    if len(value) > LONGEST_ID or not (value.isascii() and value.isprintable()):
+        raise Unreadable(f"{name}: must have at most {LONGEST_ID} visible characters")
+    return value
+
+
+def _required(fields: Mapping[str, Any], name: str) -> str:
+    value = _text(fields, name)
+    if value is None:
+        raise Unreadable(f"{name}: is missing")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
+        raise Unreadable(f"{name}: must be a whole number above 0")
+    return value

@@ -1,0 +1,113 @@
+"""Which function does which job, and from which queue does it come?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+from orchestrix.errors import ConfigError
+from orchestrix.saga.calls import called_as
+from orchestrix.saga.names import normal
+from orchestrix.saga.wanted import SECONDS, brief, complaint
+from orchestrix.worker.functions import checked, place_of
+
+from .context import JobContext
+
+Result: TypeAlias = Mapping[str, Any] | None
+Function: TypeAlias = Callable[[JobContext], Result | Awaitable[Result]]
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_QUEUE: Final = "default"
+_QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFunction:
+    """A function that does the jobs of a name. `grace` is how many seconds it has to stop when it is told to."""
+
+    name: str
+    queue: str
+    function: Function
+    grace: float
+
+    @property
+    def place(self) -> str:
+        """The function, for people."""
+        return place_of(self.function)
+
+
+registered_jobs: list[JobFunction] = []
+
+
+@called_as('@job("reindex", queue="search", grace=10)', ConfigError, "@job")
+def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callable[[F], F]:
+    """Makes a function do the jobs called `name`; workers that have it serve `queue`.
+
+    It is called with the `JobContext`, and the mapping that it returns, or None, is the job's result: JSON of at most
+    64 KiB. An `async def` runs in the worker's event loop; told to stop, it has `grace` seconds before it is cancelled.
+    A `def` runs in a thread of its own, which nothing can cancel: it asks `context.cancelled`. `Permanent`, `Transient`
+    and `Retry` say what a failure is; any other error is one that another attempt may mend. Raises `ConfigError`.
+    """
+    called = _name(name)
+    check_queue(queue)
+    _check_grace(called, grace)
+
+    def register(function: F) -> F:
+        checked(function, 1, "one argument, the context")
+        registered_jobs.append(JobFunction(called, queue, function, float(grace)))
+        return function
+
+    return register
+
+
+def _check_grace(called: str, grace: float) -> None:
+    if (wrong := complaint(f"@job({brief(called)}, ", "grace", grace, SECONDS)) is not None:
+        raise ConfigError(wrong)
+
+
+def _name(name: object) -> str:
+    """The name in NFC, as whoever submits the job has it. Raises `ConfigError`."""
+    if not isinstance(name, str):
+        what = place_of(name) if callable(name) else brief(name)
+        raise ConfigError(f'@job({what}): write the job\'s name, as in @job("reindex")')
+    try:
+        return normal(name)
+    except ValueError as wrong:
+        raise ConfigError(f"@job({brief(name)}): a job's name {wrong}") from None
+
+
+def check_queue(queue: str) -> None:
+    """Raises `ConfigError` for what cannot be a job queue's name."""
+    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
+        raise ConfigError(f"{brief(queue)} cannot be a job queue: write 1 to 100 letters, digits, dots, - or _")
+
+
+class JobTable(Mapping[str, JobFunction]):
+    """One function a job."""
+
+    def __init__(self, functions: Iterable[JobFunction] = ()) -> None:
+        self._functions: dict[str, JobFunction] = {}
+        for one in functions:
+            self.add(one)
+
+    def add(self, one: JobFunction) -> None:
+        """Raises `ConfigError` if another function does these jobs already."""
+        known = self._functions.setdefault(one.name, one)
+        if known.function is not one.function:
+            raise ConfigError(f"job {one.name!r} has two functions, {known.place} and {one.place}: remove one")
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that its functions name."""
+        return tuple(dict.fromkeys(one.queue for one in self._functions.values()))
+
+    def __getitem__(self, name: str) -> JobFunction:
+        return self._functions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)

@@ -1,0 +1,164 @@
+"""How does a worker of jobs start, run and stop?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_ear, worker_topology
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.lifecycle import Loop
+from orchestrix.worker.context import LOGGER
+
+from .attempt import Attempt
+from .beat import Beat
+from .dispatch import Dispatch
+from .ear import PREFETCH, Ear
+from .feed import Feed
+from .floor import Floor, JobCounts
+from .functions import JobTable, check_queue
+from .guard import Look
+from .intake import Intake
+from .performance import LAST
+
+LAST_WORD: Final = 2.0
+"""Seconds that the last words get at least to reach the broker."""
+
+
+class JobRunner:
+    """Serves job queues: at most `places` attempts at once, each held by a beat every `beat` seconds.
+
+    `look` tells which orders are owed: nothing else is worked on.
+
+    `worker_id` is its name on the wire, another one at each start. Raises `ConfigError` for a queue that cannot be one,
+    or if there is no job.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        jobs: JobTable,
+        queues: Sequence[str],
+        look: Look,
+        *,
+        worker_id: str,
+        places: int,
+        stop_timeout: float,
+        beat: float,
+    ) -> None:
+        if not jobs:
+            raise ConfigError('this worker has no job to run: name a module with @job("…") by ORCHESTRIX_WORKERS')
+        for queue in queues:
+            check_queue(queue)
+        self.queues = tuple(dict.fromkeys(queues or jobs.queues))
+        self.worker_id = worker_id
+        self.topology = worker_topology(self.queues)
+        self.counts = JobCounts()
+        self._broker, self._jobs, self._look = broker, jobs, look
+        self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
+        self._parts: _Parts | None = None
+        self._floor: Floor | None = None
+        self._beginning: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> list[str]:
+        """The ids of the jobs that are in hand, also while the runner stops."""
+        return [one.job_id for one in self._floor.held] if self._floor is not None else []
+
+    @property
+    def had(self) -> set[str]:
+        """Theirs, and those of the last jobs that were: what was said of them may not have been read yet."""
+        return {*self.held, *self._floor.lately} if self._floor is not None else set()
+
+    async def start(self) -> None:
+        """Begins to take jobs as soon as the broker is there; returns at once."""
+        if self._beginning is None:
+            self._beginning = asyncio.create_task(self._begin(), name="begin with jobs")
+
+    async def stop(self) -> None:
+        """Takes nothing new, and lets jobs go on for up to `stop_timeout` seconds.
+
+        What has not ended then is told to stop and reported as failed, so that another attempt begins elsewhere at
+        once: within about eight seconds more.
+        """
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            beginning.cancel()
+            await asyncio.wait([beginning])
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.stop(self._stop_timeout)
+
+    async def _begin(self) -> None:
+        """Declares before it consumes, so that nobody is told of queues that are only about to be made."""
+        await self._broker.wait_up()
+        with suppress(ConfigError, Unavailable):  # before the first beat it is done again, and said what is wrong
+            await self._broker.declare(self.topology)
+        jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
+        ear = worker_ear(self.worker_id)
+        words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
+        self._parts = _Parts(self, jobs, words)
+        self._floor = self._parts.floor
+        await self._parts.start()
+
+    def make(self, order: Dispatch, delivery: Delivery) -> Attempt:
+        """An attempt that has not begun."""
+        feed = Feed(self._broker, job_channels(order.job_id))
+        return Attempt(order, self._jobs.get(order.handler), delivery, feed, self.worker_id)
+
+
+class _Parts:
+    """The loops of a runner that runs."""
+
+    def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
+        self._consumers = jobs, words
+        self.floor = Floor(jobs, runner._places, runner.make, runner.counts)
+        self._intake = Intake(runner._broker, jobs, self.floor, runner.counts, runner._look)
+        self._beat = Beat(runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat)
+        self._loops = (
+            Loop("worker beat", self._beat.round),
+            Loop("words to stop", Ear(words, self.floor.cancel).round),
+            Loop("job places", self.floor.round),
+            Loop("job intake", self._intake.round),
+        )
+
+    async def start(self) -> None:
+        for loop in self._loops:
+            await loop.start()
+
+    async def stop(self, timeout: float) -> None:
+        ends = clock.monotonic() + timeout
+        self.floor.stopping = True
+        self._beat.drain()
+        await self._halt()
+        await self.floor.give_back()
+        if not await self._quiet(max(0.0, ends - clock.monotonic())):
+            LOGGER.warning("did not end in time, and are given up: %d of the jobs", len(self.floor.attempts))
+            self.floor.hurry("the worker stopped before the job had ended")
+            await self._quiet(LAST + LAST_WORD)
+        await self.floor.clear()
+        self._intake.stop()
+        for loop in reversed(self._loops):
+            await loop.stop()
+        await self._beat.leave()
+        for consumer in self._consumers:
+            await consumer.close()
+
+    async def _halt(self) -> None:
+        try:
+            async with asyncio.timeout(2.0):
+                await self.floor.follow()
+        except TimeoutError:
+            LOGGER.warning("the broker does not answer; it will give the jobs that come to others")
+
+    async def _quiet(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.floor.quiet.wait()
+        except TimeoutError:
+            return False
+        return True
