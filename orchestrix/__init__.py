@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrix.cli import main
+    from orchestrix.resource import Resource
     from orchestrix.saga.definition import (
         COMPLETED,
         FAILED,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "orchestrix.cli": ("main",),
+    "orchestrix.resource": ("Resource",),
     "orchestrix.saga.definition": (
         "COMPLETED", "FAILED", "HOLD", "Compensation", "FreeData", "Job", "NothingToUndo", "RetryPolicy", "Saga",
         "Step",
@@ -72,6 +74,7 @@ __all__ = [
     "JobContext",
     "NothingToUndo",
     "Permanent",
+    "Resource",
     "Retry",
     "RetryPolicy",
     "Saga",

@@ -230,6 +230,7 @@ class Settings(_Group):
     node_id: str = "coordinator"
     sagas: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
     http: HttpSettings = HttpSettings()
     api: ApiSettings = ApiSettings()
     log: LogSettings = LogSettings()
@@ -241,7 +242,7 @@ class Settings(_Group):
     cluster: ClusterSettings = ClusterSettings()
     jobs: JobsSettings = JobsSettings()
 
-    @field_validator("sagas", "workers", mode="before")
+    @field_validator("sagas", "workers", "resources", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return listed(value)

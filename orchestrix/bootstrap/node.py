@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -47,8 +47,10 @@ from orchestrix.orchestration.watch import Watch
 from orchestrix.orchestration.why import Explainer
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.versions import Definitions
+from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
+from orchestrix.worker.modules import load_resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Node:
     starter: Starter
     database_watch: DatabaseWatch
     roles: frozenset[str]
+    resources: Sequence[Resource] = ()
     alone: bool = False
     """Whether the broker lives and dies with this process, so that nobody else tells it what it has forgotten."""
     connect: Connect | None = None
@@ -333,6 +336,7 @@ def build_node(
         job_steps=steps,
         database_watch=database_watch,
         roles=roles,
+        resources=load_resources(settings.resources),
         alone=alone,
         connect=partial(open_broker, broker_url),
     )

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Final
 
 from orchestrix.errors import ConfigError, OrchestrixError
+from orchestrix.resource import Resource
 from orchestrix.saga.definition import Saga
 from sagas.app_provisioning import APP_PROVISIONING
 
@@ -22,6 +23,7 @@ from .jobs.functions import JobTable, registered_jobs
 
 SAGAS: Final = "ORCHESTRIX_SAGAS"
 WORKERS: Final = "ORCHESTRIX_WORKERS"
+RESOURCES: Final = "ORCHESTRIX_RESOURCES"
 
 
 def load_sagas(names: Sequence[str]) -> list[Saga]:
@@ -35,6 +37,26 @@ def load_sagas(names: Sequence[str]) -> list[Saga]:
         if not sagas:
             raise ConfigError(f"{SAGAS}: {_where(module)} has no saga at its top level: write NAME = Saga(…) there")
         found |= {id(saga): saga for saga in sagas}
+    return list(found.values())
+
+
+def load_resources(names: Sequence[str]) -> list[Resource]:
+    """Every resource at the top level of the modules.
+
+    Raises `ConfigError` that names the module and says what is wrong with it.
+    """
+    found: dict[str, Resource] = {}
+    for module in load_modules(names, RESOURCES):
+        theirs = [value for value in vars(module).values() if isinstance(value, Resource)]
+        if not theirs:
+            raise ConfigError(
+                f"{RESOURCES}: {_where(module)} has no Resource at its top level: write NAME = Resource(…)"
+            )
+        for one in theirs:
+            if found.setdefault(one.path, one) is not one:
+                raise ConfigError(
+                    f"{RESOURCES}: {_where(module)} has a second Resource at {one.path}: one path, one saga"
+                )
     return list(found.values())
 
 
