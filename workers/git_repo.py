@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import BaseModel
 
 from orchestrix import Command, Context, Permanent, Transient, handles
-from orchestrix.crash import point as crash_point
+from orchestrix.testing import crash_point
 
 from .git_marks import alone, attempt_in, bury, is_own, made_by, mark, refuse_undone, sync, take_over
 from .git_process import INSTALL, first_commit, git_version

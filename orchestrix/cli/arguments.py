@@ -27,6 +27,7 @@ from orchestrix.cli.parsing import (
     uuid,
     whole,
 )
+from orchestrix.version import VERSION
 
 _PORT = 0, 65_535
 _ID = 1, 2**53 - 1
@@ -65,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"orchestrix {version('orchestrix')}")
+        print(f"orchestrix {VERSION}")
         parser.exit()
 
 
