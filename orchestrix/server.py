@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from orchestrix.bootstrap.parts import Signals, first_of, given_up
 from orchestrix.bootstrap.ports import listening, nearby
 from orchestrix.config import Settings
 from orchestrix.lifecycle import CLOSE, settle_memory, stage
+from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
 
@@ -73,7 +73,7 @@ def create_app(node: Node) -> FastAPI:
             drainer=node.drainer,
             timetable=node.jobs.timetable,
             health=node.health,
-            version=version("orchestrix"),
+            version=VERSION,
             silent=node.settings.jobs.silent,
             guard=_guard(node.settings),
             streams=Streams(node.settings.http.max_streams),

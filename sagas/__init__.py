@@ -1,1 +1,1 @@
-"""Which sagas does the service have?  See `app_provisioning.py`."""
+"""The sagas of the service."""

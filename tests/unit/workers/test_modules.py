@@ -14,7 +14,6 @@ from sagas.app_provisioning import APP_PROVISIONING
 
 SAGA = """
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step
-from sagas.app_provisioning import APP_PROVISIONING
 STEP = Step("send", "SENDING", "cmd.send", "evt.sent", COMPLETED, undo=NothingToUndo("mail is gone"))
 WELCOME = Saga("welcome", (STEP,))
 """
@@ -73,7 +72,7 @@ def test_no_modules_are_no_handlers() -> None:
     assert (dict(load_handlers([])), load_sagas([])) == ({}, [])
 
 
-@pytest.mark.parametrize("name", ["app", "sagas.mine", "workers", "migrations.x"])
+@pytest.mark.parametrize("name", ["orchestrix", "orchestrix.worker"])
 def test_modules_named_like_ours_are_refused(write: Write, name: str) -> None:
     with pytest.raises(ConfigError, match=r"ORCHESTRIX_WORKERS: .* is a package of Orchestrix: rename yours"):
         load_handlers([name])
