@@ -92,8 +92,6 @@ POINTS: Final[Mapping[str, str]] = {
     "schedules.release.after_commit": "The run may begin, and whoever leads finds it within seconds.",
     "worker.after_receive": "Nothing is done; the broker gives the commands out again.",
     "worker.after_guard": "The same.",
-    "worker.in_work": "The work is half done, where nobody sees it: it is begun anew under another name.",
-    "worker.in_undo": "What is undone cannot come back, but is still there until the command comes again.",
     "worker.after_effect": "The work is done and nobody knows: it is found done when the command comes again.",
     "worker.after_publish": "The event is out and the command comes again: it is dropped, or its event is repeated.",
     "worker.after_confirm": "The same, although the broker had said that it has the event.",

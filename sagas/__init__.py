@@ -1,1 +1,1 @@
-"""The sagas of the service."""
+"""Sagas: what the service brings about, each in a module of its own."""

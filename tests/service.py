@@ -26,7 +26,9 @@ UNREGISTER: Final = "cmd.unregisterApp"
 
 
 def git_handlers(root: Path | str = "", provider: str = "local") -> HandlerTable:
-    """Those of git repositories in `root`."""
+    """Those of git repositories in `root`, which is made."""
+    if provider == "local":
+        Path(root).mkdir(parents=True, exist_ok=True)
     settings = git_repo.GitSettings.model_validate({"root": str(root), "provider": provider})
     return HandlerTable([(CREATE, bound(git_repo.create, settings)), (DELETE, bound(git_repo.delete, settings))])
 

@@ -1,4 +1,4 @@
-"""The work of the service: what its commands do."""
+"""Workers: what the commands of the service do."""
 
 from workers import app_registration, git_repo
 

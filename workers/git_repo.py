@@ -78,7 +78,7 @@ async def create(context: Context, command: Command) -> dict[str, Any] | None:
         await in_thread(_prepare, root)
         if not await in_thread(_is_made, root, context):
             await _build(draft, context)
-            crash_point("worker.in_work")
+            crash_point("git.in_work")
             await in_thread(_publish, root, draft, context)
     except OSError as error:
         raise _storage(root, error) from error
@@ -159,7 +159,7 @@ def _undo(root: Path, context: Context) -> Path | None:
     """Where the repository is from now on; None where the step had not made any."""
     with alone(root, context.app_id):
         bury(root, context)
-        crash_point("worker.in_undo")
+        crash_point("git.in_undo")
         archived = _put_away(root, context)
         sync(root)
         return archived

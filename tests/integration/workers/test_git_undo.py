@@ -288,7 +288,7 @@ asyncio.run(git_repo.delete(context, None))
 @pytest.mark.req("S3-54")
 async def test_an_undo_whose_worker_is_killed_is_gone_on_with(repos: Repos) -> None:
     await repos.run(do())
-    env = {**os.environ, "ORCHESTRIX_TESTING": "1", "ORCHESTRIX_CRASH_AT": "worker.in_undo:1"}
+    env = {**os.environ, "ORCHESTRIX_TESTING": "1", "ORCHESTRIX_CRASH_AT": "git.in_undo:1"}
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(repos.root), env=env)
     async with asyncio.timeout(30):
         assert await killed.wait() == crash.EXIT_CODE

@@ -85,15 +85,11 @@ def test_git_is_needed_only_where_repositories_are_made(monkeypatch: pytest.Monk
 
 def test_a_root_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(
-        ConfigError, match=r"ORCHESTRIX_GIT__ROOT: .*/file/repos cannot be used, for .*/file is no folder"
-    ):
+    with pytest.raises(ConfigError, match=r"GIT__ROOT: .*/file/repos cannot be used, for .*/file is no folder"):
         made([], git={"provider": "local", "root": str(tmp_path / "file" / "repos")})
 
 
-def test_a_handler_that_the_environment_adds_replaces_that_of_the_file(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_handler_that_the_environment_adds_replaces_the_files(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = 'from orchestrix import handles\n@handles("cmd.createGitRepo")\nasync def mine(context, command): ...\n'
     (folder / "my_git.py").write_text(text)
     worker = made([], workers=["my_git"])

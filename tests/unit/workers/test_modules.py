@@ -87,17 +87,17 @@ def test_modules_named_like_ours_are_refused(write: Write, name: str) -> None:
         ("x = 1\nx.y", "AttributeError: .*my_broken.py, line 2"),
         ("def f(:", "invalid syntax .*my_broken.py, line 1"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        (SAGA.replace("evt.sent", "sent"), "saga 'welcome'.*must be evt.*/my_broken.py, line 5\\)"),
+        (SAGA.replace("evt.sent", "sent"), "saga 'welcome'.*must be evt.*/my_broken.py, line 4\\)"),
         (
             SAGA.replace("COMPLETED, undo", "COMPLETED, timeout=30, undo"),
-            r"timedelta\(seconds=30\) .*broken.py, line 4",
+            r"timedelta\(seconds=30\) .*broken.py, line 3",
         ),
-        (SAGA + "x = Step('a')", r"Step\('a'\): state is missing: write Step\(\"pay\", .*/my_broken.py, line 6\)"),
+        (SAGA + "x = Step('a')", r"Step\('a'\): state is missing: write Step\(\"pay\", .*/my_broken.py, line 5\)"),
         (
             SAGA + "Saga('x', stepps=())",
-            r"Saga\('x', stepps=\(\)\): .* perhaps steps= is meant.*/my_broken.py, line 6\)",
+            r"Saga\('x', stepps=\(\)\): .* perhaps steps= is meant.*/my_broken.py, line 5\)",
         ),
-        (SAGA + "NothingToUndo('')", r"a reason in words is wanted.*/my_broken.py, line 6\)"),
+        (SAGA + "NothingToUndo('')", r"a reason in words is wanted.*/my_broken.py, line 5\)"),
         (
             f"{WORKER}\nfrom orchestrix import job\n@job()\ndef f(context): ...",
             r"@job\(\): name is missing.*broken.py, line 8",
