@@ -23,9 +23,13 @@ def init(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.dir)
     files = _template()
     try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise GiveUp(f"{folder} is no folder: name another")
         if taken := [str(path) for path in sorted(files) if _is_taken(folder, path)]:
             raise Conflict(f"{folder} has {', '.join(taken)} already, so that nothing was written: name another folder")
         _write(folder, files)
+    except FileExistsError as error:
+        raise Conflict(f"{error.filename} has just come into being, so that nothing was written: try again") from error
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise GiveUp(f"{folder} cannot be written to ({why}): name a folder of your own") from error

@@ -81,6 +81,21 @@ def test_a_folder_that_cannot_be_written_to_is_a_sentence(shell: Shell, place: s
     assert answer.err.count("\n") == 1
 
 
+def test_a_file_is_no_folder(shell: Shell) -> None:
+    (shell.folder / "file").write_text("mine")
+    answer = shell("init", "file")
+    assert (answer.code, answer.err) == (1, "error: file is no folder: name another\n")
+
+
+def test_a_file_that_comes_meanwhile_is_kept_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shell.folder / "orchestrix.toml").write_text("mine")
+    monkeypatch.setattr(init, "_is_taken", lambda folder, path: False)
+    answer = shell("init")
+    assert answer.code == 4
+    assert "orchestrix.toml has just come into being, so that nothing was written" in answer.err
+    assert (below(shell.folder), (shell.folder / "orchestrix.toml").read_text()) == ({"orchestrix.toml"}, "mine")
+
+
 def test_a_disk_that_fills_up_leaves_nothing_behind(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Path.open
 
