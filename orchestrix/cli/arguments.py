@@ -71,6 +71,8 @@ class _Version(argparse.Action):
 
 
 def _add_processes(commands: Any) -> None:
+    init = leaf(commands, "init", "init:init", "write a small service of your own to begin with, and its test")
+    init.add_argument("dir", nargs="?", default=".", metavar="DIR", help="where to; made if it is not there (here)")
     dev = leaf(commands, "dev", "run:dev", "everything in one process, nothing to install: API, orchestrator, workers")
     dev.add_argument(
         "--port", type=whole(*_PORT), metavar="PORT", help="the API's port (8080; the next free one if taken)"

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 from orchestrix import clock
@@ -26,11 +26,24 @@ from orchestrix.saga.wanted import brief
 from orchestrix.testing import opened
 from orchestrix.testing.chance import SeededDice
 from orchestrix.testing.endings import SEVERAL, differ, differ_in_time
+from orchestrix.testing.own_settings import Given, settings_of
 from orchestrix.testing.spans import Between, Span, seconds_of
 from orchestrix.testing.stage import StoryError
 from orchestrix.testing.turns import Turns
 from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
-from orchestrix.testing.wanted import COUNT, NAME, OBJECT, PERCENT, REASON, TEXT, WHOLE, demand, perhaps, plain
+from orchestrix.testing.wanted import (
+    COUNT,
+    NAME,
+    OBJECT,
+    PERCENT,
+    REASON,
+    SECTIONS,
+    TEXT,
+    WHOLE,
+    demand,
+    perhaps,
+    plain,
+)
 from orchestrix.worker.jobs.context import JobContext
 from orchestrix.worker.jobs.dispatch import Dispatch
 from orchestrix.worker.jobs.endings import Ending
@@ -128,12 +141,14 @@ def given_job(
     payload: Mapping[str, Any] | None = None,
     attempt: int = 1,
     timeout: Span | None = None,
+    settings: Given | None = None,
     key: str = "story",
     seed: int = 0,
 ) -> JobStory:
     """A story of one attempt of a job. `job` is a function with `@job`; `key` its job id, the same over all attempts.
 
-    `seed` decides what chance decides. Raises `ConfigError` for a function without `@job`.
+    `settings` are those of its module, by section and name. `seed` decides what chance decides. Raises `ConfigError`
+    for a function without `@job`, and for settings that its module refuses.
     """
     known = [one for one in registered_jobs if one.function is job]
     if not known:
@@ -142,6 +157,7 @@ def given_job(
     demand(
         "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, COUNT), key=(key, NAME), seed=(seed, WHOLE)
     )
+    demand("given_job", settings=(settings, perhaps(SECTIONS)))
     plain("given_job", payload=payload)
     milliseconds = None if timeout is None else max(1, round(seconds_of(timeout) * 1000))
     order = Dispatch(
@@ -155,7 +171,7 @@ def given_job(
         status="status",
         logs="logs",
     )
-    return JobStory(known[0], order, seed)
+    return JobStory(replace(known[0], settings=settings_of(job, settings)), order, seed)
 
 
 class JobStory:
@@ -255,7 +271,7 @@ class JobStory:
                     word.tell(halt)
 
         self._heard = heard = _Heard(lambda: loop.time() - began, stirred)
-        context = JobContext(self._order, self._function.queue, heard, halt, turns.ask)
+        context = JobContext(self._order, self._function.queue, heard, halt, turns.ask, self._function.settings)
         for word in self._words:
             if word.at is not None:
                 loop.call_later(word.at, word.tell, halt)

@@ -3,58 +3,48 @@
 from __future__ import annotations
 
 import os
-import sys
-import tomllib
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
 
+from orchestrix import config, config_file
+from orchestrix.bootstrap.parts import load_catalog
+from orchestrix.config import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Saga
-from orchestrix.worker.handlers import Handler, HandlerTable
-from orchestrix.worker.modules import load_handlers, load_sagas
-
-FILE: Final = "orchestrix.toml"
-SETTING: Final = "ORCHESTRIX_CONFIG"
+from orchestrix.worker.authored import Work, load_work
+from orchestrix.worker.handlers import HandlerTable
 
 
 class Project:
-    """What lies in `folder`, or beside the file that ORCHESTRIX_CONFIG names. Its modules are imported when needed."""
+    """What the file in `folder` names, or the one that ORCHESTRIX_CONFIG names. It is imported when it is needed."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = Path(os.environ.get(SETTING) or folder / FILE)
+        self._folder = folder
 
     def saga(self, name: str) -> Saga:
         """The saga of that name. Raises `ConfigError` if there is none, or no file."""
-        sagas = {saga.name: saga for saga in load_sagas(self._named("sagas"))}
+        sagas = {saga.name: saga for saga in load_catalog(self._settings)}
         if name not in sagas:
-            raise ConfigError(f"{self._file} has no saga {name!r}: it has {', '.join(sagas) or 'none'}")
+            raise ConfigError(f"{self._settings.origin.file} has no saga {name!r}: it has {', '.join(sagas) or 'none'}")
         return sagas[name]
 
-    def handlers(self, saga: Saga) -> dict[str, Handler]:
-        """What its workers do for `saga`, by command. Raises `ConfigError` for modules that cannot be imported."""
-        catalog = Catalog([saga])
+    def handlers(self, saga: Saga) -> HandlerTable:
+        """What its workers do for `saga`, with their settings. Raises `ConfigError` for what cannot be imported."""
+        catalog, found = Catalog([saga]), self._work
         known = (*catalog.commands, *catalog.jobs)
-        return {command: handler for command, handler in self._table.items() if command in known}
+        table = HandlerTable((command, handler) for command, handler in found.handlers.items() if command in known)
+        table.settings = {command: found.sections.of(handler) for command, handler in table.items()}
+        return table
 
     @cached_property
-    def _table(self) -> HandlerTable:
-        return load_handlers(self._named("workers"))
-
-    def _named(self, part: str) -> list[str]:
-        """The modules that the file names; they count from its folder."""
-        folder = str(self._file.parent.resolve())
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-        return [str(name) for name in self._read.get(part, ())]
+    def _work(self) -> Work:
+        return load_work(self._settings)
 
     @cached_property
-    def _read(self) -> dict[str, Any]:
-        try:
-            return tomllib.loads(self._file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            helps = f"give orchestrix_story a Saga and its handlers, or name the file by {SETTING}"
-            raise ConfigError(f"there is no {self._file}: {helps}") from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{self._file} cannot be read: {error}") from None
+    def _settings(self) -> Settings:
+        file = config_file.found(None, os.environ, self._folder)
+        if file is None:
+            helps = f"give orchestrix_story a Saga and its handlers, or name the file by {config_file.VARIABLE}"
+            raise ConfigError(f"there is no {self._folder / config_file.NAME}: {helps}")
+        return config.load(file=file)

@@ -10,25 +10,29 @@ from orchestrix.errors import ConfigError
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.wanted import brief
+from orchestrix.testing.own_settings import Given, settle
 from orchestrix.worker.handlers import Handler, HandlerTable, Registration, registered
 
 Part: TypeAlias = Callable[..., Any] | ModuleType | Mapping[str, Handler]
 """A function with `@handles`, a module full of them, or functions by their commands."""
 
 
-def repertoire(parts: Part | Iterable[Part], saga: Saga) -> HandlerTable:
-    """The handlers of `saga` in `parts`; of a module, those of other sagas are left out.
+def repertoire(parts: Part | Iterable[Part], saga: Saga, settings: Given | None = None) -> HandlerTable:
+    """The handlers of `saga` in `parts`, with their settings; of a module, those of other sagas are left out.
 
     Raises `ConfigError` for what is no handler, or one of another saga, and where a command has two.
     """
     catalog, table = Catalog([saga]), HandlerTable()
     known = (*catalog.commands, *catalog.jobs)
     for part in _each(parts):
+        if isinstance(part, HandlerTable):
+            table.settings.update(part.settings)
         for command, handler in _read(part):
             if command in known:
                 table.add(command, handler)
             elif not isinstance(part, ModuleType):
                 raise ConfigError(f"saga {saga.name!r} has no command {command}: it has {', '.join(known)}")
+    settle(table, settings)
     return table
 
 

@@ -27,6 +27,7 @@ from orchestrix.testing import opened
 from orchestrix.testing.answers import When
 from orchestrix.testing.differing import DIFFERENCES, fields
 from orchestrix.testing.endings import Ending, Expected, differences, in_doubt
+from orchestrix.testing.own_settings import Given
 from orchestrix.testing.places import AFTER, BEFORE, Crash, Place, place_of
 from orchestrix.testing.repertoire import Part, repertoire
 from orchestrix.testing.spans import Span, is_span, seconds_of
@@ -38,6 +39,7 @@ from orchestrix.testing.wanted import (
     OBJECT,
     REASON,
     SAGA,
+    SECTIONS,
     TEXT,
     WHOLE,
     demand,
@@ -59,18 +61,21 @@ def given(
     *,
     handlers: Part | Iterable[Part] = (),
     data: Mapping[str, Any] | None = None,
+    settings: Given | None = None,
     key: str = "story",
     seed: int = 0,
 ) -> Story:
     """A story of one run of `saga`, which starts with `data`.
 
-    `handlers` are functions with `@handles`, modules of them, or functions by their commands. `seed` decides what
-    chance decides, such as the jitter of retries: the same seed, the same story. Raises `ConfigError` for handlers that
-    do not fit the saga, and `BadData` for data that it refuses.
+    `handlers` are functions with `@handles`, modules of them, or functions by their commands. `settings` are those of
+    their modules, by section and name. `seed` decides what chance decides, such as the jitter of retries: the same
+    seed, the same story. Raises `ConfigError` for handlers that do not fit the saga, and for settings that their
+    modules refuse, and `BadData` for data that the saga refuses.
     """
     demand("given", saga=(saga, SAGA), data=(data, perhaps(OBJECT)), key=(key, NAME), seed=(seed, WHOLE))
+    demand("given", settings=(settings, perhaps(SECTIONS)))
     plain("given", data=data)
-    return Story(Plot(saga, repertoire(handlers, saga), begun(saga, data or {}), key, seed, {}))
+    return Story(Plot(saga, repertoire(handlers, saga, settings), begun(saga, data or {}), key, seed, {}))
 
 
 class Story:

@@ -261,6 +261,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         abandoned, self._abandoned = self._abandoned, []
         for stack, task in abandoned:
             if task is not None:
+                task.cancel()  # so that whoever is told of it knows that it was not the step's own idea
                 asyncio.tasks._enter_task(self, task)
             stack.throw(asyncio.CancelledError())
 

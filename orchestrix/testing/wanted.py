@@ -20,6 +20,7 @@ __all__ = [
     "PERCENT",
     "REASON",
     "SAGA",
+    "SECTIONS",
     "TEXT",
     "WHOLE",
     "demand",
@@ -28,6 +29,11 @@ __all__ = [
 ]
 
 OBJECT: Final = of("a mapping", '{"film": "Metropolis"}', Mapping)
+SECTIONS: Final = Kind(
+    lambda value: isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()),
+    "a mapping of sections",
+    lambda _: '{"mailer": {"sender": "ada"}}',
+)
 FUNCTION: Final = Kind(callable, "a function", lambda _: "provider.empty")
 SAGA: Final = of("a Saga", "ORDER after ORDER = Saga(…)", Saga)
 PERCENT: Final = Kind(lambda value: number(value) and 0 <= float(str(value)) <= 100, "a percentage", lambda _: "50")

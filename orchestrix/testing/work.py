@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from orchestrix.errors import ConfigError, OrchestrixError
@@ -16,7 +17,7 @@ from orchestrix.testing.virtual_time import Misplaced
 from orchestrix.worker.context import Context
 from orchestrix.worker.errors import StepFailed
 from orchestrix.worker.failures import given_up, said, sole, unforeseen
-from orchestrix.worker.handlers import Handler, Output
+from orchestrix.worker.handlers import HandlerTable, Output
 
 T = TypeVar("T")
 
@@ -30,14 +31,14 @@ class Work:
 
     def __init__(
         self,
-        handlers: Mapping[str, Handler],
+        handlers: HandlerTable,
         whens: Mapping[str, When],
         through: Callable[[Moment, str], bool],
         note: Callable[[str, str], None],
         mute: Callable[[str], None] | None = None,
     ) -> None:
         self._mute = mute
-        self._handlers, self._whens = handlers, whens
+        self._handlers, self._settings, self._whens = handlers, handlers.settings, whens
         self._through, self._note = through, note
         self._tries: dict[str, list[str]] = {}
         self.going: set[asyncio.Task[Any]] = set()
@@ -78,7 +79,8 @@ class Work:
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ConfigError(f"{command.type} has no handler for a try that its answers leave out")
-        output = handler(context, command)  # one that is no coroutine runs here: a thread has no place on virtual time
+        known = replace(context, settings=self._settings.get(command.type))
+        output = handler(known, command)  # one that is no coroutine runs here: a thread has no place on virtual time
         return await output if inspect.isawaitable(output) else output
 
     def _answer(self, command: Command) -> Answer | None:

@@ -9,6 +9,7 @@ from tests.unit.cli.shell import Shell
 VERBS = {"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate"}
 COMMANDS = {
     (): {
+        "init",
         "dev",
         "serve",
         "worker",
