@@ -77,6 +77,7 @@ def create_app(node: Node) -> FastAPI:
             silent=node.settings.jobs.silent,
             guard=_guard(node.settings),
             streams=Streams(node.settings.http.max_streams),
+            resources=node.resources,
             tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
         )
     )
