@@ -11,14 +11,13 @@ from starlette.responses import Response
 from orchestrix.api import control, kinds, listing, problems, shared
 from orchestrix.api.bodies import NewSaga, checked_data, parsed, read_object
 from orchestrix.api.kinds import KindOf
-from orchestrix.api.listing import list_instances
+from orchestrix.api.listing import KEY, list_instances
 from orchestrix.api.nouns import noun_of
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.schemas import PageBase, PreviewBase, SagaBody, SagaPage, SagaPreview
 from orchestrix.api.start import Wish, start
 from orchestrix.resource import Resource
 
-NAME: Final = "key"
 PATH: Final = "/sagas/{name}"
 
 
@@ -51,7 +50,7 @@ def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
             _listing(kind_of),
             "List the instances of a saga",
             tag="sagas",
-            parameters=listing.parameters(NAME),
+            parameters=listing.parameters(KEY),
             answers=shared.page(page),
             problems=("not_found", "bad_parameter", "unavailable"),
         ),
@@ -62,7 +61,7 @@ def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
 
 def models(resources: Iterable[Resource]) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
     """An instance, a page of them, and a preview. Instances of resources have their names twice."""
-    names: dict[str, Any] = {one.key_name: (str, "") for one in resources if one.key_name != NAME}
+    names: dict[str, Any] = {one.key_name: (str, "") for one in resources if one.key_name != KEY}
     if not names:
         return SagaBody, SagaPage, SagaPreview
     also = "".join(
@@ -94,6 +93,6 @@ def _creating(kind_of: KindOf, paths: Mapping[str, str]) -> Handler:
 
 def _listing(kind_of: KindOf) -> Handler:
     async def list_sagas(call: Call) -> Response:
-        return await list_instances(call, kind_of(call), NAME)
+        return await list_instances(call, kind_of(call), KEY)
 
     return list_sagas
