@@ -1,15 +1,19 @@
 # Every target works on a fresh checkout: it installs what it needs first.
 PYTHON ?= python3
 BIN := .venv/bin
+# Stamps: the library with every driver, and what the tests and checks need besides.
 INSTALLED := .venv/installed
+TOOLS := .venv/tools
+PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable
 # What to hand on: make test ARGS="tests/unit -k saga", make bench ARGS=--quick, make bench ARGS="--only cluster"
 ARGS ?=
 
-.PHONY: help install dev services test check fmt bench soak requirements
+.PHONY: help install tools dev services test check fmt bench soak requirements
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make dev           run everything in one process; needs no server'
+	@echo 'make install       the library with all drivers into .venv; `make dev` does it too'
 	@echo 'make test          all tests; finds or installs RabbitMQ, PostgreSQL and MariaDB first'
 	@echo 'make check         lint, format, types, import rules, size budget'
 	@echo 'make fmt           format the code'
@@ -18,7 +22,11 @@ help:
 	@echo 'make soak          the long variants of the tests that have one'
 	@echo 'make requirements  rows of the specification that no passing test names'
 
+# The commands of .venv find the service from any folder. Linked each time: the checkout may have been moved.
 install: $(INSTALLED)
+	@ln -sfn "$(CURDIR)/orchestrix.toml" .venv/orchestrix.toml
+
+tools: install $(TOOLS)
 
 # Debian keeps ensurepip, without which there is no virtual environment, in a package of its own.
 define MAKE_ENVIRONMENT
@@ -53,19 +61,24 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     $(PYTHON) -m venv --clear .venv
 fi
 say 'installing the packages into .venv ...'
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(PIP) '.[postgresql,mysql,otel]'
 endef
 export MAKE_ENVIRONMENT
 
-# The stamp is newer than pyproject.toml exactly when the environment fits it.
+# A stamp is newer than pyproject.toml exactly when the environment fits it.
 $(INSTALLED): pyproject.toml
 	@sh -c "$$MAKE_ENVIRONMENT"
+	@touch $@
+
+$(TOOLS): $(INSTALLED)
+	@echo 'make tools: installing the tools of the tests into .venv ...'
+	@$(PIP) '.[dev]'
 	@touch $@
 
 dev: install
 	@exec $(BIN)/orchestrix dev
 
-services: install
+services: tools
 	@$(BIN)/python -m tests.servers ensure
 
 # In two processes, each with servers of its own; in one with ARGS="-n 0".
@@ -75,14 +88,14 @@ test: services
 soak: services
 	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest -o faulthandler_timeout=3600 $(ARGS)
 
-check: install
+check: tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tests.architecture.budget
 
-fmt: install
+fmt: tools
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
 	$(BIN)/python -m tests.documents
@@ -90,5 +103,5 @@ fmt: install
 bench: services
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-requirements: install
+requirements: tools
 	@$(BIN)/python -m tests.ledger

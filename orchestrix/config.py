@@ -4,18 +4,49 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from orchestrix.config_tokens import SECRET, tokens_of
+from orchestrix.config_file import VARIABLE, ConfigFile
+from orchestrix.config_groups import (
+    ApiSettings,
+    ClusterSettings,
+    DatabaseSettings,
+    Group,
+    HttpSettings,
+    JobsSettings,
+    LogSettings,
+    OrchestratorSettings,
+    WorkerSettings,
+    listed,
+)
 from orchestrix.config_words import nearest, sentence
 from orchestrix.errors import ConfigError
 
+__all__ = [
+    "ALIASES",
+    "PREFIX",
+    "ApiSettings",
+    "ClusterSettings",
+    "DatabaseSettings",
+    "HttpSettings",
+    "JobsSettings",
+    "LogSettings",
+    "OrchestratorSettings",
+    "Settings",
+    "WorkerSettings",
+    "idle_variables",
+    "listed",
+    "load",
+    "names",
+    "redacted",
+]
+
 PREFIX = "ORCHESTRIX_"
-OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT")
+OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT", VARIABLE)
 LONGEST_NAME: Final = 100
 MOST_TOLD: Final = 20
 """Characters of a variable's name, and variables without effect, that are told."""
@@ -24,204 +55,29 @@ ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_
 else, and changes nothing, for there is one way to run."""
 
 
-class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class Origin(Group):
+    """Where the settings come from, and those of sections that are not ours.
 
-
-Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
-"""A time of up to thirty days: what is shorter or longer is a slip, and would stop the process or never end."""
-
-
-class HttpSettings(_Group):
-    """Where the API listens, and how much of it one may take; times in seconds.
-
-    `allowed_hosts` are names, beside those of loopback, by which it may be called while it asks nobody for a token.
-    `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
-    closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
-    open files allows; `max_streams` are the long-polls and event streams of one client.
+    `file` is the `orchestrix.toml` that was read, from whose `folder` the names of modules count, and `source` who
+    named it; `workers` are the modules that it lists, and `listed` the dotted names of all settings in it. `sections`
+    are the values of further sections as they were given, and `named` under which name each was.
     """
 
-    host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65535)
-    allowed_hosts: tuple[str, ...] = ()
-    head_timeout: float = Field(10.0, ge=1, le=3600)
-    body_timeout: float = Field(30.0, ge=1, le=3600)
-    keep_alive: float = Field(75.0, ge=1, le=3600)
-    max_connections: int | None = Field(None, ge=8, le=1_000_000)
-    max_streams: int = Field(1000, ge=1, le=1_000_000)
-
-    @field_validator("allowed_hosts", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return listed(value)
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for one in value:
-            if not _HOST.fullmatch(one):
-                raise ValueError(
-                    "write names of hosts with commas in between, such as orchestrix.example,10.0.0.7:8080"
-                )
-        return value
+    file: str | None = None
+    folder: str | None = None
+    source: str = ""
+    workers: tuple[str, ...] = ()
+    listed: frozenset[str] = frozenset()
+    sections: Mapping[str, Mapping[str, Any]] = {}
+    named: Mapping[str, str] = {}
 
 
-_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}))(?::[0-9]{1,5})?")
+ORIGIN: Final = "origin"
+MODULES: Final = ("sagas", "workers", "resources")
+"""Lists of importable modules."""
 
 
-def listed(value: object) -> object:
-    """The parts of a text with commas; anything else as it is."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
-class ApiSettings(_Group):
-    """Who may use the API. `tokens` are the secrets that it takes, by the names of those who have them.
-
-    Without tokens it is open to whoever reaches it; `auth` says `none` where that is meant. `token` is the secret that
-    the client commands send.
-    """
-
-    tokens: Mapping[str, SecretStr] = {}
-    auth: Literal["token", "none"] = "token"
-    token: SecretStr | None = None
-
-    @field_validator("tokens", mode="before")
-    @classmethod
-    def _read_tokens(cls, value: object) -> object:
-        return tokens_of(value) if isinstance(value, str) else value
-
-    @field_validator("token")
-    @classmethod
-    def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not SECRET.fullmatch(value.get_secret_value()):
-            raise ValueError("a secret is visible ASCII characters without a comma")
-        return value or None
-
-
-class LogSettings(_Group):
-    """What is logged. `auto` is pretty on a terminal and JSON elsewhere."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "json", "pretty"] = "auto"
-
-    @field_validator("level", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
-
-
-class WorkerSettings(_Group):
-    """How much a worker does at once, and how long it may take to stop, in seconds.
-
-    It does `concurrency` commands and as many jobs: neither takes the other's place. A command that came
-    `max_deliveries` times before is not worked on: it seems to end every worker that tries.
-    """
-
-    concurrency: int = Field(10, ge=1, le=1000)
-    prefetch: int | None = Field(None, ge=1, le=5000)
-    max_deliveries: int = Field(19, ge=1, le=1_000_000)
-    stop_timeout: Seconds = 30.0
-
-    @property
-    def window(self) -> int:
-        """How many messages a queue hands over ahead of the work."""
-        return self.prefetch or max(50, 2 * self.concurrency)
-
-
-class OrchestratorSettings(_Group):
-    """The hot path: sizes in rows, times in seconds.
-
-    `timeouts_per_second` is how many steps may fail by deadline in a second, over all nodes;
-    `dead_letters_per_minute` how many dead letters a node takes into the database: the others stay in their queues.
-    """
-
-    batch: int = Field(500, ge=1, le=5000)
-    claim: float = Field(15.0, ge=1, le=3600)
-    timeouts_per_second: float = Field(50.0, ge=0.01, le=1_000_000)
-    dead_letters_per_minute: int = Field(1000, ge=1, le=1_000_000)
-
-
-class DatabaseSettings(_Group):
-    """The pool of one process."""
-
-    pool_size: int = Field(10, ge=2, le=200)
-
-
-class GitSettings(_Group):
-    """Where `cmd.createGitRepo` makes its repositories."""
-
-    provider: Literal["local", "simulated", "none"] = "local"
-    root: str = ".orchestrix/repos"
-
-
-class RegistrationSettings(_Group):
-    """What `cmd.registerApp` does."""
-
-    provider: Literal["database", "simulated", "none"] = "database"
-
-
-class ClusterSettings(_Group):
-    """How nodes watch each other and hand over, in seconds (`handoff_retries`: how often at most).
-
-    `presence` is the time between two pings that both say that a node is gone.
-    """
-
-    heartbeat: Seconds = 10.0
-    dead: Seconds = 30.0
-    lease: Seconds = 30.0
-    renew: Seconds = 10.0
-    handoff_ack: Seconds = 5.0
-    handoff_retries: int = Field(3, ge=1, le=1000)
-    handoff_hard: Seconds = 60.0
-    orphan_check: Seconds = 30.0
-    reconcile: Seconds = 10.0
-    presence: Seconds = 2.0
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ClusterSettings:
-        _under_half("cluster.renew", self.renew, "cluster.lease", self.lease, "one lost renewal would end a leadership")
-        _under_half("cluster.heartbeat", self.heartbeat, "cluster.dead", self.dead, "one lost beat would be a death")
-        asking = self.handoff_ack * self.handoff_retries
-        if self.handoff_hard <= asking:
-            raise ValueError(
-                f"cluster.handoff_hard ({self.handoff_hard:g}) is not above cluster.handoff_ack x "
-                f"cluster.handoff_retries ({asking:g}), so a node would end while it still waits for answers: "
-                "raise the first or lower the others"
-            )
-        if self.presence >= self.dead:
-            raise ValueError(
-                f"cluster.presence ({self.presence:g}) is not below cluster.dead ({self.dead:g}), so it would never "
-                "tell anything sooner: lower the one or raise the other"
-            )
-        return self
-
-
-class JobsSettings(_Group):
-    """How many jobs may run at once in the cluster, and how a worker holds its own, in seconds.
-
-    Of the log of one job `log_lines` lines are kept, and `log_bytes` bytes of their messages.
-    """
-
-    max_live: int = Field(1000, ge=1, le=1_000_000)
-    beat: Seconds = 10.0
-    silent: Seconds = 30.0
-    log_lines: int = Field(100_000, ge=1, le=2**53)
-    log_bytes: int = Field(64 * 1024 * 1024, ge=1, le=2**53)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> JobsSettings:
-        _under_half("jobs.beat", self.beat, "jobs.silent", self.silent, "one lost beat would be a lost job")
-        return self
-
-
-def _under_half(name: str, value: float, of: str, limit: float, or_else: str) -> None:
-    if value >= limit / 2:
-        raise ValueError(
-            f"{name} ({value:g}) is not under half of {of} ({limit:g}), so {or_else}: lower the one or raise the other"
-        )
-
-
-class Settings(_Group):
+class Settings(Group):
     """Every setting. Read from `ORCHESTRIX_…`, nested with `__`; the names of `ALIASES` stand in for some of them."""
 
     database_url: str | None = None
@@ -237,10 +93,9 @@ class Settings(_Group):
     database: DatabaseSettings = DatabaseSettings()
     orchestrator: OrchestratorSettings = OrchestratorSettings()
     worker: WorkerSettings = WorkerSettings()
-    git: GitSettings = GitSettings()
-    registration: RegistrationSettings = RegistrationSettings()
     cluster: ClusterSettings = ClusterSettings()
     jobs: JobsSettings = JobsSettings()
+    origin: Origin = Field(default=Origin(), exclude=True, repr=False)
 
     @field_validator("sagas", "workers", "resources", mode="before")
     @classmethod
@@ -280,39 +135,109 @@ class Settings(_Group):
         return self
 
 
-def load(environ: Mapping[str, str] | None = None, **flags: Any) -> Settings:
-    """The settings of this process: `flags` (nested names as `http__port`) beat `ORCHESTRIX_…`, which beats an alias.
+def load(environ: Mapping[str, str] | None = None, *, file: ConfigFile | None = None, **flags: Any) -> Settings:
+    """The settings of this process: `flags` (nested names as `http__port`) beat `ORCHESTRIX_…`, which beats `file`,
+    which beats an alias. Modules of `ORCHESTRIX_SAGAS` and so on are added to those of `file`.
 
     Raises `ConfigError` that names each wrong value.
     """
-    merged: dict[str, Any] = {}
-    named: dict[str, str] = {}
     env = os.environ if environ is None else environ
+    merged = _Merged()
     for alias, setting in ALIASES.items():
         if alias in env:
-            _put(merged, setting.split("."), env[alias])
-            named[setting] = alias
+            merged.put(setting.split("."), env[alias], alias)
+    if file is not None:
+        merged.put_file(file)
     for key, text in env.items():
         if path := _path(key):
-            _put(merged, path, text)
-            named[".".join(path)] = key
+            merged.put(path, text, key)
     for flag, value in flags.items():
         if value is not None:
-            _put(merged, flag.split("__"), value)
-            named[flag.replace("__", ".")] = "--" + flag.split("__")[-1].replace("_", "-")
-    return _validated(merged, named)
+            merged.put(flag.split("__"), value, "--" + flag.split("__")[-1].replace("_", "-"))
+    return merged.settings()
 
 
-def idle_variables(environ: Mapping[str, str] | None = None) -> list[str]:
-    """A sentence for each `ORCHESTRIX_…` variable without effect, with the nearest name where one is really near."""
-    known = [PREFIX + name.upper().replace(".", "__") for name in names()]
+class _Merged:
+    """Values by their places, the last one put counts; and under which name each was given."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._named: dict[str, str] = {}
+        self._sections: dict[str, dict[str, Any]] = {}
+        self._modules: dict[str, list[str]] = {}
+        self._listed: list[str] = []
+        self._file: ConfigFile | None = None
+
+    def put(self, path: Sequence[str], value: Any, name: str) -> None:
+        """`value` for the setting at `path`, or for one of a section that is not ours."""
+        if len(path) > 1 and path[0] not in Settings.model_fields:
+            self._sections.setdefault(path[0], {})[path[1]] = value
+        elif len(path) > 1:
+            self._values.setdefault(path[0], {})[path[1]] = value
+        else:
+            self._values[path[0]] = self._added(path[0], value)
+        self._named[".".join(path)] = name
+
+    def put_file(self, file: ConfigFile) -> None:
+        """All that stands in the file. Raises `ConfigError` for a name that no setting has."""
+        self._file = file
+        for key, value in file.values.items():
+            group = _group_called(key)
+            if isinstance(value, Mapping) and (group is not None or key not in Settings.model_fields):
+                for name, inner in value.items():
+                    _check_known(file, name, group.model_fields if group is not None else None, f"[{key}] ")
+                    self._listed.append(f"{key}.{name}")
+                    self.put([key, name], inner, f"{file.path.name}: {key}.{name}")
+            else:
+                _check_known(file, key, [name for name in Settings.model_fields if name != ORIGIN])
+                self._listed.append(key)
+                self.put([key], value, f"{file.path.name}: {key}")
+                self._modules[key] = list(self._values[key]) if key in MODULES else []
+
+    def settings(self) -> Settings:
+        """Raises `ConfigError` that names each wrong value."""
+        file = self._file
+        origin = Origin(
+            file=str(file.path) if file is not None else None,
+            folder=str(file.folder) if file is not None else None,
+            source=file.source if file is not None else "",
+            workers=tuple(map(str, self._modules.get("workers", ()))),
+            listed=frozenset(self._listed),
+            sections=self._sections,
+            named={name: given for name, given in self._named.items() if name.partition(".")[0] in self._sections},
+        )
+        return _validated({**self._values, ORIGIN: origin}, self._named)
+
+    def _added(self, name: str, value: Any) -> Any:
+        """Modules come to those that are there already; anything else takes the place of what is there."""
+        parts = listed(value)
+        if name not in MODULES or not isinstance(parts, tuple | list):
+            return value
+        return tuple(dict.fromkeys([*self._values.get(name, ()), *parts]))
+
+
+def _check_known(file: ConfigFile, name: str, known: Iterable[str] | None, section: str = "") -> None:
+    if known is None or name in (known := list(known)):
+        return
+    meant = nearest(name, known)
+    raise ConfigError(
+        f"{file.path}: {section}{name[:LONGEST_NAME]} is no setting" + (f": did you mean {meant}?" if meant else "")
+    )
+
+
+def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection[str] | None = None) -> list[str]:
+    """A sentence for each `ORCHESTRIX_…` variable without effect, with the nearest name where one is really near.
+
+    `claimed` are the names of settings in sections that are not ours; without it, nothing is said of such sections
+    unless one of ours was meant.
+    """
+    known = [*names(), *(claimed or ())]
+    variables = [PREFIX + name.upper().replace(".", "__") for name in known]
     env = os.environ if environ is None else environ
-    strange = [
-        key
-        for key in env
-        if key.upper().startswith(PREFIX) and not key.startswith(OUTSIDE) and key.upper() not in known
+    strange = [key for key in env if _is_strange(key, variables, judged=claimed is not None)]
+    sentences = [
+        f"{key[:LONGEST_NAME]} {_unknown(key[:LONGEST_NAME], variables)}" for key in sorted(strange)[:MOST_TOLD]
     ]
-    sentences = [f"{key[:LONGEST_NAME]} {_unknown(key[:LONGEST_NAME], known)}" for key in sorted(strange)[:MOST_TOLD]]
     if len(strange) > MOST_TOLD:
         sentences.append(f"{len(strange) - MOST_TOLD} more ORCHESTRIX_ variables are no settings")
     if "ORCHESTRIX_CRASH_AT" in env and env.get("ORCHESTRIX_TESTING") != "1":
@@ -320,21 +245,38 @@ def idle_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     return sentences
 
 
-def _unknown(key: str, known: Sequence[str]) -> str:
-    found = nearest(key.upper().removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in known])
+def _is_strange(key: str, variables: Collection[str], *, judged: bool) -> bool:
+    if not key.upper().startswith(PREFIX) or key.startswith(OUTSIDE) or key.upper() in variables:
+        return False
+    path = _path(key)
+    return judged or path is None or _nearest(key, variables) is not None
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    found = _nearest(key, known)
     return f"is no setting: did you mean {PREFIX}{found}?" if found else "is no setting"
+
+
+def _nearest(key: str, known: Collection[str]) -> str | None:
+    return nearest(key.upper().removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in known])
 
 
 def names() -> list[str]:
     """Every setting's dotted name."""
     found = []
-    for name, info in Settings.model_fields.items():
-        group = info.annotation
-        if isinstance(group, type) and issubclass(group, _Group):
+    for name in Settings.model_fields:
+        group = _group_called(name)
+        if group is not None:
             found += [f"{name}.{inner}" for inner in group.model_fields]
-        else:
+        elif name != ORIGIN:
             found.append(name)
     return found
+
+
+def _group_called(name: str) -> type[Group] | None:
+    """The group of settings with that name, if there is one."""
+    group = Settings.model_fields[name].annotation if name in Settings.model_fields and name != ORIGIN else None
+    return group if isinstance(group, type) and issubclass(group, Group) else None
 
 
 def redacted(url: str) -> str:
@@ -360,16 +302,12 @@ def _hide(field: re.Match[str]) -> str:
 
 
 def _path(key: str) -> list[str] | None:
-    if not key.upper().startswith(PREFIX):
+    """The place of the value of a variable: of a setting, or of one in a section that is not ours."""
+    if not key.upper().startswith(PREFIX) or key.startswith(OUTSIDE):
         return None
     path = key[len(PREFIX) :].lower().split("__")
-    return path if ".".join(path) in names() else None
-
-
-def _put(merged: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        merged = merged.setdefault(part, {})
-    merged[path[-1]] = value
+    foreign = len(path) == 2 and all(path) and path[0] not in Settings.model_fields
+    return path if foreign or ".".join(path) in names() else None
 
 
 def _validated(values: dict[str, Any], named: Mapping[str, str]) -> Settings:
@@ -391,5 +329,4 @@ def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:
 def _group_of(setting: str) -> type[BaseModel]:
     """The group that the setting is in."""
     first, _, name = setting.partition(".")
-    group = Settings.model_fields[first].annotation if name and first in Settings.model_fields else None
-    return group if isinstance(group, type) and issubclass(group, _Group) else Settings
+    return (_group_called(first) if name else None) or Settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
@@ -12,6 +13,13 @@ GOOD_SECRET: Final = 16
 """Characters that a secret has to have, and those below which it is said that it can be guessed."""
 _OTHERS: Final = ("anonymous", "orchestrator")
 """Who else acts in histories; a token of that name would pass for them."""
+
+
+def tokens_in(table: object) -> object:
+    """The same of a table that has a secret for each name; what is no such table comes back as it is."""
+    if not isinstance(table, Mapping) or not all(isinstance(one, str) for pair in table.items() for one in pair):
+        return table
+    return tokens_of(",".join(f"{name}:{secret}" for name, secret in table.items()))
 
 
 def tokens_of(text: str) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from orchestrix.errors import ConfigError
@@ -90,8 +92,6 @@ POINTS: Final[Mapping[str, str]] = {
     "schedules.release.after_commit": "The run may begin, and whoever leads finds it within seconds.",
     "worker.after_receive": "Nothing is done; the broker gives the commands out again.",
     "worker.after_guard": "The same.",
-    "worker.in_work": "The work is half done, where nobody sees it: it is begun anew under another name.",
-    "worker.in_undo": "What is undone cannot come back, but is still there until the command comes again.",
     "worker.after_effect": "The work is done and nobody knows: it is found done when the command comes again.",
     "worker.after_publish": "The event is out and the command comes again: it is dropped, or its event is repeated.",
     "worker.after_confirm": "The same, although the broker had said that it has the event.",
@@ -108,30 +108,35 @@ POINTS: Final[Mapping[str, str]] = {
 }
 
 
+OWN: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
+"""How an author may name a point: two words or more, and none of `RESERVED` in front."""
+RESERVED: Final = frozenset({*(name.partition(".")[0] for name in POINTS), "cmd", "evt"})
+"""What our own points begin with, and the names of commands and events."""
+
+
 class _Countdown:
-    """How often the point may still be passed."""
+    """How often the point may still be passed; threads may pass it at once."""
 
     def __init__(self, name: str, passages: int) -> None:
         self.name = name
-        self._passages = self._left = passages
+        self._passages, self._passed = passages, itertools.count(1)
 
     def passed(self, name: str) -> None:
-        if name != self.name:
-            return
-        self._left -= 1
-        if not self._left:
+        if name == self.name and next(self._passed) == self._passages:
             # Past the sink of stderr, whose thread dies before it has written.
             os.write(STDERR, f"crash point {name}:{self._passages} reached\n".encode())
             os._exit(EXIT_CODE)
 
 
 _armed: _Countdown | None = None
+_heard: Callable[[str], None] | None = None
 
 
 def arm(environ: Mapping[str, str]) -> None:
     """Lets this process die as ORCHESTRIX_CRASH_AT says; without ORCHESTRIX_TESTING=1 nothing happens.
 
-    Raises `ConfigError` if no point has that name, or the number of the passage is none.
+    Raises `ConfigError` if no point can have that name, or the number of the passage is none. What points the author's
+    code has shows only when it comes to them.
     """
     global _armed
     wanted = environ.get(SETTING) if environ.get(SWITCH) == "1" else None
@@ -139,18 +144,50 @@ def arm(environ: Mapping[str, str]) -> None:
 
 
 def _read(wanted: str) -> _Countdown:
-    match = re.fullmatch(r"([a-z_.]+):([1-9][0-9]{0,8})", wanted)
+    match = re.fullmatch(r"([a-z0-9_.]+):([1-9][0-9]{0,8})", wanted)
     if match is None:
         raise ConfigError(f"{SETTING}={wanted}: write POINT:N, for the N-th passage, as in outbox.after_publish:3")
-    if match[1] not in POINTS:
+    if match[1] not in POINTS and not is_own(match[1]):
         raise ConfigError(f"{SETTING}={wanted}: there is no point {match[1]}; there are {', '.join(POINTS)}")
     return _Countdown(match[1], int(match[2]))
+
+
+def is_own(name: str) -> bool:
+    """Whether an author may call a point so."""
+    return OWN.fullmatch(name) is not None and name.partition(".")[0] not in RESERVED
 
 
 def point(name: str) -> None:
     """The process may die here."""
     if _armed is not None:
         _armed.passed(name)
+
+
+def crash_point(name: str) -> None:
+    """Marks a place in a handler or a job, such as `mail.sent`, at which a test may let the process die.
+
+    Without a test nothing happens, nor is the name looked at. Elsewhere it raises `ConfigError` for a name that is not
+    of two words or more, with dots between, or that begins as a point of ours, a command or an event does.
+    """
+    if _armed is None and _heard is None:
+        return
+    if not is_own(name):
+        example = "write two words with a dot, as mail.sent"
+        raise ConfigError(f"crash_point({name!r}): {example}, of which {', '.join(sorted(RESERVED))} is not the first")
+    if _heard is not None:
+        _heard(name)
+    point(name)
+
+
+@contextmanager
+def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
+    """Tells `listener` of each passage of a `crash_point` inside the block."""
+    global _heard
+    before, _heard = _heard, listener
+    try:
+        yield
+    finally:
+        _heard = before
 
 
 async def within(name: str, work: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrix import descriptors
+from orchestrix import config_file, descriptors
 from orchestrix.api.application import build
 from orchestrix.api.connections import Limits, Server, config, out_of_descriptors
 from orchestrix.api.context import ApiContext
@@ -33,6 +32,7 @@ from orchestrix.bootstrap.ports import listening, nearby
 from orchestrix.config import Settings, load
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE, settle_memory, stage
+from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
 
@@ -81,7 +81,7 @@ def application(node: Node) -> FastAPI:
             drainer=node.drainer,
             timetable=node.jobs.timetable,
             health=node.health,
-            version=version("orchestrix"),
+            version=VERSION,
             silent=node.settings.jobs.silent,
             guard=_guard(node.settings),
             streams=Streams(node.settings.http.max_streams),
@@ -108,10 +108,11 @@ def create_app(settings: Settings | None = None, *, roles: Iterable[str] = ROLES
 
     Its lifespan builds, starts and stops the node. Who listens, and when a stop begins, is up to the server, which has
     to end what is open by itself (`--timeout-graceful-shutdown 5`): streams have no end. Routes that are added to it
-    come before the API's. Without `settings`, those of the process are read. Raises `ConfigError` and
-    `DefinitionError`; starting it raises `SchemaMismatch`.
+    come before the API's. Without `settings`, those of the environment and of `orchestrix.toml` are read.
+
+    Raises `ConfigError` and `DefinitionError`; starting it raises `SchemaMismatch`.
     """
-    wanted, chosen = settings if settings is not None else load(), _with_api(roles)
+    wanted, chosen = settings if settings is not None else _settings(), _with_api(roles)
     broker_url = _broker_url(wanted)
     checked = application(build_node(wanted, chosen, broker_url))
     entrance = _Entrance(only_here=not (wanted.api.tokens or wanted.api.auth == "none"))
@@ -139,6 +140,11 @@ def create_app(settings: Settings | None = None, *, roles: Iterable[str] = ROLES
     app.openapi = checked.openapi  # type: ignore[method-assign]
     app.router.default = entrance
     return app
+
+
+def _settings() -> Settings:
+    """Those of the environment and of the file that is found from here."""
+    return load(file=config_file.found(None, os.environ, Path.cwd()))
 
 
 def _with_api(roles: Iterable[str]) -> frozenset[str]:

@@ -1,1 +1,1 @@
-"""Which sagas does the service have?  See `app_provisioning.py`."""
+"""Sagas: what the service brings about, each in a module of its own."""

@@ -1,4 +1,4 @@
-"""How does an app come into being?  Its git repository is created, then it is registered."""
+"""Provisioning of an app: its git repository is created, then it is registered."""
 
 from pydantic import BaseModel, ConfigDict
 

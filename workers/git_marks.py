@@ -1,8 +1,7 @@
-"""Which step made a repository, and which of its attempts were undone?"""
+"""Marks of repositories: which step made one, and which of its attempts were undone."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -10,10 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrix.saga.effects import step_key
-from orchestrix.saga.messages import dump
-from orchestrix.worker.context import Context
-from orchestrix.worker.errors import Permanent
+from orchestrix import Context, Permanent
 
 MARKER: Final = "orchestrix.json"
 """The file in the bare repository that says which step made it, in which attempt."""
@@ -32,6 +28,8 @@ def alone(root: Path, app_id: int) -> Iterator[None]:
     Blocks its thread until it is its turn. The lock is that of an open file: a killed process lets it go. The file
     stays, for who waits for it has it open.
     """
+    import fcntl  # which not every system has
+
     handle = os.open(_folder(root, LOCKS) / f"{app_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -54,7 +52,7 @@ def is_own(fields: Mapping[str, Any], context: Context) -> bool:
     key = fields.get(KEY, fields.get(FORMER_KEY))
     return (
         isinstance(key, str)
-        and step_key(key) == step_key(context.effect_key)
+        and context.owns(key)
         and all(fields.get(name) == value for name, value in _identity(context).items() if name != KEY)
     )
 
@@ -67,7 +65,7 @@ def attempt_in(fields: Mapping[str, Any], name: str = ATTEMPT) -> int:
 
 def mark(draft: Path, context: Context) -> None:
     """Marks a new repository as the work of this attempt; who calls brings it to the disk."""
-    (draft / MARKER).write_bytes(dump(_made(context)) + b"\n")
+    (draft / MARKER).write_bytes(_json(_made(context)))
 
 
 def take_over(repository: Path, context: Context) -> None:
@@ -113,10 +111,14 @@ def _folder(root: Path, name: str) -> Path:
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
     """Puts a JSON file there, as a whole and on the disk. Two must not write the same one at once."""
     draft = path.with_name(path.name + ".new")
-    draft.write_bytes(dump(fields) + b"\n")
+    draft.write_bytes(_json(fields))
     sync(draft)
     os.replace(draft, path)
     sync(path.parent)
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _made(context: Context) -> dict[str, object]:

@@ -1,26 +1,36 @@
-"""How is git run so that nothing of the machine or of an app's name has a say in what it does?"""
+"""Git as a process: runs it so that nothing of the machine or of an app's name has a say in what it does."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
+import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
-from orchestrix import clock
-from orchestrix.worker.errors import Transient, Unavailable
+from orchestrix import Transient, Unavailable
 
 INSTALL: Final = "install git (`apt-get install git`), or set ORCHESTRIX_GIT__PROVIDER=simulated to try without"
+LIMIT_S: Final = 20.0
+"""Seconds that git has to say its version."""
 AUTHOR: Final = "Orchestrix <orchestrix@localhost>"
 BRANCH: Final = "main"
 IMPORT: Final = ("-c", "fastimport.unpackLimit=1", "-c", "core.fsync=none")
 """One pack instead of loose objects: fewer files, and one process less. Who calls brings them to the disk."""
 
 
-def git_is_missing() -> bool:
-    """Whether no `git` is on the PATH."""
-    return shutil.which("git") is None
+def git_version() -> str | None:
+    """What `git --version` says; None if there is no git on the PATH, or it does not run."""
+    program = shutil.which("git")
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
 
 
 async def first_commit(folder: Path, readme: str) -> None:
@@ -36,7 +46,7 @@ async def first_commit(folder: Path, readme: str) -> None:
 
 def _stream(readme: str) -> bytes:
     """The commit in the language of `git fast-import`, where every text has its length before it."""
-    when = f"{int(clock.now().timestamp())} +0000"
+    when = f"{int(time.time())} +0000"
     return b"".join(
         (
             f"commit refs/heads/{BRANCH}\nauthor {AUTHOR} {when}\ncommitter {AUTHOR} {when}\n".encode(),

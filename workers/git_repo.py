@@ -1,76 +1,103 @@
-"""Who makes an app's git repository, and takes it away again?"""
+"""Git repository of an app: makes it, and takes it away again."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Literal
 
-from orchestrix import clock, crash
-from orchestrix.config import GitSettings
-from orchestrix.errors import ConfigError
-from orchestrix.saga.messages import Command
-from orchestrix.worker.context import Context
-from orchestrix.worker.errors import Permanent, Transient
-from orchestrix.worker.handlers import HandlerTable
-from orchestrix.worker.threads import in_thread
+from pydantic import BaseModel
+
+from orchestrix import Command, Context, Permanent, Transient, handles
+from orchestrix.testing import crash_point
 
 from .git_marks import alone, attempt_in, bury, is_own, made_by, mark, refuse_undone, sync, take_over
-from .git_process import INSTALL, first_commit, git_is_missing
-from .simulated import do_nothing, simulate
+from .git_process import INSTALL, first_commit, git_version
+from .simulated import stand_in
+from .threads import in_thread
 
-CREATE: Final = "cmd.createGitRepo"
-DELETE: Final = "cmd.deleteGitRepo"
-COMMANDS: Final = (CREATE, DELETE)
 ARCHIVE: Final = ".archive"
 UNFINISHED: Final = ".unfinished-"
-OLD: Final = 3600.0
+OLD_S: Final = 3600.0
 """Seconds after which an unfinished repository belongs to no living worker: no step has that long."""
 
 
-def handlers(settings: GitSettings) -> HandlerTable:
-    """What does `cmd.createGitRepo`, and what undoes it; raises `ConfigError` if this machine cannot."""
-    if settings.provider == "simulated":
-        return HandlerTable([(command, simulate) for command in COMMANDS])
-    if settings.provider == "none":
-        return HandlerTable([(command, do_nothing) for command in COMMANDS])
-    root = Path(settings.root).absolute()
-    _prepare(root)
-    return HandlerTable([(CREATE, partial(create, root)), (DELETE, partial(delete, root))])
+class GitSettings(BaseModel):
+    """Where `cmd.createGitRepo` makes its repositories."""
+
+    section: ClassVar[str] = "git"
+
+    provider: Literal["local", "simulated", "none"] = "local"
+    root: str = ".orchestrix/repos"
+
+    @property
+    def folder(self) -> Path:
+        """The root as an absolute path."""
+        return Path(self.root).absolute()
+
+    def check(self) -> str:
+        """Which git there is. Raises `ValueError` if there is none, or nothing can be made in the root."""
+        if self.provider != "local":
+            return f"not needed (git.provider is {self.provider})"
+        version = git_version()
+        if version is None:
+            raise ValueError("cmd.createGitRepo needs git, which is not on this machine's PATH", INSTALL)
+        there = next(place for place in (self.folder, *self.folder.parents) if os.path.lexists(place))
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            what = "is no folder" if not there.is_dir() else "may not be written"
+            raise ValueError(
+                f"ORCHESTRIX_GIT__ROOT: {self.folder} cannot be used, for {there} {what}",
+                "name a folder that this user may write",
+            )
+        return version
 
 
-async def create(root: Path, context: Context, command: Command) -> dict[str, Any]:
+SETTINGS = GitSettings
+
+
+@handles("cmd.createGitRepo")
+async def create(context: Context, command: Command) -> dict[str, Any] | None:
     """Makes the bare repository `{root}/{appId}.git` with a first commit.
 
     It is built in a folder of its own and appears by one rename, so that two workers at the same step cannot disturb
     each other and a crash leaves nothing half made. Raises `Permanent` if the place is taken by something that this
     step did not make, or the attempt has been undone already, and `Transient` if the disk or git fails.
     """
-    draft = root / f"{UNFINISHED}{context.app_id}-{clock.token()}"
+    if await stand_in(context.settings.provider):
+        return None
+    root: Path = context.settings.folder
+    draft = root / f"{UNFINISHED}{context.app_id}-{secrets.token_hex(8)}"
     try:
+        await in_thread(_prepare, root)
         if not await in_thread(_is_made, root, context):
             await _build(draft, context)
-            crash.point("worker.in_work")
+            crash_point("git.in_work")
             await in_thread(_publish, root, draft, context)
     except OSError as error:
         raise _storage(root, error) from error
     return {"repoUrl": _place(root, context).as_uri()}
 
 
-async def delete(root: Path, context: Context, command: Command) -> dict[str, Any]:
+@handles("cmd.deleteGitRepo")
+async def delete(context: Context, command: Command) -> dict[str, Any] | None:
     """Moves the app's repository to the archive, for what is in it may be all that is left of somebody's work.
 
     The attempts that may still be on their way are refused from now on. Raises `Permanent` if something is in the place
     that the step did not make, and `Transient` if the disk fails.
     """
+    if await stand_in(context.settings.provider):
+        return None
+    root: Path = context.settings.folder
     try:
-        archived: Path | None = await in_thread(_undo, root, context)
+        await in_thread(_prepare, root)
+        archived = await in_thread(_undo, root, context)
     except OSError as error:
         raise _storage(root, error) from error
     return {"archivedAs": archived.as_uri()} if archived else {}
@@ -79,7 +106,7 @@ async def delete(root: Path, context: Context, command: Command) -> dict[str, An
 async def _build(draft: Path, context: Context) -> None:
     try:
         await first_commit(draft, f"# {context.app_name}\n")
-        await asyncio.to_thread(_seal, draft, context)
+        await in_thread(_seal, draft, context)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -132,7 +159,7 @@ def _undo(root: Path, context: Context) -> Path | None:
     """Where the repository is from now on; None where the step had not made any."""
     with alone(root, context.app_id):
         bury(root, context)
-        crash.point("worker.in_undo")
+        crash_point("git.in_undo")
         archived = _put_away(root, context)
         sync(root)
         return archived
@@ -150,7 +177,7 @@ def _put_away(root: Path, context: Context) -> Path | None:
         return None  # a person has let the saga run again since, and this undo comes late
     target.parent.mkdir(exist_ok=True)
     if os.path.lexists(target):
-        target = target.with_name(f"{target.stem}-{clock.token()}.git")
+        target = target.with_name(f"{target.stem}-{secrets.token_hex(8)}.git")
     os.rename(final, target)
     sync(target.parent)
     return target
@@ -181,19 +208,18 @@ def _storage(root: Path, error: OSError) -> Transient:
 
 
 def _prepare(root: Path) -> None:
-    if git_is_missing():
-        raise ConfigError(f"cmd.createGitRepo needs git, which is not on this machine's PATH: {INSTALL}")
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(root)
-    except OSError as error:
-        where = f"ORCHESTRIX_GIT__ROOT: {root} cannot be used"
-        raise ConfigError(f"{where}: {error.strerror or error}. Name a folder that this user may write") from error
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _sweep_once(root)
+
+
+@cache
+def _sweep_once(root: Path) -> None:
+    _sweep(root)
 
 
 def _sweep(root: Path) -> None:
     """Removes what workers left behind that were killed while they built."""
-    limit = clock.now().timestamp() - OLD
+    limit = time.time() - OLD_S
     for leftover in root.glob(f"{UNFINISHED}*"):
         with suppress(FileNotFoundError):  # a living worker has just finished it
             if leftover.lstat().st_mtime < limit:

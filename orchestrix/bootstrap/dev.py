@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrix.bootstrap.former import Former, Left, bury
 from orchestrix.bootstrap.hands import Hands
 from orchestrix.bootstrap.node import Node, build_node
-from orchestrix.bootstrap.owner_only import DATABASE, REPOSITORIES, tighten
+from orchestrix.bootstrap.owner_only import DATABASE, tighten
 from orchestrix.bootstrap.ports import listening, nearby
 from orchestrix.broker.devserver import DevServer
 from orchestrix.config import Settings
@@ -64,6 +64,5 @@ def _local(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(
         update={
             "database_url": settings.database_url or sqlite_url(root / DATABASE),
-            "git": settings.git.model_copy(update={"root": str(root / REPOSITORIES)}),
         }
     )

@@ -14,6 +14,7 @@ from orchestrix.bootstrap.parts import (
     load_catalog,
     open_broker,
     open_database,
+    resources_of,
     unique_name,
     watched,
 )
@@ -50,7 +51,6 @@ from orchestrix.persistence.versions import Definitions
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
-from orchestrix.worker.modules import load_resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ def build_node(
         job_steps=steps,
         database_watch=database_watch,
         roles=roles,
-        resources=load_resources(settings.resources),
+        resources=resources_of(settings),
         alone=alone,
         connect=partial(open_broker, broker_url),
     )

@@ -18,10 +18,10 @@ from orchestrix.errors import ConfigError, RetryLater, SchemaMismatch, Unavailab
 from orchestrix.lifecycle import Health, ended
 from orchestrix.persistence import installation, schema
 from orchestrix.persistence.engine import Database
+from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.telemetry import sinks
-from orchestrix.worker.modules import load_sagas
-from sagas.app_provisioning import APP_PROVISIONING
+from orchestrix.worker.modules import load_resources, load_sagas
 
 log = logging.getLogger("orchestrix")
 
@@ -53,8 +53,15 @@ def open_broker(
 
 
 def load_catalog(settings: Settings) -> Catalog:
-    """The app saga and those of `ORCHESTRIX_SAGAS`. Raises `ConfigError` or `DefinitionError`."""
-    return Catalog([APP_PROVISIONING, *load_sagas(settings.sagas)])
+    """The sagas of the author's modules, and those of his resources. Raises `ConfigError` or `DefinitionError`."""
+    sagas = load_sagas(settings.sagas, settings.origin.folder)
+    by_resource = [one.saga for one in resources_of(settings)]
+    return Catalog([*sagas, *(saga for saga in by_resource if not any(saga is one for one in sagas))])
+
+
+def resources_of(settings: Settings) -> list[Resource]:
+    """Which paths of their own do sagas have?  Raises `ConfigError` or `DefinitionError`."""
+    return load_resources(settings.resources, settings.origin.folder)
 
 
 def unique_name(settings: Settings) -> str:

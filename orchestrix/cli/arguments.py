@@ -13,6 +13,7 @@ from orchestrix.cli.parsing import (
     LIMIT,
     Parser,
     add_client,
+    add_config,
     add_database_url,
     add_key,
     add_output,
@@ -26,6 +27,7 @@ from orchestrix.cli.parsing import (
     uuid,
     whole,
 )
+from orchestrix.version import VERSION
 
 _PORT = 0, 65_535
 _ID = 1, 2**53 - 1
@@ -46,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"First try: orchestrix dev.  {EXIT_CODES}",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    add_config(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     _add_processes(commands)
     _add_schema(commands)
@@ -63,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"orchestrix {version('orchestrix')}")
+        print(f"orchestrix {VERSION}")
         parser.exit()
 
 

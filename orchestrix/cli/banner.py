@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from orchestrix.cli.output import DIM, paint, visible
 from orchestrix.cli.places import hidden
+from orchestrix.resource import Resource
 
+APPS = "/apps"
 _SHOWN_ROLES = ("api", "orchestrator", "coordinator")
 
 
@@ -17,7 +21,7 @@ def banner(
     api_url: str,
     broker_url: str,
     database_url: str,
-    repos: str | None,
+    tries: Sequence[str],
     roles: Sequence[str],
     notes: Sequence[str],
     seconds: float,
@@ -27,11 +31,9 @@ def banner(
         "API": f"{api_url}    docs {api_url}/docs",
         "Broker": f"embedded (development only)  {_without_login(broker_url)}",
         "Database": database(database_url),
-        **({"Repos": repos} if repos else {}),
         "Roles": ", ".join([*(role for role in _SHOWN_ROLES if role in roles), "workers"]),
-        "Try": _curl(api_url),
-        "": "orchestrix apps create shop --by ada --wait",
     }
+    lines |= {"Try" if place == 0 else " " * place: one for place, one in enumerate(tries)}
     text = [f"  {name:<9} {visible(value)}" for name, value in lines.items()]
     text += [f"  {'Note':<9} {visible(note)}" for note in notes]
     text.append(paint(f"Ready in {seconds:.1f}s. Ctrl-C to stop.", DIM))
@@ -57,8 +59,10 @@ def _near(path: str) -> str:
     return f"./{Path(path).relative_to(here)}" if Path(path).is_relative_to(here) else path
 
 
-def _curl(api_url: str) -> str:
-    return (
-        f"curl -X POST {api_url}/apps -H 'content-type: application/json' "
-        """-d '{"appName":"billing","createdBy":"ada"}'"""
-    )
+def curl(api_url: str, resource: Resource) -> str:
+    """The line that starts an instance there; its body is the first example of the request's model."""
+    known = resource.request.model_config.get("json_schema_extra")
+    examples = known.get("examples") if isinstance(known, dict) else None
+    body = examples[0] if isinstance(examples, list) and examples else {resource.key_name: "first"}
+    text = json.dumps(body, separators=(",", ":"))
+    return f"curl -X POST {api_url}{resource.path} -H 'content-type: application/json' -d {shlex.quote(text)}"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrix import config
 from orchestrix.cli import database_checks, devfile, exits, output, places
 from orchestrix.cli.banner import database as shown
 from orchestrix.cli.client import Api
@@ -20,7 +17,7 @@ from orchestrix.cli.job_checks import examined, facts
 from orchestrix.cli.passing import phase_of
 from orchestrix.cli.places import hidden
 from orchestrix.cli.queues import deaths, letters, queues, waves
-from orchestrix.cli.settings import chosen, flags, quieten
+from orchestrix.cli.settings import chosen, idle, quieten, read
 from orchestrix.cli.target import api_at
 from orchestrix.cli.version_findings import versions
 from orchestrix.config import Settings
@@ -39,7 +36,7 @@ WAIT = "wait until it has, and look again"
 def doctor(arguments: argparse.Namespace) -> int:
     """`doctor`: one line a check; answers 1 if one of them failed."""
     try:
-        settings = config.load(**flags(arguments))
+        settings = read(arguments)
     except OrchestrixError as wrong:
         findings = [Finding(FAIL, "settings", str(wrong))]
     else:
@@ -54,12 +51,12 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def _examine(settings: Settings, arguments: argparse.Namespace) -> list[Finding]:
     folder = Path.cwd()
-    found = _settings()
+    found = _settings(settings)
     found += _modules(settings)
-    health, answer = _api(settings, folder, named=chosen("api_url", arguments))
+    health, answer = _api(settings, folder, named=chosen("api_url", arguments, settings))
     servers = asyncio.run(_servers(settings, folder))
     found += servers if (phase := phase_of(health)) is None else [_passing(one, phase) for one in servers]
-    found += _git(settings)
+    found += _sections(settings)
     return [*found, answer]
 
 
@@ -94,24 +91,25 @@ async def _guarded(what: str, check: Callable[[], Awaitable[list[Finding]]]) -> 
         return [Finding(FAIL, what, f"unexpected {type(wrong).__name__}: {wrong}")]
 
 
-def _settings() -> list[Finding]:
-    idle = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in config.idle_variables()]
-    return idle or [Finding(OK, "settings", "every ORCHESTRIX_ variable is known")]
+def _settings(settings: Settings) -> list[Finding]:
+    strange = [Finding(WARN, "settings", sentence, "correct or unset it") for sentence in idle(settings)]
+    file = settings.origin.file or "no orchestrix.toml"
+    return strange or [Finding(OK, "settings", f"{file}; every ORCHESTRIX_ variable is known")]
 
 
 def _modules(settings: Settings) -> list[Finding]:
     """Whether the modules that the settings name can be used here."""
     from orchestrix.bootstrap import load_catalog
-    from orchestrix.worker.modules import load_handlers, load_jobs
+    from orchestrix.worker.authored import load_work
 
     found: list[Finding] = []
     reading: list[tuple[str, Callable[[], object]]] = [
         ("sagas", lambda: load_catalog(settings)),
-        ("workers", lambda: [load(settings.workers) for load in (load_handlers, load_jobs)]),
+        ("workers", lambda: load_work(settings)),
     ]
-    for what, read in reading:
+    for what, look in reading:
         try:
-            read()
+            look()
         except OrchestrixError as wrong:
             found.append(Finding(FAIL, what, str(wrong)))
     return found
@@ -216,19 +214,21 @@ def _sagas(catalog: Catalog) -> Finding:
     return Finding(OK, "sagas", f"looked at: {names} (as ORCHESTRIX_SAGAS says here)")
 
 
-def _git(settings: Settings) -> list[Finding]:
-    if settings.git.provider != "local":
-        return [Finding(OK, "git", f"not needed (git.provider is {settings.git.provider})")]
-    from workers.git_process import INSTALL
+def _sections(settings: Settings) -> list[Finding]:
+    """What the author's modules say of what this machine has for them."""
+    from orchestrix.worker.authored import load_sections
+    from orchestrix.worker.sections import checked
 
-    program = shutil.which("git")
-    if program is None:
-        return [Finding(FAIL, "git", "the program is not on the PATH", INSTALL)]
     try:
-        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return [Finding(FAIL, "git", f"{program} does not run: {error}", INSTALL)]
-    return [Finding(OK, "git", answer.stdout.strip())]
+        sections = load_sections(settings)
+    except OrchestrixError:  # which is said already
+        return []
+    found = [(section, *checked(values)) for section, values in sections]
+    return [
+        Finding(FAIL, section, wrong, fix) if wrong else Finding(OK, section, well)
+        for section, well, wrong, fix in found
+        if well or wrong
+    ]
 
 
 def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, Finding]:

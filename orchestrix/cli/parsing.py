@@ -68,6 +68,11 @@ def add_database_url(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_config(command: argparse.ArgumentParser, **options: Any) -> None:
+    about = "the settings (ORCHESTRIX_CONFIG, else ./orchestrix.toml)"
+    command.add_argument("--config", metavar="FILE", help=about, **options)
+
+
 def group(commands: Any, name: str, meaning: str) -> Any:
     """Commands that begin with `name`."""
     first = commands.add_parser(name, help=meaning, description=meaning, epilog=EXIT_CODES)
@@ -77,6 +82,7 @@ def group(commands: Any, name: str, meaning: str) -> Any:
 def leaf(commands: Any, name: str, where: str, meaning: str) -> argparse.ArgumentParser:
     """The command `name`, which is the function `where`: module and name, as `sagas:show`."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=meaning, description=meaning, epilog=EXIT_CODES)
+    add_config(made, default=argparse.SUPPRESS)
     made.set_defaults(run=functools.partial(_run, where))
     return made
 

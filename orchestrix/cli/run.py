@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from orchestrix import clock, descriptors
 from orchestrix.cli import devfile, exits, output, places
-from orchestrix.cli.banner import banner
+from orchestrix.cli.banner import APPS, banner, curl
 from orchestrix.cli.settings import chosen, load
 from orchestrix.config import LogSettings, Settings
 from orchestrix.config_tokens import GOOD_SECRET
@@ -46,7 +46,7 @@ def dev(arguments: argparse.Namespace) -> int:
 def _dev(arguments: argparse.Namespace) -> None:
     began = clock.monotonic()
     folder = Path.cwd()
-    settings = load(arguments)
+    settings = load(arguments, judged=True)
     _begin()
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
     _warn_of_open_door(settings, frozenset(ROLES))
@@ -71,7 +71,7 @@ def _dev(arguments: argparse.Namespace) -> None:
 def serve(arguments: argparse.Namespace) -> int:
     """`serve`: a node, until SIGINT or SIGTERM. It waits for the database and the broker, but upgrades nothing."""
     folder = Path.cwd()
-    settings = load(arguments)
+    settings = load(arguments, judged=True)
     roles = _roles(arguments.roles)
     _refuse_open_door(settings, roles)
     broker_url = places.broker(settings, folder)
@@ -92,7 +92,7 @@ def serve(arguments: argparse.Namespace) -> int:
 def worker(arguments: argparse.Namespace) -> int:
     """`worker`: handles commands and runs jobs until SIGINT or SIGTERM. It waits for the database and the broker."""
     folder = Path.cwd()
-    settings = load(arguments)
+    settings = load(arguments, judged=True)
     broker_url = places.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
     _begin()
@@ -133,7 +133,7 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
         api_url=api_url,
         broker_url=running.broker_url,
         database_url=running.database_url,
-        repos=f"./{devfile.FOLDER}/repos/" if settings.git.provider == "local" else None,
+        tries=_tries(settings, api_url),
         roles=running.roles,
         notes=[*ports.notes(api, broker), *running.notes],
         seconds=clock.monotonic() - began,
@@ -141,6 +141,18 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
     with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on
         print(text)
         sinks.confirm()
+
+
+def _tries(settings: Settings, api_url: str) -> list[str]:
+    """Lines to begin with: one for the first resource, else for the first saga, else how to come by one."""
+    from orchestrix.bootstrap.parts import load_catalog, resources_of
+
+    for resource in resources_of(settings):
+        shell = "orchestrix apps create shop --by ada --wait" if resource.path == APPS else ""
+        return [curl(api_url, resource), *filter(None, [shell])]
+    for saga in load_catalog(settings):
+        return [f"orchestrix sagas create {saga.name} first --by ada --wait"]
+    return ["orchestrix init shop    writes a small service to start from: no saga is configured here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +174,13 @@ class DevPorts:
 
 def _dev_ports(settings: Settings, arguments: argparse.Namespace, folder: Path) -> DevPorts:
     last = devfile.last_ports(folder)
-    api = [settings.http.port] if chosen("http.port", arguments) else [last.api, API_PORT]
+    api = [settings.http.port] if chosen("http.port", arguments, settings) else [last.api, API_PORT]
     return DevPorts([port for port in api if port is not None], [port for port in (last.broker, BROKER_PORT) if port])
 
 
 def _dev_logs(settings: Settings, arguments: argparse.Namespace) -> LogSettings:
     """Who tries things out wants the banner, and beyond it only what is wrong, unless he asks for more."""
-    level = settings.log.level if chosen("log.level", arguments) else "warning"
+    level = settings.log.level if chosen("log.level", arguments, settings) else "warning"
     form = "pretty" if settings.log.format == "auto" else settings.log.format
     return settings.log.model_copy(update={"level": level, "format": form})
 

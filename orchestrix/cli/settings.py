@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from orchestrix import config, crash
+from orchestrix import config, config_file, crash
 from orchestrix.cli import devfile, exits, output
 from orchestrix.cli.places import hidden
 from orchestrix.config import Settings
+from orchestrix.config_words import nearest
 from orchestrix.errors import OrchestrixError
 from orchestrix.telemetry import logs
 
@@ -31,12 +32,57 @@ HIDDEN = "***"
 _FROM_DEV = ("database_url", "broker_url", "api_url")
 
 
-def load(arguments: argparse.Namespace) -> Settings:
-    """The settings under the flags of this command. Warns of variables without effect. Raises `ConfigError`."""
+def load(arguments: argparse.Namespace, *, judged: bool = False) -> Settings:
+    """The settings under the flags of this command. Warns of variables without effect. Raises `ConfigError`.
+
+    `judged` says that the author's modules, which a command of a client does not import, tell which sections there are.
+    """
     crash.arm(os.environ)
-    for sentence in config.idle_variables():
+    settings = read(arguments)
+    for sentence in idle(settings) if judged else config.idle_variables():
         exits.warn(sentence)
-    return config.load(**flags(arguments))
+    return settings
+
+
+def read(arguments: argparse.Namespace) -> Settings:
+    """The same without a warning."""
+    file = config_file.found(getattr(arguments, "config", None), os.environ, Path.cwd())
+    return config.load(file=file, **flags(arguments))
+
+
+def idle(settings: Settings) -> list[str]:
+    """A sentence for each variable without effect, and for each section of the file that nobody has declared.
+
+    Says nothing of sections where a module cannot be imported: that is told elsewhere.
+    """
+    sections = settings.origin.sections
+    claimed = _claimed(settings) if sections else []
+    if claimed is None:
+        return config.idle_variables()
+    known = {name.partition(".")[0] for name in claimed}
+    named = settings.origin.named
+    strange = {key for key in sections if key not in known and not _by_variables(named, key)}
+    return [*config.idle_variables(claimed=claimed), *(_unclaimed(settings, key, known) for key in sorted(strange))]
+
+
+def _claimed(settings: Settings) -> list[str] | None:
+    from orchestrix.worker.authored import load_sections
+
+    try:
+        return load_sections(settings).names
+    except OrchestrixError:
+        return None
+
+
+def _by_variables(named: Mapping[str, str], section: str) -> bool:
+    """Whether all that a section has came by variables, of which each is told by itself."""
+    return all(said.startswith(config.PREFIX) for name, said in named.items() if name.partition(".")[0] == section)
+
+
+def _unclaimed(settings: Settings, section: str, known: Collection[str]) -> str:
+    meant = nearest(section, [*known, *(name.partition(".")[0] for name in config.names() if "." in name)])
+    hint = f"did you mean [{meant}]?" if meant else "no module of workers declares SETTINGS for it"
+    return f"{settings.origin.file}: [{section}] has no effect: {hint}"
 
 
 def flags(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -47,7 +93,7 @@ def flags(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def quieten(settings: Settings, arguments: argparse.Namespace) -> None:
     """For commands that answer by themselves: the log shows only what they cannot say, on stderr."""
-    level = settings.log.level if chosen("log.level", arguments) else "error"
+    level = settings.log.level if chosen("log.level", arguments, settings) else "error"
     form = "pretty" if settings.log.format == "auto" else settings.log.format
     log = settings.log.model_copy(update={"level": level, "format": form})
     logs.setup(log, node=settings.node_id, role="cli", stream=sys.stderr)
@@ -56,10 +102,12 @@ def quieten(settings: Settings, arguments: argparse.Namespace) -> None:
 def show(arguments: argparse.Namespace) -> int:
     """`config show`."""
     folder = Path.cwd()
-    settings = load(arguments)
+    settings = load(arguments, judged=True)
     values = _flat(settings)
-    sources = {name: source(name, os.environ, flags(arguments)) for name in values}
+    sources = {name: source(name, os.environ, flags(arguments), settings) for name in values}
     _add_dev(values, sources, folder)
+    _add_file(values, sources, settings)
+    _add_sections(values, sources, settings)
     items = [{"setting": name, "value": _shown(value), "source": sources[name]} for name, value in values.items()]
     if arguments.output == "json":
         output.print_json({"items": items})
@@ -70,20 +118,22 @@ def show(arguments: argparse.Namespace) -> int:
     return exits.OK
 
 
-def source(name: str, environ: Mapping[str, str], given: Mapping[str, Any]) -> str:
-    """Who set the setting with that dotted name: `flag`, `env NAME`, `alias NAME` or `default`."""
+def source(name: str, environ: Mapping[str, str], given: Mapping[str, Any], settings: Settings) -> str:
+    """Who set the setting with that dotted name: `flag`, `env NAME`, `file NAME`, `alias NAME` or `default`."""
     if name.replace(".", "__") in given:
         return "flag"
     variable = config.PREFIX + name.upper().replace(".", "__")
     if found := [key for key in environ if key.upper() == variable]:
         return f"env {found[-1]}"
+    if name in settings.origin.listed:
+        return f"file {Path(settings.origin.file or '').name}"
     aliases = [alias for alias, meant in config.ALIASES.items() if meant == name and alias in environ]
     return f"alias {aliases[0]}" if aliases else "default"
 
 
-def chosen(name: str, arguments: argparse.Namespace) -> bool:
+def chosen(name: str, arguments: argparse.Namespace, settings: Settings) -> bool:
     """Whether anybody set it, be it to the default."""
-    return source(name, os.environ, flags(arguments)) != "default"
+    return source(name, os.environ, flags(arguments), settings) != "default"
 
 
 def _add_dev(values: dict[str, Any], sources: dict[str, str], folder: Path) -> None:
@@ -95,6 +145,32 @@ def _add_dev(values: dict[str, Any], sources: dict[str, str], folder: Path) -> N
         if not values[name] and found is not None:
             values[name], sources[name] = getattr(found, name), "dev.json"
     return None
+
+
+def _add_file(values: dict[str, Any], sources: dict[str, str], settings: Settings) -> None:
+    values["config"], sources["config"] = settings.origin.file, settings.origin.source or "default"
+
+
+def _add_sections(values: dict[str, Any], sources: dict[str, str], settings: Settings) -> None:
+    """What the author's modules declare; nothing where one cannot be imported."""
+    from orchestrix.worker.authored import load_sections
+
+    try:
+        sections = load_sections(settings)
+    except OrchestrixError as error:
+        return exits.warn(str(error))
+    for section, found in sections:
+        for name in type(found).model_fields:
+            place = f"{section}.{name}"
+            values[place], sources[place] = _plain(getattr(found, name)), _given_by(settings, place)
+    return None
+
+
+def _given_by(settings: Settings, place: str) -> str:
+    said = settings.origin.named.get(place.lower())
+    if said is None:
+        return "default"
+    return f"env {said}" if said.startswith(config.PREFIX) else f"file {Path(settings.origin.file or '').name}"
 
 
 def _flat(settings: Settings) -> dict[str, Any]:

@@ -76,10 +76,9 @@ def _code(settings: Settings) -> list[Definition]:
 
 
 def _handled(settings: Settings) -> set[str]:
-    from orchestrix.worker.modules import load_handlers
-    from workers import app_registration, git_repo
+    from orchestrix.worker.authored import load_work
 
-    return {*load_handlers(settings.workers), *git_repo.COMMANDS, *app_registration.COMMANDS}
+    return set(load_work(settings).handlers)
 
 
 def _json(one: VersionFinding) -> dict[str, object]:

@@ -20,6 +20,7 @@ from orchestrix import clock
 from orchestrix.domain.installation import Installation
 from orchestrix.errors import ConfigError, Conflict, Contention, Unavailable
 from orchestrix.saga.messages import compact
+from orchestrix.version import DISTRIBUTION
 
 from .dialects import Dialect, dialect_of
 from .dialects.port import Parameters, Result
@@ -298,6 +299,11 @@ def _engine(url: URL, dialect: Dialect, pool_size: int, options: dict[str, Any])
             json_serializer=compact,
             **options,
         )
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the driver for {url.drivername}:// is not installed ({error.name} is missing): "
+            f"run pip install '{DISTRIBUTION}[{dialect.name}]'"
+        ) from error
     except (SQLAlchemyError, TypeError, ValueError) as error:
         raise ConfigError(f"the database URL cannot be used: {error}") from error
     dialect.listen(engine.sync_engine)

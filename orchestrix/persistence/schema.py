@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, inspect, text
 
 from orchestrix.errors import SchemaMismatch
 
-from . import collations
+from . import collations, foreign_tables
 from .drift import differences
 from .engine import Database
 
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
 HEAD: Final = "0009"
 """The newest revision in `migrations`; a constant, so that a start with everything in place need not load Alembic."""
 
-SCRIPTS: Final = Path(__file__).resolve().parents[2] / "migrations"
-"""Found beside `app` and not by import: a user's folder can have the same name."""
+
+def scripts_of(package: Path) -> Path:
+    """The folder of the migrations: within the package as a wheel has it, else beside it as in a checkout.
+
+    Not found by import: a user's folder can have the same name.
+    """
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"
+
+
+SCRIPTS: Final = scripts_of(Path(__file__).resolve().parents[1])
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -34,21 +44,24 @@ _LIMIT: Final = 600.0
 
 
 async def current(database: Database) -> str | None:
-    """The revision that the database has; None for one without any. Raises `Unavailable`."""
+    """The revision that the database has; None for one without any.
+
+    Raises `Unavailable`, and `ConfigError` where another program keeps its own revision.
+    """
     async with database.read() as connection:
         try:
             found = await connection.execute(text("SELECT version_num FROM alembic_version"))
         except SchemaMismatch:
             return None
-        revision: str | None = found.scalar_one_or_none()
-        return revision
+        return _ours(found.scalars().all())
 
 
 async def upgrade(url: str) -> list[str]:
     """Brings the schema to `HEAD`; one at a time, whoever calls. A sentence for each column that keeps or compares text
     in another way than this version needs, which no migration changes.
 
-    Raises `Unavailable`, `SchemaMismatch` if it is ahead, and `ConfigError` if the database cannot hold all letters.
+    Raises `Unavailable`, `SchemaMismatch` if it is ahead, and `ConfigError` if the database cannot hold all letters or
+    has tables of another program under names of ours; nothing is changed then.
     Runs in a thread of its own: migrations block.
     """
     before, wrong = await _in_thread(url, lambda database: database.migrate(_upgraded), make=True)
@@ -84,8 +97,10 @@ async def _with_database(url: str, work: Callable[[Database], Awaitable[T]], mak
 
 
 def _upgraded(connection: Connection) -> tuple[str | None, list[str]]:
-    if _revision(connection) is None:
+    revision = _revision(connection)
+    if revision is None:
         collations.check_new(connection)
+    foreign_tables.refuse(connection, revision, made)
     return _move(connection, HEAD), collations.differences(connection)
 
 
@@ -105,7 +120,32 @@ def _move(connection: Connection, target: str) -> str | None:
 def _revision(connection: Connection) -> str | None:
     from alembic.runtime.migration import MigrationContext
 
-    return MigrationContext.configure(connection).get_current_revision()
+    return _ours(MigrationContext.configure(connection).get_current_heads())
+
+
+def _ours(revisions: Sequence[str]) -> str | None:
+    """The only one, or None without any."""
+    foreign_tables.refuse_revisions(revisions)
+    return revisions[0] if revisions else None
+
+
+@cache
+def made() -> dict[str, foreign_tables.Tables]:
+    """The tables of every revision, the oldest first, as the scripts make them in a database in memory."""
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    engine = create_engine("sqlite://")
+    try:
+        with engine.connect() as connection:
+            config = _config(connection)
+            tables: dict[str, foreign_tables.Tables] = {}
+            for script in reversed([*ScriptDirectory.from_config(config).walk_revisions()]):
+                command.upgrade(config, script.revision)
+                tables[script.revision] = foreign_tables.columns_of(inspect(connection))
+            return tables
+    finally:
+        engine.dispose()
 
 
 def _config(connection: Connection) -> Config:

@@ -11,13 +11,47 @@ def test_no_stock() -> None:
 def test_reindex() -> None:
     story = given_job(reindex, payload={"pages": 3}).cancel(after="page 2").run()
     story.expect(status="CANCELLED", logs=["page 1", "page 2"])
+
+Handlers in production import `crash_point` from here: nothing of the kit is loaded before it is asked for.
 """
 
-from orchestrix.testing.answers import When
-from orchestrix.testing.endings import Ending
-from orchestrix.testing.job_story import JobStory, given_job
-from orchestrix.testing.spans import between
-from orchestrix.testing.stage import StoryError
-from orchestrix.testing.story import Story, given
+from __future__ import annotations
 
-__all__ = ["Ending", "JobStory", "Story", "StoryError", "When", "between", "given", "given_job"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrix.crash import crash_point
+    from orchestrix.testing.answers import When
+    from orchestrix.testing.endings import Ending
+    from orchestrix.testing.job_story import JobStory, given_job
+    from orchestrix.testing.spans import between
+    from orchestrix.testing.stage import StoryError
+    from orchestrix.testing.story import Story, given
+
+_HOME_OF = {
+    "Ending": "orchestrix.testing.endings",
+    "JobStory": "orchestrix.testing.job_story",
+    "Story": "orchestrix.testing.story",
+    "StoryError": "orchestrix.testing.stage",
+    "When": "orchestrix.testing.answers",
+    "between": "orchestrix.testing.spans",
+    "crash_point": "orchestrix.crash",
+    "given": "orchestrix.testing.story",
+    "given_job": "orchestrix.testing.job_story",
+}
+
+__all__ = ["Ending", "JobStory", "Story", "StoryError", "When", "between", "crash_point", "given", "given_job"]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its module, which is imported only now."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any, Final, TypedDict
 
 from orchestrix.saga.definition import COMPENSATING, FAILED, Saga
 from orchestrix.saga.wanted import Kind, brief
 from orchestrix.testing.chronicle import Sent
+from orchestrix.testing.differing import without
 from orchestrix.testing.spans import Between, Span, seconds_of
 from orchestrix.testing.stage import Told
 from orchestrix.testing.wanted import OBJECT, demand
@@ -67,6 +68,10 @@ class Ending:
             elapsed=told.changes[-1].at.timestamp() - told.began,
             error=instance.progress.error or "",
         )
+
+    def without(self, paths: Sequence[list[str]]) -> Ending:
+        """The same but for these fields of the data."""
+        return replace(self, data=without(self.data, paths)) if paths else self
 
     def result(self, may_differ: Collection[str] = ()) -> Expected:
         """What must be the same whatever crashed meanwhile; `undone` in any case, but for what is in doubt."""

@@ -23,6 +23,7 @@ from orchestrix.errors import ConfigError
 from orchestrix.saga.calls import called_as
 from orchestrix.saga.messages import dump, load
 from orchestrix.saga.wanted import brief
+from orchestrix.testing import opened
 from orchestrix.testing.chance import SeededDice
 from orchestrix.testing.endings import SEVERAL, differ, differ_in_time
 from orchestrix.testing.spans import Between, Span, seconds_of
@@ -167,6 +168,7 @@ class JobStory:
         self._ending: Ending | None = None
         self._status = ""
         self._elapsed = 0.0
+        opened.add(self)
 
     def cancel(
         self,

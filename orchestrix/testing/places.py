@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from orchestrix.crash import is_own
 from orchestrix.errors import ConfigError
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, FAILED, Saga
 
-Moment = Literal["before", "during", "after"]
+Moment = Literal["before", "during", "after", "at"]
 BEFORE: Final[Moment] = "before"
 DURING: Final[Moment] = "during"
 AFTER: Final[Moment] = "after"
+AT: Final[Moment] = "at"
+"""The moment of a `crash_point`, which has no length."""
 SENT: Final = " sent"
 OTHER: Final = "outbox"
 """What a commit is named that moves no saga: the node takes rows of the outbox, or removes them, or sees to retries."""
@@ -29,7 +32,7 @@ class Place:
     """The `nth` time that a process comes `before`, into or behind a subject.
 
     `cmd.pay` is the work of its handler, `cmd.pay sent` and `evt.paid` the message once the broker has it, a state the
-    commit that leads to it.
+    commit that leads to it. What is neither is a `crash_point` of the handlers'.
     """
 
     moment: Moment
@@ -76,13 +79,20 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
     if len(named) != 1 or nth < 1:
         raise ConfigError("a crash has one place, before=, during= or after= something, and nth counts from 1")
     ((moment, subject),) = named
+    if is_own(subject) and moment != DURING:
+        return Place(AT, subject, nth)
     catalog = Catalog([saga])
     if moment == BEFORE and (owner := catalog.event(subject)) is not None:
         job = owner.order.job
         return Place(AFTER, owner.order.command if job is None else job.name, nth)
     if subject not in _subjects(saga, catalog, moment):
-        raise ConfigError(f"no crash is {moment} {subject!r}: write {', '.join(_subjects(saga, catalog, moment))}")
+        raise ConfigError(f"no crash is {moment} {subject!r}: write {_choice(saga, catalog, moment)}")
     return Place(moment, subject, nth)
+
+
+def _choice(saga: Saga, catalog: Catalog, moment: Moment) -> str:
+    names = ", ".join(_subjects(saga, catalog, moment))
+    return names if moment == DURING else f"{names}, or the name of a crash_point, as mail.sent"
 
 
 def _subjects(saga: Saga, catalog: Catalog, moment: Moment) -> list[str]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.bootstrap.node import Node
 from orchestrix.broker.topology import COMMANDS, EVENTS
 from orchestrix.config_urls import sqlite_url
@@ -36,7 +36,7 @@ from orchestrix.testing.chance import SeededDice
 from orchestrix.testing.chronicle import Chronicle, Entry
 from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
 from orchestrix.testing.memory_broker import MemoryServer
-from orchestrix.testing.places import AFTER, BEFORE, OTHER, SENT, Crash, Moment, Passages
+from orchestrix.testing.places import AFTER, AT, BEFORE, OTHER, SENT, Crash, Moment, Passages
 from orchestrix.testing.virtual_time import EPOCH, VirtualLoop, VirtualSource, current_process
 from orchestrix.testing.work import Work
 from orchestrix.worker.context import Context
@@ -102,6 +102,7 @@ class Stage:
         self.loop = VirtualLoop()
         self.chronicle = Chronicle(lambda: self.loop.time() - self.began)
         self.passages = Passages(crashes)
+        self.loop.abandons = any(one.place.moment == AT for one in crashes)
         self.row: Row | None = None
         self.began = self.loop.time()
         self._failed: BaseException | None = None
@@ -137,7 +138,7 @@ class Stage:
         if asyncio._get_running_loop() is not None:
             work.close()
             raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
-        with clock.use(VirtualSource(self.loop, self._chance)), self._heard():
+        with clock.use(VirtualSource(self.loop, self._chance)), self._heard(), crash.heard_by(self._at):
             return self.loop.run_until_complete(work)
 
     async def open(self) -> None:
@@ -255,6 +256,10 @@ class Stage:
         if coming is not None:
             self.row = coming
         self._through(AFTER, coming.state if coming is not None else OTHER)
+
+    def _at(self, name: str) -> None:
+        if self._through(AT, name):
+            self.loop.abandon()
 
     def _mute(self, command_id: str) -> None:
         self._server.muted.add(command_id)

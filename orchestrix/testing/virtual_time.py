@@ -12,7 +12,9 @@ import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+import greenlet  # type: ignore[import-untyped] # comes with sqlalchemy[asyncio]
 
 from orchestrix.errors import OrchestrixError
 from orchestrix.testing.chance import Dice
@@ -126,8 +128,18 @@ def current_process() -> Process | None:
     return _process.get()
 
 
+class _Abandoned(NamedTuple):
+    """A step of a dead process, which stands where it died, and the task whose step it is."""
+
+    stack: greenlet.greenlet
+    task: asyncio.Task[Any] | None
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on virtual time. `time()` starts at 1000 and jumps to the next timer when nothing is ready."""
+    """An event loop on virtual time. `time()` starts at 1000 and jumps to the next timer when nothing is ready.
+
+    If it `abandons`, each step has a stack of its own, so that `abandon` can leave one in its midst.
+    """
 
     def __init__(self) -> None:
         super().__init__(_NoFiles())
@@ -136,6 +148,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._tasks: list[asyncio.Task[Any]] = []
         self._prune_at = 1000
         self._ending = False
+        self.abandons = False
+        self._abandoned: list[_Abandoned] = []
         self._ready: Any
         self._scheduled: Any
         self._timer_cancelled_count: int
@@ -172,10 +186,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     subprocess_shell = subprocess_exec
 
+    def abandon(self) -> None:
+        """Leaves the present step where it stands, for its process is dead; `bury` ends it. Does not return."""
+        here = greenlet.getcurrent()
+        assert here.parent is not None, "only a loop that `abandons` can leave a step"
+        task = asyncio.current_task(self)
+        if task is not None:
+            asyncio.tasks._leave_task(self, task)
+        self._abandoned.append(_Abandoned(here, task))
+        here.parent.switch()
+
     def bury(self) -> None:
         """Cancels all that is left, dead or alive, so that nothing complains when it is collected. Then `close`."""
-        self._ending = True
+        self._ending, self.abandons = True, False
         self.set_exception_handler(lambda loop, context: None)
+        self.call_soon(self._end_abandoned)
         for process in self._processes:
             self._ready.extend(process.exhume())
         for _ in range(
@@ -227,7 +252,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return
         process = handle._context.get(_process)
         if process is None or self._ending or process.take(handle):
-            handle._run()
+            if self.abandons:
+                greenlet.greenlet(handle._run).switch()
+            else:
+                handle._run()
+
+    def _end_abandoned(self) -> None:
+        abandoned, self._abandoned = self._abandoned, []
+        for stack, task in abandoned:
+            if task is not None:
+                asyncio.tasks._enter_task(self, task)
+            stack.throw(asyncio.CancelledError())
 
 
 class VirtualSource:

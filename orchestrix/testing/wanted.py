@@ -13,7 +13,6 @@ from orchestrix.saga.wanted import FLAG, REASON, TEXT, WHOLE, Kind, complaint, n
 
 __all__ = [
     "COUNT",
-    "DIFFERENCES",
     "FLAG",
     "FUNCTION",
     "NAME",
@@ -33,16 +32,10 @@ FUNCTION: Final = Kind(callable, "a function", lambda _: "provider.empty")
 SAGA: Final = of("a Saga", "ORDER after ORDER = Saga(…)", Saga)
 PERCENT: Final = Kind(lambda value: number(value) and 0 <= float(str(value)) <= 100, "a percentage", lambda _: "50")
 
-_DIFFERENCES: Final = ("state", "data", "undone", "blocker")
 COUNT: Final = Kind(
     lambda value: isinstance(value, int) and WHOLE.fits(value) and 1 <= value < 2**31,
     "a whole number from 1 on",
     lambda _: "1",
-)
-DIFFERENCES: Final = Kind(
-    lambda value: isinstance(value, list | tuple | set | frozenset) and set(value) <= {*_DIFFERENCES},
-    f"a list of what need not be the same, out of {', '.join(_DIFFERENCES)},",
-    lambda _: '["undone"]',
 )
 NAME: Final = Kind(
     lambda value: isinstance(value, str) and _is_name(value),

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import cache
+from collections.abc import Collection, Sequence
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker
 from orchestrix.config import Settings
+from orchestrix.config_file import NAME
 from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.versions import Reader
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Compensation, Order
-from workers import app_registration, git_repo
 
+from .authored import Work, load_work
 from .context import LOGGER
 from .handlers import HandlerTable
 from .jobs.functions import JobTable
 from .jobs.guard import Guard
 from .jobs.runner import JobRunner
-from .modules import load_handlers, load_jobs
 from .worker import Worker
 
 
@@ -36,22 +35,23 @@ def assemble(
     reader: Reader | None = None,
 ) -> Worker:
     """A worker for `queues` and `job_queues`; if none is named, for every command that it has a handler for, and every
-    queue that its jobs name. A user's handler replaces a built-in one. `name` is its id on the wire, `reader` finds
-    stored versions of sagas.
+    queue that its jobs name. `name` is its id on the wire, `reader` finds stored versions of sagas.
 
-    Raises `ConfigError`: a module of `ORCHESTRIX_WORKERS` is wrong, a queue is unknown, or this machine lacks what a
-    built-in handler needs.
+    Raises `ConfigError`: a module of the author's is wrong, a queue is unknown, or this machine lacks what a handler
+    needs.
     """
-    jobs = load_jobs(settings.workers)
-    handlers, known = HandlerTable(), set(jobs)
+    authored = load_work(settings)
+    handlers, known = HandlerTable(), set(authored.jobs)
     if queues or not job_queues:
-        handlers, commands = _handlers(settings, database, catalog, queues)
-        known.update(commands)
+        handlers = _handlers(authored, catalog, queues)
+        known.update(authored.handlers)
     runner = None
     if job_queues or not queues:
         name = name or f"{settings.node_id}-{clock.token()[:8]}"
-        runner = _runner(settings, broker, jobs, job_queues, Guard(database, name, settings.jobs.silent))
-    _warn_of_undo(catalog, [*handlers, *(jobs if runner is not None else ())], known)
+        runner = _runner(settings, broker, authored.jobs, job_queues, Guard(database, name, settings.jobs.silent))
+    _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
+    at_work = [one.function for one in authored.jobs.values()] if runner is not None else []
+    authored.sections.check([*handlers.values(), *at_work])
     return Worker(broker, database, catalog, handlers, settings, runner, reader)
 
 
@@ -76,34 +76,23 @@ def _runner(
     )
 
 
-def _handlers(
-    settings: Settings, database: Database, catalog: Catalog, queues: Sequence[str]
-) -> tuple[HandlerTable, list[str]]:
-    """Those of `queues`, and every command that there is a handler for."""
-    users = load_handlers(settings.workers)
-    built_in = _built_in(settings, database)
-    known = list(dict.fromkeys([*built_in, *users]))
+def _handlers(authored: Work, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:
+    """Those of `queues`, or every one that there is."""
+    known = authored.handlers
     for queue in queues:
         if queue not in known:
             raise ConfigError(
-                f"this worker has no handler for {queue}; it has {', '.join(known)}: "
-                "name the module that has it in ORCHESTRIX_WORKERS"
+                f"this worker has no handler for {queue}; it has {', '.join(known) or 'none'}: "
+                f"name the module that has it in ORCHESTRIX_WORKERS or {NAME}"
             )
     table = HandlerTable()
     for command in dict.fromkeys(queues or known):
-        if command in users and command in built_in:
-            LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the built-in handler", command)
-        table.add(command, users[command] if command in users else built_in[command]()[command])
-    _warn_of_built_in(catalog, table, users, known)
-    return table, known
-
-
-def _built_in(settings: Settings, database: Database) -> dict[str, Callable[[], HandlerTable]]:
-    """Made only when wanted: a worker that serves other queues needs no git."""
-    made: dict[str, Callable[[], HandlerTable]] = {}
-    made |= dict.fromkeys(git_repo.COMMANDS, cache(lambda: git_repo.handlers(settings.git)))
-    registration = cache(lambda: app_registration.handlers(settings.registration, database))
-    return made | dict.fromkeys(app_registration.COMMANDS, registration)
+        if command in authored.replaced:
+            LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the one of %s", command, NAME)
+        table.add(command, known[command])
+        table.settings[command] = authored.sections.of(known[command])
+    _warn_of_replaced(catalog, table, authored.replaced, known)
+    return table
 
 
 def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[str]) -> None:
@@ -126,12 +115,12 @@ def _work(order: Order) -> str:
     return order.command if order.job is None else order.job.name
 
 
-def _warn_of_built_in(
-    catalog: Catalog, served: Collection[str], users: Collection[str], known: Collection[str]
+def _warn_of_replaced(
+    catalog: Catalog, served: Collection[str], replaced: Collection[str], known: Collection[str]
 ) -> None:
-    """Says which steps are done here in the user's own way, but undone only in the built-in one."""
-    for command in set(served) & set(users):
+    """Says which steps are done here in another way than the file's, but undone in its own."""
+    for command in set(served) & set(replaced):
         owner = catalog.command(command)
         undo = owner.step.undo if owner is not None and not owner.undoes else None
-        if isinstance(undo, Compensation) and undo.command in known and undo.command not in users:
-            LOGGER.warning("%s is undone by the built-in %s, which finds only built-in work", command, undo.command)
+        if isinstance(undo, Compensation) and undo.command in known and undo.command not in replaced:
+            LOGGER.warning("%s is undone by %s of %s, which finds only its own work", command, undo.command, NAME)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from orchestrix import clock
-from orchestrix.saga.effects import former_key
+from orchestrix.saga.effects import former_key, step_key
 from orchestrix.saga.messages import Command
 
 from .errors import BadCall, no_such
@@ -30,6 +30,13 @@ class StepLog(logging.LoggerAdapter[logging.Logger]):
             raise BadCall('context.log(…) is a job\'s: a step writes by a logger, context.log.info("…")')
 
 
+class GroupStore(Protocol):
+    """Makes and removes executor groups; see `Context.ensure_group`."""
+
+    async def ensure(self, command: Command, marker: str, name: str) -> None: ...
+    async def remove(self, command: Command, marker: str, name: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The saga, the step and the attempt that a handler works for.
@@ -39,7 +46,7 @@ class Context:
     and is another one for the undo. `attempt` rises for ever, over all runs of the saga. `ends` is the moment on
     `clock.monotonic()` at which the step's time is over. `undoes_attempt` is set for an undo alone: the highest attempt
     of the step that may have been sent before it. Such an attempt can still be on its way; whoever undoes sees to it
-    that it does nothing when it comes.
+    that it does nothing when it comes. `settings` is what the handler's module has declared by its `SETTINGS`.
     """
 
     app_id: int
@@ -53,9 +60,12 @@ class Context:
     ends: float = float("inf")
     undoes_attempt: int | None = None
     effect_key: str = ""
+    settings: Any = None
+    _command: Command | None = None
+    _groups: GroupStore | None = None
 
     @classmethod
-    def of(cls, command: Command, ends: float) -> Context:
+    def of(cls, command: Command, ends: float, settings: object = None, groups: GroupStore | None = None) -> Context:
         """The context of `command`, whose time is over at `ends`."""
         return cls(
             app_id=command.app_id,
@@ -69,6 +79,9 @@ class Context:
             ends=ends,
             undoes_attempt=command.undoes_attempt,
             effect_key=command.effect_key or former_key(command.saga, command.app_id, command.step),
+            settings=settings,
+            _command=command,
+            _groups=groups,
         )
 
     @property
@@ -90,6 +103,29 @@ class Context:
         """A logger whose lines carry the correlation id."""
         extra = {"correlation_id": self.correlation_id, "saga": self.saga, "app_id": self.app_id, "step": self.step}
         return StepLog(LOGGER, extra)
+
+    def owns(self, effect_key: str) -> bool:
+        """Whether an effect that carries this key was made by this step of this saga, in whichever of its runs."""
+        return step_key(effect_key) == step_key(self.effect_key)
+
+    async def ensure_group(self, name: str) -> None:
+        """Makes the executor group `name`, marked as this step's, unless it is there with that mark.
+
+        Raises `Permanent` if somebody else has made a group of that name or the saga has moved on, and `Unavailable` if
+        the database is away.
+        """
+        groups, command = self._own_groups("ensure_group")
+        await groups.ensure(command, self.effect_key, name)
+
+    async def remove_group(self, name: str) -> None:
+        """Deletes the executor group `name` if this saga's step has made it; any other stays. Raises the same."""
+        groups, command = self._own_groups("remove_group")
+        await groups.remove(command, self.effect_key, name)
+
+    def _own_groups(self, what: str) -> tuple[GroupStore, Command]:
+        if self._groups is None or self._command is None:
+            raise BadCall(f"context.{what}(…) works only in the handler of a command that a worker runs")
+        return self._groups, self._command
 
     if not TYPE_CHECKING:  # it would hide from type checkers what is misspelt
 

@@ -65,6 +65,8 @@ class HandlerTable(Mapping[str, Handler]):
 
     def __init__(self, registrations: Iterable[tuple[str, Handler]] = ()) -> None:
         self._handlers: dict[str, Handler] = {}
+        self.settings: dict[str, object] = {}
+        """What the context of a command's handler has as its `settings`."""
         for command, handler in registrations:
             self.add(command, handler)
 

@@ -17,13 +17,15 @@ from .outputs import sendable
 from .threads import Scope, call
 
 
-async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[Outgoing, bool]:
+async def invoke(
+    handler: Handler, job: Job, more: MoreTime = no_more, context: Context | None = None
+) -> tuple[Outgoing, bool]:
     """Runs the handler; the event to send, and whether it is that of success. `more` tells of time given meanwhile.
 
     Raises `OWN_TROUBLE` (`Unavailable` among others) if the worker's own infrastructure is away, for that is not the
     step's failure, and `asyncio.CancelledError` if the worker itself gives the step up.
     """
-    outcome = await _outcome(handler, job, more)
+    outcome = await _outcome(handler, job, more, context or Context.of(job.command, job.ends))
     if isinstance(outcome, StepError):
         return events.failed(job, outcome), False
     try:
@@ -34,8 +36,7 @@ async def invoke(handler: Handler, job: Job, more: MoreTime = no_more) -> tuple[
         return events.failed(job, error), False
 
 
-async def _outcome(handler: Handler, job: Job, more: MoreTime) -> object:
-    context = Context.of(job.command, job.ends)
+async def _outcome(handler: Handler, job: Job, more: MoreTime, context: Context) -> object:
     task = asyncio.current_task()
     limits: list[Limit] = []
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
+from orchestrix.config_file import NAME
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.resource import Resource
 from orchestrix.saga.definition import Saga
-from sagas.app_provisioning import APP_PROVISIONING
 
 from . import own_log
 from .failures import unforeseen
@@ -26,27 +26,27 @@ WORKERS: Final = "ORCHESTRIX_WORKERS"
 RESOURCES: Final = "ORCHESTRIX_RESOURCES"
 
 
-def load_sagas(names: Sequence[str]) -> list[Saga]:
-    """Every saga at the top level of the modules, without the product's own.
+def load_sagas(names: Sequence[str], folder: str | None = None) -> list[Saga]:
+    """Every saga at the top level of the modules. `folder` is where their names count from, before any other place.
 
     Raises `ConfigError` that names the module and says what is wrong with it.
     """
     found: dict[int, Saga] = {}
-    for module in load_modules(names, SAGAS):
-        sagas = [value for value in vars(module).values() if isinstance(value, Saga) and value is not APP_PROVISIONING]
+    for module in load_modules(names, SAGAS, folder):
+        sagas = [value for value in vars(module).values() if isinstance(value, Saga)]
         if not sagas:
             raise ConfigError(f"{SAGAS}: {_where(module)} has no saga at its top level: write NAME = Saga(…) there")
         found |= {id(saga): saga for saga in sagas}
     return list(found.values())
 
 
-def load_resources(names: Sequence[str]) -> list[Resource]:
+def load_resources(names: Sequence[str], folder: str | None = None) -> list[Resource]:
     """Every resource at the top level of the modules.
 
     Raises `ConfigError` that names the module and says what is wrong with it.
     """
     found: dict[str, Resource] = {}
-    for module in load_modules(names, RESOURCES):
+    for module in load_modules(names, RESOURCES, folder):
         theirs = [value for value in vars(module).values() if isinstance(value, Resource)]
         if not theirs:
             raise ConfigError(
@@ -60,13 +60,13 @@ def load_resources(names: Sequence[str]) -> list[Resource]:
     return list(found.values())
 
 
-def load_handlers(names: Sequence[str]) -> HandlerTable:
+def load_handlers(names: Sequence[str], folder: str | None = None) -> HandlerTable:
     """The handlers that the modules define or import by name.
 
     Raises `ConfigError` that names the module and says what is wrong with it: it may have jobs alone, but not nothing.
     """
     table = HandlerTable()
-    for module in load_modules(names, WORKERS):
+    for module in load_modules(names, WORKERS, folder):
         theirs = [one for one in registered if _belongs(one.handler, module)]
         if not theirs and not any(_belongs(one.function, module) for one in registered_jobs):
             what = 'has no handler and no job: write @handles("cmd.…") or @job("…") above a function'
@@ -76,26 +76,28 @@ def load_handlers(names: Sequence[str]) -> HandlerTable:
     return table
 
 
-def load_jobs(names: Sequence[str]) -> JobTable:
+def load_jobs(names: Sequence[str], folder: str | None = None) -> JobTable:
     """The jobs that the modules define or import by name.
 
     Raises `ConfigError` that names the module and says what is wrong with it, or where a job has two functions.
     """
-    modules = load_modules(names, WORKERS)
+    modules = load_modules(names, WORKERS, folder)
     return JobTable(one for one in registered_jobs if any(_belongs(one.function, module) for module in modules))
 
 
-def load_modules(names: Sequence[str], setting: str) -> list[ModuleType]:
-    """Imports the modules that `setting` names; the working directory is looked through last.
+def load_modules(names: Sequence[str], setting: str, folder: str | None = None) -> list[ModuleType]:
+    """Imports the modules that `setting` names; `folder` is looked through first, the working directory last.
 
     Raises `ConfigError`, whose cause is the module's own error.
     """
+    if names and folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
     if names and not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())
-    return [_load(name, setting) for name in names]
+    return [_load(name, setting if folder is None else f"{setting} or {NAME}", folder) for name in names]
 
 
-def _load(name: str, setting: str) -> ModuleType:
+def _load(name: str, setting: str, folder: str | None) -> ModuleType:
     if (top := _top(name)) in OURS:
         raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
     try:
@@ -104,12 +106,13 @@ def _load(name: str, setting: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ConfigError(f"{setting}: module {name!r} cannot be imported: {_cause(name, error)}") from error
+        raise ConfigError(f"{setting}: module {name!r} cannot be imported: {_cause(name, error, folder)}") from error
 
 
-def _cause(name: str, error: BaseException) -> str:
+def _cause(name: str, error: BaseException, folder: str | None) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name!r} in {os.getcwd()} nor where Python looks for modules"
+        places = " nor in ".join(dict.fromkeys(filter(None, (folder, os.getcwd()))))
+        return f"there is no module {error.name!r} in {places} nor where Python looks for modules"
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
     said = _said(error)

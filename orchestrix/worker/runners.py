@@ -13,7 +13,7 @@ from orchestrix.lifecycle import backoff
 from orchestrix.saga.messages import StepError
 
 from . import events
-from .context import LOGGER
+from .context import LOGGER, Context, GroupStore
 from .desk import Desk
 from .errors import OWN_TROUBLE
 from .failures import given_up, printable
@@ -50,6 +50,7 @@ class Runners:
         window: Window,
         suspects: Suspects,
         places: Places,
+        groups: GroupStore,
     ) -> None:
         self._desk = desk
         self._handlers = handlers
@@ -58,6 +59,7 @@ class Runners:
         self._settings = settings
         self._more = more
         self._window, self._suspects, self._places = window, suspects, places
+        self._groups = groups
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._ready: deque[Job] = deque()
         self._arrived = asyncio.Semaphore(0)
@@ -200,7 +202,8 @@ class Runners:
         queue, job.begun = job.command.type, clock.monotonic()
         self._window.began(queue)
         try:
-            outgoing, good = await invoke(self._handlers[queue], job, self._more)
+            context = Context.of(job.command, job.ends, self._handlers.settings.get(queue), self._groups)
+            outgoing, good = await invoke(self._handlers[queue], job, self._more, context)
         except OWN_TROUBLE as error:
             await self._outage.note(job.command.id, error)
             await self._desk.pause(backoff(failures))

@@ -20,6 +20,7 @@ from .began import Began
 from .context import LOGGER
 from .crashes import Crashes
 from .desk import Counts, Desk
+from .groups import Groups
 from .guard import Guard
 from .handlers import HandlerTable
 from .intake import Intake
@@ -58,6 +59,7 @@ class Worker:
         self._reader = reader or NoReader()
         self._broker = broker
         self._guard = Guard(database, catalog)
+        self._groups = Groups(database)
         self._crashes = Crashes(database)
         self._catalog = catalog
         self._handlers = handlers
@@ -126,7 +128,16 @@ class _Parts:
         suspects = Suspects(desk, broker, window, outage, worker._crashes, places, tuned.max_deliveries)
         self._places = Places(desk, guard, outage, places)
         self.runners = runners = Runners(
-            desk, worker._handlers, reporter, outage, tuned, guard.time_left, window, suspects, self._places
+            desk,
+            worker._handlers,
+            reporter,
+            outage,
+            tuned,
+            guard.time_left,
+            window,
+            suspects,
+            self._places,
+            worker._groups,
         )
         self._triage = Triage(desk, guard, reporter, outage, runners.put)
         versions = VersionReader(worker._reader, desk, outage)

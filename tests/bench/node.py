@@ -17,10 +17,12 @@ from unittest import mock
 from orchestrix import clock, server
 from orchestrix.bootstrap.node import Node
 from orchestrix.config import load
+from orchestrix.config_file import NAME, read
 from orchestrix.orchestration.requests import Started, StartRequest
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import Start
 from tests.bench.control import PORT, Answer, Order
+from tests.bench.product import ROOT
 
 
 class Inside:
@@ -106,7 +108,7 @@ async def serve() -> None:
         nodes.append(build_node(*arguments))
         return nodes[0]
 
-    build_node, settings = server.__dict__["build_node"], load(http__port=0)
+    build_node, settings = server.__dict__["build_node"], load(file=read(ROOT / NAME, "bench"), http__port=0)
     with mock.patch.object(server, "build_node", build):
         serving = asyncio.create_task(
             server.run_serve(

@@ -126,6 +126,7 @@ async def _started(http: httpx.AsyncClient, url: str, name: str) -> bool:
     return answer.status_code != 503
 
 
+@pytest.mark.req("X-3")
 async def test_each_instance_ends_by_its_own_version_while_its_code_is_deployed_and_rolled_back(
     world: World, scale: Callable[[int, int], int]
 ) -> None:

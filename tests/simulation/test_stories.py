@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from orchestrix import COMPLETED, Compensation, Context, NothingToUndo, Permanent, Saga, Step
+from orchestrix.errors import ConfigError
 from orchestrix.testing import Story, given
 from tests.unit.testing import orders
 from tests.unit.testing.orders import PROVIDER
@@ -91,6 +94,55 @@ def test_what_may_differ_need_not_be_the_same() -> None:
 
     handlers = {"cmd.pay": pay, "cmd.refund": orders.refund, "cmd.ship": orders.ship}
     given(SALE, handlers=handlers).crash_everywhere(fresh=seen.clear, may_differ=["data"])
+
+
+class Mail(BaseModel):
+    """What is known of a mail."""
+
+    amount: int = 12
+    seen: dict[str, int] = {}
+    to: str = "ada"
+
+
+TYPED = replace(SALE, data=Mail)
+
+
+def counted(saga: Saga) -> tuple[Story, list[str]]:
+    """A sale whose payment tells how often it was asked for, in two fields, one within another."""
+    seen: list[str] = []
+
+    async def pay(context: Context, command: Any) -> dict[str, Any]:
+        seen.append(command.id)
+        return {"amount": len(seen), "seen": {"charges": len(seen), "kind": 1}}
+
+    handlers = {"cmd.pay": pay, "cmd.refund": orders.refund, "cmd.ship": orders.ship}
+    return given(saga, handlers=handlers), seen
+
+
+@pytest.mark.parametrize("saga", [SALE, TYPED])
+def test_single_fields_may_differ(saga: Saga) -> None:
+    story, seen = counted(saga)
+    story.crash_everywhere(fresh=seen.clear, may_differ=["undone", "data.amount", "data.seen.charges"])
+
+
+@pytest.mark.parametrize(
+    ("may_differ", "says"),
+    [
+        (["data.amount"], r"after cmd\.pay: data\['seen'\]: "),
+        (["data.seen"], r"after cmd\.pay: data\['amount'\]: 2, expected 1"),
+        (["data.amount", "data.seen.kind"], r"after cmd\.pay: data\['seen'\]: \{'charges': 2\}, expected"),
+    ],
+)
+def test_all_other_fields_must_be_the_same(may_differ: list[str], says: str) -> None:
+    story, seen = counted(TYPED)
+    with pytest.raises(AssertionError, match=says):
+        story.crash_everywhere(fresh=seen.clear, may_differ=may_differ)
+
+
+def test_a_field_that_the_data_has_not_is_refused() -> None:
+    story, _ = counted(TYPED)
+    with pytest.raises(ConfigError, match="the data of saga 'sale' has no field 'amuont': it has amount, seen, to"):
+        story.crash_everywhere(may_differ=["data.amuont"])
 
 
 def test_runs_and_words_are_repeated_with_each_crash() -> None:

@@ -173,7 +173,7 @@ BAD = ["", " ", "x", "WARN", "nan", "inf", "-inf", "1e308", "1e-9", "-1", "0x10"
 
 def variables() -> list[str]:
     """All of those that take no free text."""
-    free = ("database_url", "broker_url", "api_url", "sagas", "workers", "http.host", "git.root", "http.allowed_hosts")
+    free = ("database_url", "broker_url", "api_url", "sagas", "workers", "resources", "http.host", "http.allowed_hosts")
     return [PREFIX + name.upper().replace(".", "__") for name in names() if name not in free and "token" not in name]
 
 

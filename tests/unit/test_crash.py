@@ -98,6 +98,8 @@ async def test_work_returns_raises_and_is_cancelled_as_without(at: str) -> None:
         ("outbox.after_publish:0", "write POINT:N"),
         ("outbox.after_publish:x", "write POINT:N"),
         ("outbox.after_publish:1:1", "write POINT:N"),
+        ("mail:1", "there is no point mail;"),
+        ("cmd.mail:1", "there is no point cmd.mail;"),
         ("outbox.afterpublish:1", "there is no point outbox.afterpublish; there are start.before_commit"),
     ],
 )
@@ -120,9 +122,9 @@ def test_commands_refuse_a_point_that_is_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORCHESTRIX_TESTING", "1")
-    monkeypatch.setenv("ORCHESTRIX_CRASH_AT", "relay.after_lunch:1")
+    monkeypatch.setenv("ORCHESTRIX_CRASH_AT", "outbox.after_lunch:1")
     assert main([command]) == 2
-    assert "there is no point relay.after_lunch" in capsys.readouterr().err
+    assert "there is no point outbox.after_lunch" in capsys.readouterr().err
 
 
 def test_every_point_says_what_is_lost_there() -> None:

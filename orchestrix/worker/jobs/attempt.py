@@ -110,7 +110,7 @@ class Attempt:
     async def _perform(self) -> Ending:
         assert self._function is not None, "it is not stillborn"
         loop = asyncio.get_running_loop()
-        context = JobContext(self.order, self._queue, self, self.halt, partial(ask, loop))
+        context = JobContext(self.order, self._queue, self, self.halt, partial(ask, loop), self._function.settings)
         self._performance = Performance(self._function, context, self.halt, self.order.told)
         return await self._performance.run()
 

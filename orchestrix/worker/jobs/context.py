@@ -53,12 +53,13 @@ class JobContext:
     """One attempt of a job. In a job's thread `log`, `progress` and `wait_cancelled` are called without `await`.
 
     `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. The job
-    that is a saga's step has `effect_key` too, which its undo has as well: it keys its effects by that.
+    that is a saga's step has `effect_key` too, which its undo has as well: it keys its effects by that. `settings` is
+    what the function's module has declared by its `SETTINGS`.
     """
 
     effect_key: str
 
-    def __init__(self, order: Dispatch, queue: str, voice: Voice, halt: Halt, ask: Ask) -> None:
+    def __init__(self, order: Dispatch, queue: str, voice: Voice, halt: Halt, ask: Ask, settings: Any = None) -> None:
         self.job_id = order.job_id
         self.history_id = order.history_id
         self.name = order.handler
@@ -67,6 +68,7 @@ class JobContext:
         self.attempt = order.attempt
         self.correlation_id = order.correlation_id
         self.timeout = order.timeout
+        self.settings = settings
         self._ends = math.inf if order.timeout is None else clock.monotonic() + order.timeout
         self._voice, self._halt, self._ask = voice, halt, ask
         if (key := effect_key_in(order.payload)) is not None:

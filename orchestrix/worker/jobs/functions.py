@@ -31,6 +31,8 @@ class JobFunction:
     queue: str
     function: Function
     grace: float
+    settings: object = None
+    """What its context has as `settings`."""
 
     @property
     def place(self) -> str:

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context, Permanent, clock
-from orchestrix.config import RegistrationSettings
 from orchestrix.persistence import groups, instances, schema
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.groups import Group
 from orchestrix.persistence.pairs import APPS
 from orchestrix.saga.effects import effect_key
 from orchestrix.saga.state import Instance, Progress
+from orchestrix.worker.groups import Groups
 from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
 from tests.servers.sql import emptied, run_sql
+from tests.service import REGISTER, UNREGISTER, registration_handlers
 from tests.support import eventually
-from workers import app_registration
 
 from .world import World, order, stored
 
@@ -87,8 +87,8 @@ async def registering(database: Database, name: str = "shop") -> tuple[Instance,
 
 
 async def run(database: Database, command: Command) -> Any:
-    handler = app_registration.handlers(RegistrationSettings(), database)[command.type]
-    return await handler(Context.of(command, float("inf")), command)  # type: ignore[misc]
+    handler = registration_handlers()[command.type]
+    return await handler(Context.of(command, float("inf"), groups=Groups(database)), command)  # type: ignore[misc]
 
 
 async def refused(database: Database, command: Command) -> str:
@@ -209,7 +209,7 @@ async def test_the_saga_cannot_turn_back_while_its_group_is_made(
         return await groups.insert_if_absent(*arguments)
 
     row, command = await registering(database)
-    monkeypatch.setattr(app_registration, "insert_if_absent", slow)
+    monkeypatch.setattr("orchestrix.worker.groups.insert_if_absent", slow)
     doing = asyncio.create_task(run(database, command))
     await inside.wait()
     turning = asyncio.create_task(moved(node, row, **BACK))
@@ -276,20 +276,17 @@ async def test_a_registration_of_a_saga_that_is_not_there_is_refused(database: D
 
 
 @pytest.mark.parametrize("provider", ["none", "simulated"])
-async def test_without_registration_nothing_is_made_or_undone(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, provider: str
-) -> None:
+async def test_without_registration_nothing_is_made_or_undone(monkeypatch: pytest.MonkeyPatch, provider: str) -> None:
     monkeypatch.setattr("workers.simulated.SECONDS", 0.0)
-    nowhere = Database(sqlite_url)
-    handlers = app_registration.handlers(RegistrationSettings.model_validate({"provider": provider}), nowhere)
-    for name in app_registration.COMMANDS:
+    handlers = registration_handlers(provider)
+    for name in (REGISTER, UNREGISTER):
         context = Context(7, "shop", "app", "registerApp", "c-7", 1, "key", effect_key="key")
         command = Command("m", name, "app", 7, "shop", "c", "REGISTERING", "registerApp", 1, 60_000, "key", {})
         assert await handlers[name](context, command) is None  # type: ignore[misc]
 
 
 async def test_an_undo_command_is_answered_while_the_app_is_undone(world: World) -> None:
-    worker = await world.worker(app_registration.handlers(RegistrationSettings(), world.database))
+    worker = await world.worker(registration_handlers())
     row, command = await world.undone("shop", "registerApp")
     async with world.database.begin() as tx:
         await groups.insert_if_absent(tx, "shop", command.effect_key, clock.now())

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.config import GitSettings
-from workers import git_repo
+from tests.service import git_handlers
 
 from .world import World
 
@@ -31,7 +30,8 @@ async def main(database_url, broker_url, root):
     Reporter.add = die
     broker = AmqpBroker(broker_url, name="doomed")
     await broker.start()
-    settings = Settings.model_validate({"git": {"root": root}})
+    origin = {"sections": {"git": {"root": root}}}
+    settings = Settings.model_validate({"workers": ["workers"], "origin": origin})
     await assemble(settings, Database(database_url), broker, Catalog([APP_PROVISIONING]), ["cmd.createGitRepo"]).start()
     await asyncio.Event().wait()
 
@@ -51,7 +51,7 @@ async def test_work_whose_worker_was_killed_before_the_event_is_reported_by_anot
         assert await doomed.wait() == -signal.SIGKILL
     repository = root / f"{row.id}.git"
     made = (repository / "refs" / "heads" / "main").read_text()
-    await world.worker(git_repo.handlers(GitSettings(root=str(root))))
+    await world.worker(git_handlers(root))
     (event,) = await world.events(1)
     assert (event["causationId"], event["data"]) == (command.id, {"repoUrl": repository.as_uri()})
     assert (repository / "refs" / "heads" / "main").read_text() == made

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context, Permanent, Transient, Unavailable
-from orchestrix.config import GitSettings
 from orchestrix.worker.handlers import Handler
+from tests.service import CREATE, git_handlers
 from workers import git_repo
 
 KEY = "i:app:7:1000:createGitRepo"
 
-ORDER = Command("m", git_repo.CREATE, "app", 7, "shop", "c", "APP_INITIATED", "createGitRepo", 1, 60_000, "key", {})
+ORDER = Command("m", CREATE, "app", 7, "shop", "c", "APP_INITIATED", "createGitRepo", 1, 60_000, "key", {})
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def create(root: Path) -> Handler:
-    return git_repo.handlers(GitSettings(root=str(root)))[git_repo.CREATE]
+    return git_handlers(root)[CREATE]
 
 
 def context(app_name: str = "shop", correlation_id: str = "c-7") -> Context:
@@ -178,14 +178,14 @@ async def test_what_a_killed_worker_left_behind_is_no_obstacle(create: Handler, 
         (leftover / "objects").mkdir(parents=True)
     os.utime(old, (0, 0))
     assert await run(create, context())
-    git_repo.handlers(GitSettings(root=str(root)))
+    git_repo._sweep(root)
     assert names(root) == [".unfinished-7-bb", "7.git"], "the young one may be somebody's work"
 
 
 def test_a_worker_starts_while_another_finishes_its_repository(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.mkdir()
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([root / ".unfinished-7-seen-and-gone"]))
-    assert git_repo.handlers(GitSettings(root=str(root)))
+    git_repo._sweep(root)
 
 
 async def test_a_cancelled_step_leaves_neither_process_nor_folder(
@@ -196,7 +196,7 @@ async def test_a_cancelled_step_leaves_neither_process_nor_folder(
     tools.mkdir()
     (tools / "git").write_text(f"#!/bin/sh\necho $$ > {fifo}\nexec sleep 1000\n")
     (tools / "git").chmod(0o755)
-    create = git_repo.handlers(GitSettings(root=str(root)))[git_repo.CREATE]
+    create = git_handlers(root)[CREATE]
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     task = asyncio.create_task(run(create, context()))
     pid = int(await asyncio.to_thread(fifo.read_text))
@@ -260,6 +260,6 @@ async def test_the_root_may_vanish_meanwhile(create: Handler, root: Path) -> Non
 
 
 async def test_the_provider_none_makes_nothing(root: Path) -> None:
-    create = git_repo.handlers(GitSettings(provider="none", root=str(root)))[git_repo.CREATE]
+    create = git_handlers(root, "none")[CREATE]
     assert await create(context(), ORDER) is None  # type: ignore[misc]
     assert not root.exists()

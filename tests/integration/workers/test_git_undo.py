@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context, Permanent, Transient, crash
-from orchestrix.config import GitSettings
 from orchestrix.worker.handlers import HandlerTable
+from tests.service import CREATE, DELETE, git_handlers
 from tests.support import eventually, eventually_sync
 from workers import git_marks, git_repo
 
 from .world import World
 
-ORDER = Command("m", git_repo.CREATE, "app", 7, "shop", "c", "APP_INITIATED", "createGitRepo", 1, 60_000, "key", {})
+ORDER = Command("m", CREATE, "app", 7, "shop", "c", "APP_INITIATED", "createGitRepo", 1, 60_000, "key", {})
 
 
 class Repos:
@@ -34,11 +34,11 @@ class Repos:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.table: HandlerTable = git_repo.handlers(GitSettings(root=str(root)))
+        self.table: HandlerTable = git_handlers(root)
 
     async def run(self, for_: Context) -> dict[str, Any]:
         """Does the step, or undoes it."""
-        answer = self.table[git_repo.DELETE if for_.undoes else git_repo.CREATE](for_, ORDER)
+        answer = self.table[DELETE if for_.undoes else CREATE](for_, ORDER)
         assert asyncio.iscoroutine(answer)
         made: dict[str, Any] = await answer
         return made
@@ -274,21 +274,21 @@ async def test_a_broken_tombstone_is_written_anew(repos: Repos) -> None:
 
 KILLED = """
 import asyncio, os, sys
-from pathlib import Path
 from orchestrix import crash
 from orchestrix import Context
 from workers import git_repo
 crash.arm(os.environ)
 key = "i:app:7:1000:createGitRepo"
-context = Context(7, "shop", "app", "createGitRepo", "c-7", 1, "-", undoes_attempt=1, effect_key=key)
-asyncio.run(git_repo.delete(Path(sys.argv[1]), context, None))
+settings = git_repo.GitSettings(root=sys.argv[1])
+context = Context(7, "shop", "app", "createGitRepo", "c-7", 1, "-", undoes_attempt=1, effect_key=key, settings=settings)
+asyncio.run(git_repo.delete(context, None))
 """
 
 
 @pytest.mark.req("S3-54")
 async def test_an_undo_whose_worker_is_killed_is_gone_on_with(repos: Repos) -> None:
     await repos.run(do())
-    env = {**os.environ, "ORCHESTRIX_TESTING": "1", "ORCHESTRIX_CRASH_AT": "worker.in_undo:1"}
+    env = {**os.environ, "ORCHESTRIX_TESTING": "1", "ORCHESTRIX_CRASH_AT": "git.in_undo:1"}
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(repos.root), env=env)
     async with asyncio.timeout(30):
         assert await killed.wait() == crash.EXIT_CODE
@@ -379,8 +379,7 @@ async def test_without_repositories_an_undo_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     monkeypatch.setattr("workers.simulated.SECONDS", 0.0)
-    settings = GitSettings.model_validate({"provider": provider, "root": str(tmp_path / "none")})
-    handler = git_repo.handlers(settings)[git_repo.DELETE]
+    handler = git_handlers(tmp_path / "none", provider)[DELETE]
     assert await handler(undo(), ORDER) is None  # type: ignore[misc]
     assert not (tmp_path / "none").exists()
 

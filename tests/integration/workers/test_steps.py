@@ -12,18 +12,17 @@ import pytest
 from orchestrix import Command, Context
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import COMMANDS
-from orchestrix.config import GitSettings, RegistrationSettings
 from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.worker import Worker
+from tests.service import CREATE, git_handlers, registration_handlers
 from tests.support import eventually
-from workers import app_registration, git_repo
 
 from .world import World
 
 
 @pytest.mark.req("S3-5", "S3-19", "S3-21", "DC-5")
 async def test_the_repository_is_made_while_the_app_is_initiated(world: World, tmp_path: Path) -> None:
-    await world.worker(git_repo.handlers(GitSettings(root=str(tmp_path / "repos"))))
+    await world.worker(git_handlers(tmp_path / "repos"))
     row, command = await world.app("shop")
     await world.send(command)
     (event,) = await world.events(1)
@@ -35,7 +34,7 @@ async def test_the_repository_is_made_while_the_app_is_initiated(world: World, t
 
 @pytest.mark.req("S3-25", "DC-5")
 async def test_the_app_is_registered_while_it_is_registering(world: World) -> None:
-    await world.worker(app_registration.handlers(RegistrationSettings(), world.database))
+    await world.worker(registration_handlers())
     row, command = await world.app("shop", state="REGISTERING")
     await world.send(command)
     (event,) = await world.events(1)
@@ -45,8 +44,8 @@ async def test_the_app_is_registered_while_it_is_registering(world: World) -> No
 
 @pytest.mark.req("S3-19", "S3-25", "S3-42")
 async def test_nothing_is_done_for_a_saga_that_does_not_wait_for_it(world: World, tmp_path: Path) -> None:
-    repos, register = tmp_path / "repos", app_registration.handlers(RegistrationSettings(), world.database)
-    both = HandlerTable([*git_repo.handlers(GitSettings(root=str(repos))).items(), *register.items()])
+    repos, register = tmp_path / "repos", registration_handlers()
+    both = HandlerTable([*git_handlers(repos).items(), *register.items()])
     worker = await world.worker(both)
     _, first = await world.app("late")
     row, second = await world.app("early", state="REGISTERING")
@@ -60,8 +59,8 @@ async def test_nothing_is_done_for_a_saga_that_does_not_wait_for_it(world: World
 
 @pytest.mark.req("S3-20", "S3-26")
 async def test_the_specifications_simulated_work_takes_a_second_and_a_half(world: World) -> None:
-    git = git_repo.handlers(GitSettings(provider="simulated"))
-    register = app_registration.handlers(RegistrationSettings(provider="simulated"), world.database)
+    git = git_handlers(provider="simulated")
+    register = registration_handlers("simulated")
     await world.worker(HandlerTable([*git.items(), *register.items()]))
     _, first = await world.app("one")
     _, second = await world.app("two", state="REGISTERING")
@@ -77,7 +76,7 @@ def counting(done: Counter[int], gate: asyncio.Event) -> HandlerTable:
         done[context.app_id] += 1
         await gate.wait()
 
-    return HandlerTable([(git_repo.CREATE, handler)])
+    return HandlerTable([(CREATE, handler)])
 
 
 @pytest.mark.req("S3-49")
@@ -125,7 +124,7 @@ async def test_work_that_outlives_its_connection_is_reported_once(world: World) 
     await eventually(lambda: worker.counts.done == 1, deadline=5.0)
     assert done == Counter({command.app_id: 1})
     await worker.stop()
-    assert await world.broker.message_count(git_repo.CREATE) == (0, 0), "a stop gives nothing back: it was acknowledged"
+    assert await world.broker.message_count(CREATE) == (0, 0), "a stop gives nothing back: it was acknowledged"
 
 
 async def _cut(worker: Worker) -> None:
@@ -140,10 +139,10 @@ async def test_rubbish_goes_to_the_dead_letters_and_the_others_flow(world: World
     gate.set()
     worker = await world.worker(counting(Counter(), gate))
     _, command = await world.app()
-    await world.broker.publish([Outgoing(COMMANDS, git_repo.CREATE, body, "rubbish")])
+    await world.broker.publish([Outgoing(COMMANDS, CREATE, body, "rubbish")])
     await world.send(command)
     assert len(await world.events(1)) == 1
-    letters = await world.broker.consume([f"{git_repo.CREATE}.dead"], 1)
+    letters = await world.broker.consume([f"{CREATE}.dead"], 1)
     (letter,) = await letters.receive(1)
     assert (letter.body, letter.message_id) == (body, "rubbish")
     assert letter.headers["x-reason"]

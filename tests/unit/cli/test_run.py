@@ -116,7 +116,6 @@ def test_the_banner_has_what_a_newcomer_needs(shell: Shell, runtime: Runtime) ->
     assert "http://127.0.0.1:7001/docs" in words["API"]
     assert "embedded (development only)" in words["Broker"]
     assert "sqlite ./.orchestrix/orchestrix.db" in words["Database"]
-    assert "./.orchestrix/repos/" in words["Repos"]
     assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "coordinator,", "workers"]
     assert "curl -X POST http://127.0.0.1:7001/apps" in words["Try"]
     assert "Note" not in words

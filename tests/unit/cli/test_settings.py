@@ -17,8 +17,9 @@ def shown(shell: Shell, *arguments: str) -> dict[str, tuple[object, str]]:
 
 
 def test_every_setting_is_there_once(shell: Shell) -> None:
-    assert list(shown(shell)) == config.names()
-    assert len(shell("config", "show").out.splitlines()) == len(config.names()) + 1
+    own = ["config", "registration.provider", "git.provider", "git.root"]
+    assert list(shown(shell)) == [*config.names(), *own]
+    assert len(shell("config", "show").out.splitlines()) == len(config.names()) + len(own) + 1
 
 
 def test_where_a_value_comes_from(shell: Shell) -> None:
@@ -30,7 +31,7 @@ def test_where_a_value_comes_from(shell: Shell) -> None:
     assert found["log.level"] == ("error", "env ORCHESTRIX_LOG__LEVEL")
     assert found["api_url"] == ("http://flag:1", "flag")
     assert found["http.host"] == ("127.0.0.1", "default")
-    assert found["sagas"] == (["a.b", "c"], "env ORCHESTRIX_SAGAS")
+    assert found["sagas"] == (["sagas.app_provisioning", "a.b", "c"], "env ORCHESTRIX_SAGAS")
     assert found["database_url"] == (None, "default")
 
 

@@ -12,6 +12,8 @@ from orchestrix.config import PREFIX, Settings, names
 from orchestrix.saga.diagram import to_mermaid
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.documents import README, ROOT, block, blocks, filled, parts
+from workers.app_registration import RegistrationSettings
+from workers.git_repo import GitSettings
 
 TEXT = README.read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -79,7 +81,9 @@ def settings_rows() -> dict[str, str]:
 
 
 def test_settings_table_is_complete_and_right() -> None:
-    expected = {}
+    expected = {"ORCHESTRIX_CONFIG": ""}
+    for section, model in (("GIT", GitSettings()), ("REGISTRATION", RegistrationSettings())):
+        expected |= {f"{PREFIX}{section}__{name.upper()}": str(value) for name, value in model}
     for name in names():
         value: object = Settings()
         for part in name.split("."):

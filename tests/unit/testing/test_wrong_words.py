@@ -54,7 +54,12 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         lambda: story().crash_everywhere(fresh=cast(Any, 5)),
         r"\(fresh=5\): a function or None is wanted",
     ),
-    (lambda: story().crash_everywhere(may_differ=["states"]), r"out of state, data, undone, blocker, is wanted"),
+    (
+        lambda: story().crash_everywhere(may_differ=["states"]),
+        r"undone, blocker or a field of the data, as data.seat, is",
+    ),
+    (lambda: story().crash_everywhere(may_differ=["data."]), r"a list of what need not be the same, out of state"),
+    (lambda: story().crash_everywhere(may_differ=cast(Any, [5])), r"a list of what need not be the same, out of state"),
     (lambda: story().crash_everywhere(may_differ="data"), r"\(may_differ='data'\): a list of what need not be"),
     (lambda: story().tries("cmd.payed"), r"saga 'order' has no command cmd.payed: it has cmd.reserve"),
     (lambda: between("5s"), r"between\('5s'\): high is missing: write between"),  # type: ignore[call-arg]

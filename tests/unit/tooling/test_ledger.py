@@ -53,7 +53,7 @@ TWO = ("-p", "xdist", "-n", "2")
 
 def test_every_row_is_listed_with_its_proof() -> None:
     rows = ledger.rows()
-    assert len(rows) == 306
+    assert len(rows) == 311
     assert set(rows.values()) == {"doc", "test"}
 
 

@@ -40,7 +40,7 @@ class Machine:
         self.has_venv = root / "has-venv"
         self.bin = root / "bin"
         self.bin.mkdir()
-        for name in ("sh", "make", "cp", "mkdir", "touch", "basename"):
+        for name in ("sh", "make", "cp", "echo", "ln", "mkdir", "touch", "basename"):
             (self.bin / name).symlink_to(shutil.which(name) or name)
         shutil.copy(ROOT / "Makefile", root)
         (root / "pyproject.toml").touch()
@@ -78,7 +78,57 @@ def machine(tmp_path: Path) -> Machine:
 def test_packages_go_into_an_environment_of_their_own(machine: Machine) -> None:
     machine.has_venv.touch()
     assert machine.install().returncode == 0
-    assert "python -m pip install --quiet --disable-pip-version-check --editable .[dev]" in machine.noted()
+    assert installed(machine) == [".[postgresql,mysql,otel]"]
+
+
+def installed(machine: Machine) -> list[str]:
+    """What pip was asked to install, in this order."""
+    line = "python -m pip install --quiet --disable-pip-version-check --editable "
+    return [one.removeprefix(line) for one in machine.noted().splitlines() if one.startswith(line)]
+
+
+@pytest.mark.parametrize("target", ["test", "soak", "services", "check", "fmt", "bench", "requirements"])
+def test_tools_come_with_the_first_target_that_needs_them(machine: Machine, target: str) -> None:
+    machine.has_venv.touch()
+    machine.install()
+    for name in ("ruff", "mypy", "lint-imports"):
+        (machine.root / ".venv/bin" / name).symlink_to("/bin/true")
+    assert installed(machine) == [".[postgresql,mysql,otel]"]
+    assert machine.make(target).returncode == 0
+    assert machine.make(target).returncode == 0
+    assert installed(machine) == [".[postgresql,mysql,otel]", ".[dev]"]
+
+
+def test_both_are_done_again_when_pyproject_changes(machine: Machine) -> None:
+    machine.has_venv.touch()
+    machine.make("tools")
+    machine.notes.unlink()
+    earlier = (machine.root / "pyproject.toml").stat().st_mtime - 10
+    for stamp in ("installed", "tools"):
+        os.utime(machine.root / ".venv" / stamp, (earlier, earlier))
+    machine.make("tools")
+    assert installed(machine) == [".[postgresql,mysql,otel]", ".[dev]"]
+
+
+def test_development_needs_no_tools(machine: Machine) -> None:
+    machine.has_venv.touch()
+    machine.install()
+    machine.program("orchestrix", '#!/bin/sh\necho "orchestrix $*" >>"$NOTES"\n')
+    shutil.move(machine.bin / "orchestrix", machine.root / ".venv/bin/orchestrix")
+    assert machine.make("dev").returncode == 0
+    assert machine.noted().splitlines()[-1] == "orchestrix dev"
+    assert installed(machine) == [".[postgresql,mysql,otel]"]
+
+
+def test_the_environment_knows_the_service_wherever_the_folder_is(machine: Machine) -> None:
+    machine.has_venv.touch()
+    machine.install()
+    link = machine.root / ".venv/orchestrix.toml"
+    assert link.resolve() == machine.root / "orchestrix.toml"
+    link.unlink()
+    link.symlink_to("/somewhere/else/orchestrix.toml")  # as after the folder was moved
+    assert machine.make("install").returncode == 0
+    assert link.resolve() == machine.root / "orchestrix.toml"
 
 
 def test_it_is_done_once_until_pyproject_changes(machine: Machine) -> None:

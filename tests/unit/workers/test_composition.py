@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -22,10 +22,13 @@ from orchestrix.worker.modules import load_sagas
 from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
+from tests.service import WORKERS
+from workers.app_registration import RegistrationSettings
+from workers.git_repo import GitSettings
 
 from .rig import CATALOG
 
-ALL = ("cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp")
+ALL = ("cmd.registerApp", "cmd.unregisterApp", "cmd.createGitRepo", "cmd.deleteGitRepo")
 ORDER = """
 from orchestrix import COMPLETED, Compensation, Saga, Step
 from orchestrix import handles
@@ -36,11 +39,14 @@ async def place(context, command): ...
 """
 
 
-def made(queues: list[str], **settings: Any) -> Worker:
-    plain = {"git": {"provider": "none"}} | settings
+def made(
+    queues: list[str], *, git: dict[str, str] | None = None, workers: Sequence[str] = (), sagas: Sequence[str] = ()
+) -> Worker:
+    """A worker of the service, as its file says, and of the modules that the environment adds."""
+    origin = {"workers": WORKERS, "sections": {"git": git or {"provider": "none"}}}
+    settings = Settings.model_validate({"workers": [*WORKERS, *workers], "sagas": sagas, "origin": origin})
     database, broker = cast(Database, Rows()), cast(Broker, FakeBroker())
-    catalog = Catalog([*CATALOG, *load_sagas(plain.get("sagas", []))])
-    return assemble(Settings.model_validate(plain), database, broker, catalog, queues)
+    return assemble(settings, database, broker, Catalog([*CATALOG, *load_sagas(sagas)]), queues)
 
 
 @pytest.fixture
@@ -64,9 +70,9 @@ def test_a_worker_serves_the_chosen_queues() -> None:
 
 
 def test_an_unknown_queue_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.createGitRepo, cmd\.del") as refused:
+    with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.registerApp, cmd\.unreg") as refused:
         made(["cmd.x"])
-    assert str(refused.value).endswith(": name the module that has it in ORCHESTRIX_WORKERS")
+    assert str(refused.value).endswith(": name the module that has it in ORCHESTRIX_WORKERS or orchestrix.toml")
 
 
 def test_git_is_needed_only_where_repositories_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,17 +85,17 @@ def test_git_is_needed_only_where_repositories_are_made(monkeypatch: pytest.Monk
 
 def test_a_root_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"ORCHESTRIX_GIT__ROOT: .*/file/repos cannot be used: Not a directory"):
+    with pytest.raises(ConfigError, match=r"GIT__ROOT: .*/file/repos cannot be used, for .*/file is no folder"):
         made([], git={"provider": "local", "root": str(tmp_path / "file" / "repos")})
 
 
-def test_a_users_handler_replaces_the_built_in_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_that_the_environment_adds_replaces_the_files(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = 'from orchestrix import handles\n@handles("cmd.createGitRepo")\nasync def mine(context, command): ...\n'
     (folder / "my_git.py").write_text(text)
     worker = made([], workers=["my_git"])
     assert worker.queues == ALL
     assert worker._handlers["cmd.createGitRepo"].__module__ == "my_git"
-    assert "cmd.createGitRepo is undone by the built-in cmd.deleteGitRepo" in caplog.text
+    assert "cmd.createGitRepo is undone by cmd.deleteGitRepo of orchestrix.toml" in caplog.text
 
 
 @pytest.mark.parametrize(("queues", "warned"), [([], True), (["cmd.placeOrder"], True), (["cmd.registerApp"], False)])
@@ -114,7 +120,7 @@ def test_a_step_and_its_undo_are_nothing_to_warn_of(folder: Path, caplog: pytest
 
 
 def test_the_specifications_simulated_work_is_not_what_one_gets_unasked() -> None:
-    assert (Settings().git.provider, Settings().registration.provider) == ("local", "database")
+    assert (GitSettings().provider, RegistrationSettings().provider) == ("local", "database")
 
 
 RELEASE = """

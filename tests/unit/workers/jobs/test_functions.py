@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +21,7 @@ from orchestrix.worker.modules import load_handlers, load_jobs
 from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
+from tests.service import WORKERS
 from tests.unit.workers.rig import CATALOG
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -48,8 +49,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def made(queues: list[str], job_queues: list[str], **settings: Any) -> Worker:
-    plain = {"git": {"provider": "none"}, "workers": ["my_jobs"]} | settings
+def made(queues: list[str], job_queues: list[str], *, workers: Sequence[str] = ("my_jobs",), **settings: Any) -> Worker:
+    origin = {"workers": WORKERS, "sections": {"git": {"provider": "none"}}}
+    plain = {"workers": [*WORKERS, *workers], "origin": origin, **settings}
     database, broker = cast(Database, Rows()), cast(Broker, FakeBroker())
     return assemble(Settings.model_validate(plain), database, broker, CATALOG, queues, job_queues, name="w-1")
 

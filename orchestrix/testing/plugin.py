@@ -1,0 +1,72 @@
+"""Plugin: what pytest gets from the kit, the fixture `orchestrix_story` and the tables of stories in reports.
+
+pytest loads it in every run of every project where Orchestrix is installed, so that it imports nothing of the kit
+before a test asks for it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrix.testing import opened
+
+if TYPE_CHECKING:
+    from orchestrix import Saga
+    from orchestrix.testing import Story
+    from orchestrix.testing.repertoire import Part
+
+SECTION = "what happened in the story"
+
+
+@pytest.fixture
+def orchestrix_story(pytestconfig: pytest.Config) -> Iterator[Callable[..., Story]]:
+    """`given` for the project's own sagas and handlers, as its orchestrix.toml names them.
+
+    `orchestrix_story("order", data={...})` takes a saga by its name, or a `Saga`, and what else `given` takes. Whatever
+    it has told is closed after the test.
+    """
+    from orchestrix.testing import given
+    from orchestrix.testing.project import Project
+
+    project, told = Project(pytestconfig.rootpath), []
+
+    def tell(saga: str | Saga, *, handlers: Part | Iterable[Part] | None = None, **more: Any) -> Story:
+        found = project.saga(saga) if isinstance(saga, str) else saga
+        story = given(found, handlers=project.handlers(found) if handlers is None else handlers, **more)
+        told.append(story)
+        return story
+
+    yield tell
+    for story in told:
+        story.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Each test has its own stories."""
+    before, opened.stories = opened.stories, weakref.WeakKeyDictionary()
+    try:
+        return (yield)
+    finally:
+        opened.stories = before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that has failed shows all that happened in its stories, but what its error shows already."""
+    report = yield
+    if report.failed and opened.stories:
+        shown = str(call.excinfo.value) if call.excinfo is not None else ""
+        report.sections += [(SECTION, table) for table in _tables(list(opened.stories)) if table not in shown]
+    return report
+
+
+def _tables(stories: Iterable[opened.Told]) -> Iterator[str]:
+    for story in stories:
+        with suppress(Exception):  # one that was never run, or is closed: the test's own error is what matters
+            yield story.table()

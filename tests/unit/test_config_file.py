@@ -1,0 +1,128 @@
+"""Configuration file: where it is found, what may stand in it, and what beats what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrix.config import Settings, load
+from orchestrix.config_file import NAME, VARIABLE, found, read
+from orchestrix.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+
+
+def written(folder: Path, text: str, name: str = NAME) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def settings(folder: Path, text: str, environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
+    return load(environ or {}, file=read(written(folder, text), "test"), **flags)
+
+
+@pytest.mark.req("X-4")
+def test_it_is_looked_for_in_this_order(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    assert found(None, {}, here) is None
+    installed = written(tmp_path / "prefix", "")
+    local, named, given = (written(here, ""), written(tmp_path, "", "named.toml"), written(tmp_path, "", "given.toml"))
+    environ = {VARIABLE: str(named)}
+    order = [found(str(given), environ, here), found(None, environ, here), found(None, {}, here)]
+    order.append(found(None, {}, tmp_path))
+    assert [one and (one.path, one.source) for one in order] == [
+        (given, "--config"),
+        (named, VARIABLE),
+        (local, "working directory"),
+        (installed, "installation"),
+    ]
+
+
+def test_names_count_from_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    target = written(tmp_path / "project", "")
+    (tmp_path / "prefix").mkdir()
+    (tmp_path / "prefix" / NAME).symlink_to(target)
+    file = found(None, {}, tmp_path)
+    assert file is not None
+    assert (file.path, file.folder) == (tmp_path / "prefix" / NAME, tmp_path / "project")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, r"nowhere.toml cannot be read \(No such file or directory\): --config must name a orchestrix.toml"),
+        (b"a = \nb = 1", r"nowhere.toml is not valid TOML: .*line 1"),
+        (b"a = '\xff'", r"nowhere.toml is not UTF-8: save it as UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None, sentence: str) -> None:
+    if text is not None:
+        (tmp_path / "nowhere.toml").write_bytes(text)
+    with pytest.raises(ConfigError, match=sentence):
+        found(str(tmp_path / "nowhere.toml"), {}, tmp_path)
+
+
+def test_every_setting_stands_in_its_section(tmp_path: Path) -> None:
+    made = settings(
+        tmp_path,
+        'node_id = "n"\nsagas = ["a", "b"]\n[http]\nport = 81\nallowed_hosts = ["x.org"]\n'
+        '[api]\ntokens = { ada = "secret", bob = "geheim" }\n[cluster]\nlease = 40\n',
+    )
+    assert (made.node_id, made.sagas, made.http.port, made.http.allowed_hosts) == ("n", ("a", "b"), 81, ("x.org",))
+    assert {name: one.get_secret_value() for name, one in made.api.tokens.items()} == {"ada": "secret", "bob": "geheim"}
+    assert made.cluster.lease == 40
+    assert made.origin.listed == {
+        "node_id", "sagas", "http.port", "http.allowed_hosts", "api.tokens", "cluster.lease",
+    }  # fmt: skip
+
+
+def test_flag_beats_environment_beats_file_beats_alias(tmp_path: Path) -> None:
+    text, alias, own = "[http]\nport = 2\n", {"PORT": "1"}, {"ORCHESTRIX_HTTP__PORT": "3"}
+    assert load(alias).http.port == 1
+    assert settings(tmp_path, text, alias).http.port == 2
+    assert settings(tmp_path, text, alias | own).http.port == 3
+    assert settings(tmp_path, text, alias | own, http__port=4).http.port == 4
+
+
+def test_the_environment_adds_modules_to_those_of_the_file(tmp_path: Path) -> None:
+    environ = {"ORCHESTRIX_SAGAS": "c, a", "ORCHESTRIX_WORKERS": "x", "ORCHESTRIX_RESOURCES": "r"}
+    made = settings(tmp_path, 'sagas = ["a", "b"]\nworkers = "w"', environ)
+    assert (made.sagas, made.workers, made.resources) == (("a", "b", "c"), ("w", "x"), ("r",))
+    assert made.origin.workers == ("w",)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nod_id = 'x'", r"orchestrix.toml: nod_id is no setting: did you mean node_id\?"),
+        ("origin = 'x'", "orchestrix.toml: origin is no setting"),
+        ("[http]\nprt = 1", r"orchestrix.toml: \[http\] prt is no setting: did you mean port\?"),
+        ("http = 1", "orchestrix.toml: http: "),
+        ("[http]\nport = 'x'", "orchestrix.toml: http.port: write a whole number from 0 to 65535"),
+        ("[api.tokens]\nada = 'x'", "orchestrix.toml: api.tokens: the secret of token 1 is too short"),
+        ("[sagas]\na = 1", r"orchestrix.toml: sagas: "),
+        ("[log]\nlevel = 'loud'", "orchestrix.toml: log.level: write one of debug, info, warning, error"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_place_in_the_file(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        settings(tmp_path, text)
+
+
+def test_other_sections_are_kept_as_they_are_given(tmp_path: Path) -> None:
+    environ = {"ORCHESTRIX_GIT__ROOT": "/r", "ORCHESTRIX_MAIL__HOST": "h", "ORCHESTRIX_TEST_X__Y": "no"}
+    origin = settings(tmp_path, '[git]\nprovider = "none"\nroot = "x"\n', environ).origin
+    assert origin.sections == {"git": {"provider": "none", "root": "/r"}, "mail": {"host": "h"}}
+    assert origin.named == {
+        "git.provider": "orchestrix.toml: git.provider",
+        "git.root": "ORCHESTRIX_GIT__ROOT",
+        "mail.host": "ORCHESTRIX_MAIL__HOST",
+    }
