@@ -1,8 +1,11 @@
-"""What does `python -m app` do?  The same as `orchestrix`, with the service's own file of settings."""
+"""Entry point `python -m app`: the same as `orchestrix`, with the service's own file of settings."""
 
+import os
 import sys
+from pathlib import Path
 
 from orchestrix import main
 
 if __name__ == "__main__":
+    os.environ.setdefault("ORCHESTRIX_CONFIG", str(Path(__file__).parents[1] / "orchestrix.toml"))
     sys.exit(main())

@@ -1,10 +1,9 @@
-"""Apps in the HTTP API: what one asks for, and what one gets."""
+"""Which fields do apps have over HTTP?  They are at `/apps`."""
 
-from __future__ import annotations
-
+from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrix import Resource
 from sagas.app_provisioning import APP_PROVISIONING
@@ -13,17 +12,42 @@ from sagas.app_provisioning import APP_PROVISIONING
 class NewApp(BaseModel):
     """An app to create."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"appName": "billing", "createdBy": "ada"}]})
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"appName": "billing", "createdBy": "ada"}]},
+    )
 
     appName: str
     createdBy: str
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default_factory=dict)
 
 
 class AppBody(BaseModel):
-    """An app."""
+    """One app."""
+
+    model_config = ConfigDict(extra="forbid")
 
     id: int
+    appName: str
+    createdBy: str
+    state: str
+    version: int
+    correlationId: str
+    createdAt: datetime
+    updatedAt: datetime
+    attempt: int
+    wakeAt: datetime | None
+    wakeReason: str | None
+    blocker: str | None
+    deadlineAt: datetime | None
+    data: dict[str, Any]
 
 
-APPS = Resource(APP_PROVISIONING, "/apps", "appName", NewApp, AppBody)
+APPS = Resource(
+    APP_PROVISIONING,
+    "/apps",
+    key_name="appName",
+    request=NewApp,
+    answer=AppBody,
+    about="Apps: their git repository is created, then they are registered.",
+)

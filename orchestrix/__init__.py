@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from orchestrix.saga.errors import DefinitionError
     from orchestrix.saga.messages import Command, Event
+    from orchestrix.server import create_app
     from orchestrix.worker.context import Context
     from orchestrix.worker.errors import Hold, Permanent, Retry, Transient, Unavailable
     from orchestrix.worker.handlers import handles
@@ -49,6 +50,7 @@ _HOMES = {
     ),
     "orchestrix.saga.errors": ("DefinitionError",),
     "orchestrix.saga.messages": ("Command", "Event"),
+    "orchestrix.server": ("create_app",),
     "orchestrix.worker.context": ("Context",),
     "orchestrix.worker.errors": ("Hold", "Permanent", "Retry", "Transient", "Unavailable"),
     "orchestrix.worker.handlers": ("handles",),
@@ -81,6 +83,7 @@ __all__ = [
     "Step",
     "Transient",
     "Unavailable",
+    "create_app",
     "handles",
     "job",
     "main",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +17,8 @@ USUALLY: Final = 10_000
 
 def raise_limit() -> int:
     """Raises the soft limit to the hard one, where that is allowed; the limit that holds now."""
+    import resource  # only some systems have it
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -28,6 +29,8 @@ def raise_limit() -> int:
 
 def limit() -> int:
     """How many descriptors this process may have at once."""
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
 

@@ -126,4 +126,5 @@ def _forked_and_through() -> None:
         _let_signals_through()
 
 
-os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_forked_and_through)
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_forked_and_through)

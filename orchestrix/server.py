@@ -1,4 +1,4 @@
-"""How do a node and a development server run?"""
+"""How do a node and a development server run, alone or within another ASGI server?"""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrix import descriptors
+from orchestrix import config_file, descriptors
 from orchestrix.api.application import build
 from orchestrix.api.connections import Limits, Server, config, out_of_descriptors
 from orchestrix.api.context import ApiContext
 from orchestrix.api.guard import Guard
+from orchestrix.api.problems import Problem
 from orchestrix.api.streams import Streams
 from orchestrix.bootstrap.dev import development
 from orchestrix.bootstrap.former import Former
@@ -25,7 +29,8 @@ from orchestrix.bootstrap.hands import Hands
 from orchestrix.bootstrap.node import Node, build_node
 from orchestrix.bootstrap.parts import Signals, first_of, given_up
 from orchestrix.bootstrap.ports import listening, nearby
-from orchestrix.config import Settings
+from orchestrix.config import Settings, load
+from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE, settle_memory, stage
 from orchestrix.version import VERSION
 
@@ -37,6 +42,9 @@ STOP_HTTP = 5
 """Seconds that open requests have to end."""
 STOP_NODE: Final = 60.0
 """Seconds that commits under way have to end, and links to be closed: a database that hangs is given up sooner."""
+BEGIN_S: Final = 5.0
+"""Seconds that an ASGI server's start waits for the database; then it serves, and says that it is starting."""
+ROLES: Final = ("api", "orchestrator", "coordinator")
 PROXIES: Final = "FORWARDED_ALLOW_IPS"
 """uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
 
@@ -53,8 +61,8 @@ class Running:
     notes: tuple[str, ...] = ()
 
 
-def create_app(node: Node) -> FastAPI:
-    """The ASGI application of `node`."""
+def application(node: Node) -> FastAPI:
+    """The ASGI application of `node`, which others start and stop. Raises `DefinitionError`."""
     return build(
         ApiContext(
             database=node.database,
@@ -77,6 +85,7 @@ def create_app(node: Node) -> FastAPI:
             silent=node.settings.jobs.silent,
             guard=_guard(node.settings),
             streams=Streams(node.settings.http.max_streams),
+            resources=node.resources,
             tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
         )
     )
@@ -91,7 +100,136 @@ def _guard(settings: Settings) -> Guard:
 def openapi(settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of the sagas in `settings`; needs neither database nor broker."""
     offline = settings.model_copy(update={"database_url": "sqlite+aiosqlite:///never-opened.db"})
-    return create_app(build_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
+    return application(build_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
+
+
+def create_app(settings: Settings | None = None, *, roles: Iterable[str] = ROLES) -> FastAPI:
+    """An application for an ASGI server, such as `uvicorn --factory app.main:create_app`: a node like `serve`.
+
+    Its lifespan builds, starts and stops the node. Who listens, and when a stop begins, is up to the server, which has
+    to end what is open by itself (`--timeout-graceful-shutdown 5`): streams have no end. Routes that are added to it
+    come before the API's. Without `settings`, those of the environment and of `orchestrix.toml` are read.
+
+    Raises `ConfigError` and `DefinitionError`; starting it raises `SchemaMismatch`.
+    """
+    wanted, chosen = settings if settings is not None else _settings(), _with_api(roles)
+    broker_url = _broker_url(wanted)
+    checked = application(build_node(wanted, chosen, broker_url))
+    entrance = _Entrance(only_here=not (wanted.api.tokens or wanted.api.auth == "none"))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # Not the node that was checked: an application may be started again, and in a process that was forked.
+        node = build_node(wanted, chosen, broker_url)
+        entrance.inner = application(node)
+        try:
+            async with _started(node):
+                yield
+        finally:
+            entrance.inner = None
+
+    app = FastAPI(
+        title="Orchestrix",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        telemetry={"auto_configure": False, "operation_spans": False, "exclude": lambda _: True},
+    )
+    app.openapi = checked.openapi  # type: ignore[method-assign]
+    app.router.default = entrance
+    return app
+
+
+def _settings() -> Settings:
+    """Those of the environment and of the file that is found from here."""
+    return load(file=config_file.found(None, os.environ, Path.cwd()))
+
+
+def _with_api(roles: Iterable[str]) -> frozenset[str]:
+    chosen = frozenset(roles)
+    if strange := sorted(chosen - set(ROLES)):
+        raise ConfigError(f"{strange[0]!r} is no role: take some of {', '.join(ROLES)}")
+    if "api" not in chosen:
+        raise ConfigError("an application needs the role api: run `orchestrix serve` for a node without it")
+    return chosen
+
+
+def _broker_url(settings: Settings) -> str:
+    if settings.broker_url in (None, "embedded"):
+        named = "the embedded broker lives inside `orchestrix dev`" if settings.broker_url else "no broker is named"
+        raise ConfigError(f"{named}: name a RabbitMQ by ORCHESTRIX_BROKER_URL=amqp://…")
+    return settings.broker_url
+
+
+class _Entrance:
+    """Where requests go that no route of the application takes: to the API of the node that runs, if one does.
+
+    `only_here` lets nobody in where the server listens for others than this machine: `serve` would refuse to.
+    """
+
+    def __init__(self, *, only_here: bool) -> None:
+        self.inner: ASGIApp | None = None
+        self._only_here = only_here
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refused(scope) if scope["type"] == "http" else None
+        answer: ASGIApp | None = refused.response() if refused is not None else self.inner
+        if answer is not None:
+            await answer(scope, receive, send)
+
+    def _refused(self, scope: Scope) -> Problem | None:
+        if self.inner is None:
+            said = "This application is not started: its ASGI server has to run its lifespan."
+            return Problem("unavailable", said, headers={"Retry-After": "1"})
+        if self._only_here and not _is_here(scope):
+            return Problem(
+                "misdirected",
+                "This API asks nobody who he is, so it answers on loopback alone: name who may use it, by "
+                "ORCHESTRIX_API__TOKENS=name:secret,… or, where something else keeps others out, set "
+                "ORCHESTRIX_API__AUTH=none.",
+            )
+        return None
+
+
+def _is_here(scope: Scope) -> bool:
+    """Whether the server listens on loopback, or is none of the network."""
+    try:
+        return ip_address((scope.get("server") or ("", None))[0]).is_loopback
+    except ValueError:
+        return True  # the path of a socket, or a test
+
+
+@asynccontextmanager
+async def _started(node: Node) -> AsyncIterator[None]:
+    """The node at work. Raises what keeps it from its duties, if that is known within `BEGIN_S`."""
+    await node.start()
+    begun = asyncio.create_task(node.begin(), name="begin")
+    settled = asyncio.create_task(_settled(node, begun), name="settle")
+    try:
+        await asyncio.wait({begun}, timeout=BEGIN_S)
+        if begun.done():
+            begun.result()
+        yield
+    finally:
+        node.health.draining = True
+        await given_up(settled)
+        await given_up(begun)
+        await _stop(node, None, None, None)
+
+
+async def _settled(node: Node, begun: asyncio.Task[None]) -> None:
+    try:
+        await asyncio.shield(begun)
+        await node.settled()
+    except OrchestrixError as error:
+        told = str(error)
+        log.critical("the node cannot start: %s", told)
+        node.health.watch("Start", lambda: told)
+        return
+    settle_memory()
+    log.info("ready", extra={"roles": sorted(node.roles)})
 
 
 async def run_serve(
@@ -194,7 +332,7 @@ def _server(node: Node) -> Server:
     http = node.settings.http
     most = descriptors.for_http(descriptors.limit(), node.settings.database.pool_size, http.max_connections)
     limits = Limits(head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most)
-    return Server(config(create_app(node), limits, stop=STOP_HTTP, proxied=PROXIES in os.environ))
+    return Server(config(application(node), limits, stop=STOP_HTTP, proxied=PROXIES in os.environ))
 
 
 def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:
@@ -208,4 +346,4 @@ def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], 
     )
 
 
-__all__ = ["Former", "Running", "create_app", "openapi", "run_dev", "run_serve"]
+__all__ = ["Former", "Running", "application", "create_app", "openapi", "run_dev", "run_serve"]

@@ -43,12 +43,12 @@ class Process:
     """A running `orchestrix …`. Its output, both streams, goes to a file."""
 
     def __init__(
-        self, run: Spawner, name: str, arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path, log: Path
+        self, run: Spawner, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
     ) -> None:
         self.name = name
         self.log_path = log
         self._run = run
-        self._popen = run.spawn([str(ORCHESTRIX), *arguments], env=env, cwd=cwd, log=log)
+        self._popen = run.spawn(command, env=env, cwd=cwd, log=log)
 
     @property
     def pid(self) -> int:
@@ -118,10 +118,11 @@ class Process:
 
 
 class Processes:
-    """Starts product processes for one test and ends them with it."""
+    """Starts product processes for one test and ends them with it. `program` is that of the checkout's environment."""
 
-    def __init__(self, run: Spawner, folder: Path) -> None:
+    def __init__(self, run: Spawner, folder: Path, program: Path = ORCHESTRIX) -> None:
         self._run = run
+        self._program = program
         self._folder = folder
         self._all: list[Process] = []
 
@@ -131,7 +132,9 @@ class Processes:
         """Starts `orchestrix arguments…`. `env` comes on top of ours without its ORCHESTRIX_ variables."""
         name = name or f"{arguments[0]}-{len(self._all) + 1}"
         log = self._folder / f"{name}.log"
-        process = Process(self._run, name, arguments, _environment(env), cwd or self._folder, log)
+        process = Process(
+            self._run, name, (str(self._program), *arguments), _environment(env), cwd or self._folder, log
+        )
         self._all.append(process)
         return process
 
@@ -140,7 +143,7 @@ class Processes:
     ) -> subprocess.CompletedProcess[str]:
         """Runs `orchestrix arguments…` to its end; exit code, stdout and stderr are in the answer."""
         return subprocess.run(
-            [str(ORCHESTRIX), *arguments],
+            [str(self._program), *arguments],
             env=_environment(env),
             cwd=cwd or self._folder,
             stdin=subprocess.DEVNULL,

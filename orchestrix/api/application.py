@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
 
 from orchestrix.api import (
-    apps,
     catalogue,
     cluster,
+    components,
     dead_letters,
     deadlines,
     docs,
     health,
     jobs,
+    missing,
     openapi,
     problems,
     redispatch,
+    resources,
     routes,
     sagas,
     schedules,
@@ -31,7 +33,8 @@ UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
 
 
 def build(context: ApiContext) -> FastAPI:
-    """The ASGI application."""
+    """The ASGI application. Raises `DefinitionError` for resources that cannot be served."""
+    served = resources.served(context.resources, context.catalog)
     app = FastAPI(
         title="Orchestrix",
         version=context.version,
@@ -42,25 +45,12 @@ def build(context: ApiContext) -> FastAPI:
         telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
     )
     door = Door(context.tokens)
-    routes.add(
-        app,
-        context,
-        door,
-        (
-            *apps.ROUTES,
-            *catalogue.ROUTES,
-            *sagas.ROUTES,
-            *jobs.ROUTES,
-            *schedules.ROUTES,
-            *cluster.ROUTES,
-            *deadlines.ROUTES,
-            *dead_letters.ROUTES,
-            *redispatch.ROUTES,
-            *health.ROUTES,
-        ),
-    )
+    calls = _calls(context, served)
+    components.check(served, calls)
+    routes.add(app, context, door, calls)
+    missing.add(app, context.resources)
     docs.add(app, door)
-    openapi.install(app)
+    openapi.install(app, served)
     problems.add_handlers(app, context.health)
     app.add_middleware(Edge, guard=context.guard)
     return app
@@ -68,3 +58,18 @@ def build(context: ApiContext) -> FastAPI:
 
 def _untraced(scope: MutableMapping[str, Any]) -> bool:
     return str(scope.get("path", "")).startswith(UNTRACED)
+
+
+def _calls(context: ApiContext, served: Sequence[resources.Served]) -> tuple[routes.Route, ...]:
+    return (
+        *resources.routes(served),
+        *catalogue.ROUTES,
+        *sagas.routes(context.resources),
+        *jobs.ROUTES,
+        *schedules.ROUTES,
+        *cluster.ROUTES,
+        *deadlines.ROUTES,
+        *dead_letters.ROUTES,
+        *redispatch.ROUTES,
+        *health.ROUTES,
+    )

@@ -24,19 +24,6 @@ M = TypeVar("M", bound=BaseModel)
 DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
 
 
-class NewApp(BaseModel):
-    """An app to create."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"appName": "billing", "createdBy": "ada"}]},
-    )
-
-    appName: Name
-    createdBy: Name
-    data: dict[str, Any] = Field(default_factory=dict, description=DATA_ABOUT)
-
-
 class NewSaga(BaseModel):
     """An instance to start."""
 

@@ -33,6 +33,7 @@ class SagaVersionsBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     saga: str
+    path: str = Field(description="Where its instances are.")
     starts: int | None
     versions: list[VersionBody]
 
@@ -52,10 +53,13 @@ async def show(call: Call) -> Response:
         live = await definitions.live_states(connection)
     catalog = call.context.catalog
     known = {(saga.name, saga.version) for saga in catalog}
+    paths = {one.saga.name: one.path for one in call.context.resources}
     items: dict[str, dict[str, Any]] = {}
     for name, version in sorted({*rows, *live, *known}):
         starts = catalog.startable(name)
-        item = items.setdefault(name, {"saga": name, "starts": starts and starts.version, "versions": []})
+        path = paths.get(name, f"/sagas/{name}")
+        new: dict[str, Any] = {"saga": name, "path": path, "starts": starts and starts.version, "versions": []}
+        item = items.setdefault(name, new)
         row = rows.get((name, version))
         item["versions"].append(
             {

@@ -19,6 +19,7 @@ from orchestrix.orchestration.dead_letters import DeadLetters
 from orchestrix.orchestration.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.instances import After, Filter
+from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
@@ -157,3 +158,4 @@ class ApiContext:
     streams: Streams = field(default_factory=lambda: Streams(1000))
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by the names of those who have them; without any, everybody may do everything."""
+    resources: Sequence[Resource] = ()

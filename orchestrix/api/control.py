@@ -270,7 +270,7 @@ def _headers(call: Call, instance: Instance) -> dict[str, str]:
 def _preview(kind: Kind, acted: Acted, verb: Verb) -> dict[str, Any]:
     return {
         "dryRun": True,
-        kind.noun: kind.view(acted.instance),
+        kind.member: kind.view(acted.instance),
         "history": [views.change(change) for change in acted.history],
         "undo": list(acted.undo),
         "command": acted.command.type if acted.command else None,

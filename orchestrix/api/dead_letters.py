@@ -38,6 +38,7 @@ from orchestrix.orchestration.dead_letters import (
     Redriven,
 )
 from orchestrix.persistence import dead_letters
+from orchestrix.persistence.pairs import APPS
 from orchestrix.saga.messages import MAX_ID, Unreadable, dump, load, storable
 
 ORDER: Final = "-diedAt"
@@ -110,7 +111,7 @@ async def redrive_letters(call: Call) -> Response:
     body = await read_object(call.request)
     demand = parsed(RedriveDemand, body)
     asked = demand.filter
-    saga = views.APP if asked.saga is None and asked.appId is not None else asked.saga
+    saga = APPS.saga if asked.saga is None and asked.appId is not None else asked.saga
     wanted = DeadLetterFilter(queue=asked.queue, saga=saga, instance_id=asked.appId, reason=asked.reason)
     dry_run = demand.dryRun or call.query.flag(DRY_RUN.name) or False
     by, letters = By(call.actor, demand.reason), call.context.letters
@@ -199,7 +200,7 @@ def _wanted(call: Call) -> str:
 
 def _filter(query: Query) -> DeadLetterFilter:
     instance_id = query.number("appId", 1, MAX_ID - 1)
-    saga = query.text("saga") or (views.APP if instance_id is not None else None)
+    saga = query.text("saga") or (APPS.saga if instance_id is not None else None)
     return DeadLetterFilter(
         queue=query.text("queue"),
         saga=saga,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from orchestrix.api import views
 from orchestrix.api.problems import not_found
@@ -13,8 +14,6 @@ from orchestrix.persistence.pairs import Pair, pair_of
 from orchestrix.saga.definition import RESERVED, Saga
 from orchestrix.saga.messages import MAX_ID
 from orchestrix.saga.state import Instance
-
-APPS: Final = "/apps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,8 @@ class Kind:
     view: Callable[[Instance], dict[str, Any]]
     states: frozenset[str]
     """Every state that an instance can be in, of whichever version."""
-
-    @property
-    def noun(self) -> str:
-        """What one of them is called there."""
-        return "app" if self.path == APPS else "instance"
+    member: str = "instance"
+    """What one of them is called in a preview."""
 
     def link(self, instance_id: int) -> str:
         """Where the instance is."""
@@ -41,15 +37,24 @@ class Kind:
 KindOf = Callable[[Call], Kind]
 
 
-def apps(call: Call) -> Kind:
-    """The apps."""
-    return _kind(call, views.APP, APPS, views.app)
+def at(path: str, saga: str, view: Callable[[Instance], dict[str, Any]], member: str) -> KindOf:
+    """The instances of `saga`, which are at `path`."""
+
+    def of(call: Call) -> Kind:
+        return _kind(call, saga, path, view, member)
+
+    return of
 
 
-def named(call: Call) -> Kind:
-    """The saga that the path names; raises `Problem` 404 if this process does not know it."""
-    name = call.path("name")
-    return _kind(call, name, f"/sagas/{name}", views.instance)
+def named(key_names: Mapping[str, str]) -> KindOf:
+    """The saga that the path names: Problem 404 if this process does not know it. `key_names` has what the names of
+    some sagas' instances are called."""
+
+    def of(call: Call) -> Kind:
+        name = call.path("name")
+        return _kind(call, name, f"/sagas/{name}", partial(views.instance, key_name=key_names.get(name)))
+
+    return of
 
 
 def instance_id(call: Call, kind: Kind) -> int:
@@ -63,10 +68,11 @@ def instance_id(call: Call, kind: Kind) -> int:
     raise not_found(f"{kind.saga.name} {text[:60]!r}: an id is a whole number from 1 on")
 
 
-def _kind(call: Call, name: str, path: str, view: Callable[[Instance], dict[str, Any]]) -> Kind:
+def _kind(
+    call: Call, name: str, path: str, view: Callable[[Instance], dict[str, Any]], member: str = "instance"
+) -> Kind:
     saga = call.context.catalog.saga(name)
     if saga is None:
-        raise not_found(
-            f"saga {name[:60]!r}: there are {', '.join(sorted(saga.name for saga in call.context.catalog))}"
-        )
-    return Kind(saga, pair_of(name), path, view, RESERVED | call.context.catalog.states(name))
+        known = ", ".join(sorted(saga.name for saga in call.context.catalog)) or "none"
+        raise not_found(f"saga {name[:60]!r}: there are {known}")
+    return Kind(saga, pair_of(name), path, view, RESERVED | call.context.catalog.states(name), member)

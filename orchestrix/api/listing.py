@@ -28,6 +28,10 @@ _TIME: Final = {"type": "string", "format": "date-time"}
 
 LIMIT: Final = Parameter("limit", "How many items a page has.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT})
 CURSOR: Final = Parameter("cursor", "`nextCursor` of the page before.")
+KEY: Final = "key"
+"""What names are called in lists of sagas of any name."""
+NAME: Final = "appName"
+"""What the order by names is called in cursors, whatever the names are called."""
 WAITING: Final = ("wait", "sinceVersion")
 """What was waited for is there: the next page comes without a wait."""
 
@@ -83,7 +87,9 @@ def _next(call: Call, cursor: str) -> str:
 def _sort(query: Query, name: str) -> str:
     given = query.text("sort") or DEFAULT_SORT
     sign, field = ("-", given[1:]) if given.startswith("-") else ("", given)
-    known = {"createdAt": "createdAt", "updatedAt": "updatedAt", name: "appName", "appName": "appName"}
+    known = {"createdAt": "createdAt", "updatedAt": "updatedAt", name: NAME}
+    if name == KEY:
+        known[NAME] = NAME  # as apps are sorted, which are sagas too
     if field not in known:
         raise bad_parameter("sort", f"must be one of {', '.join(known)}, with - before it to descend.")
     return sign + known[field]
@@ -93,7 +99,7 @@ def _after(query: Query, sort: str) -> tuple[datetime | str, int] | None:
     cursor = query.text("cursor")
     if cursor is None:
         return None
-    return cursors.decode(sort, cursor, str) if sort.endswith("appName") else cursors.decode(sort, cursor, datetime)
+    return cursors.decode(sort, cursor, str) if sort.endswith(NAME) else cursors.decode(sort, cursor, datetime)
 
 
 def _filter(query: Query, kind: Kind) -> Filter:

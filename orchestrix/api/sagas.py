@@ -2,62 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from pydantic import BaseModel, create_model
 from starlette.responses import Response
 
-from orchestrix.api import control, kinds, listing, shared
-from orchestrix.api.bodies import NewSaga, parsed, read_object
-from orchestrix.api.listing import list_instances
-from orchestrix.api.problems import Problem
-from orchestrix.api.routes import Call, Route
-from orchestrix.api.schemas import SagaBody, SagaPage, SagaPreview
+from orchestrix.api import control, kinds, listing, problems, shared
+from orchestrix.api.bodies import NewSaga, checked_data, parsed, read_object
+from orchestrix.api.kinds import KindOf
+from orchestrix.api.listing import KEY, list_instances
+from orchestrix.api.nouns import noun_of
+from orchestrix.api.routes import Call, Handler, Route
+from orchestrix.api.schemas import PageBase, PreviewBase, SagaBody, SagaPage, SagaPreview
 from orchestrix.api.start import Wish, start
-from orchestrix.api.views import APP
+from orchestrix.resource import Resource
 
-NAME: Final = "key"
-
-
-async def create(call: Call) -> Response:
-    """`POST /sagas/{name}`."""
-    kind = kinds.named(call)
-    if kind.saga.name == APP:
-        raise Problem("use_apps", "Apps are created by POST /apps.", headers={"Link": '</apps>; rel="alternate"'})
-    body = await read_object(call.request)
-    new = parsed(NewSaga, body)
-    return await start(call, kind, Wish(new.key, new.createdBy, new.data), body)
+PATH: Final = "/sagas/{name}"
 
 
-async def list_sagas(call: Call) -> Response:
-    """`GET /sagas/{name}`."""
-    return await list_instances(call, kinds.named(call), NAME)
+def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
+    """The calls. Sagas of `resources` are started at the paths of those."""
+    paths = {one.saga.name: one.path for one in resources}
+    kind_of = kinds.named({one.saga.name: one.key_name for one in resources})
+    body, page, preview = models(resources)
+    elsewhere = "".join(
+        f" Instances of the saga `{saga}` are created by `POST {path}`." for saga, path in paths.items()
+    )
+    return (
+        Route(
+            "POST",
+            PATH,
+            "startSaga",
+            _creating(kind_of, paths),
+            "Start an instance of a saga",
+            f"`key` is unique within the saga.{elsewhere}",
+            tag="sagas",
+            headers=shared.START_HEADERS,
+            body=NewSaga,
+            answers=shared.started(body),
+            problems=("not_found", *map(problems.elsewhere, paths.values()), *shared.START_PROBLEMS),
+        ),
+        Route(
+            "GET",
+            PATH,
+            "listSagas",
+            _listing(kind_of),
+            "List the instances of a saga",
+            tag="sagas",
+            parameters=listing.parameters(KEY),
+            answers=shared.page(page),
+            problems=("not_found", "bad_parameter", "unavailable"),
+        ),
+        *shared.of_one("sagas", PATH, "Saga", kind_of, body),
+        *control.of_one("sagas", PATH, "Saga", kind_of, body, preview),
+    )
 
 
-ROUTES: Final = (
-    Route(
-        "POST",
-        "/sagas/{name}",
-        "startSaga",
-        create,
-        "Start an instance of a saga",
-        "`key` is unique within the saga. Instances of the saga `app` are created by `POST /apps`.",
-        tag="sagas",
-        headers=shared.START_HEADERS,
-        body=NewSaga,
-        answers=shared.started(SagaBody),
-        problems=("not_found", "use_apps", *shared.START_PROBLEMS),
-    ),
-    Route(
-        "GET",
-        "/sagas/{name}",
-        "listSagas",
-        list_sagas,
-        "List the instances of a saga",
-        tag="sagas",
-        parameters=listing.parameters(NAME),
-        answers=shared.page(SagaPage),
-        problems=("not_found", "bad_parameter", "unavailable"),
-    ),
-    *shared.of_one("sagas", "/sagas/{name}", "Saga", kinds.named, SagaBody),
-    *control.of_one("sagas", "/sagas/{name}", "Saga", kinds.named, SagaBody, SagaPreview),
-)
+def models(resources: Iterable[Resource]) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
+    """An instance, a page of them, and a preview. Instances of resources have their names twice."""
+    names: dict[str, Any] = {one.key_name: (str, "") for one in resources if one.key_name != KEY}
+    if not names:
+        return SagaBody, SagaPage, SagaPreview
+    also = "".join(
+        f" Those of the saga `{one.saga.name}` have their `{one.key_name}` too."
+        for one in resources
+        if one.key_name in names
+    )
+    about: dict[str, Any] = {"__doc__": f"{SagaBody.__doc__}{also}"}
+    body = create_model("SagaBody", __base__=SagaBody, **about, **names)
+    items: Any = (list[body], ...)
+    page = create_model("SagaPage", __base__=PageBase, __doc__=SagaPage.__doc__, items=items)
+    instance: Any = (body, SagaPreview.model_fields["instance"])
+    return body, page, create_model("SagaPreview", __base__=PreviewBase, __doc__=SagaPreview.__doc__, instance=instance)
+
+
+def _creating(kind_of: KindOf, paths: Mapping[str, str]) -> Handler:
+    async def create(call: Call) -> Response:
+        kind = kind_of(call)
+        if path := paths.get(kind.saga.name):
+            link = {"Link": f'<{path}>; rel="alternate"'}
+            said = f"{noun_of(path).many.capitalize()} are created by POST {path}."
+            raise problems.Problem(problems.elsewhere(path), said, headers=link)
+        body = await read_object(call.request)
+        new = parsed(NewSaga, body)
+        return await start(call, kind, Wish(new.key, new.createdBy, checked_data(kind.saga, new.data)), body)
+
+    return create
+
+
+def _listing(kind_of: KindOf) -> Handler:
+    async def list_sagas(call: Call) -> Response:
+        return await list_instances(call, kind_of(call), KEY)
+
+    return list_sagas

@@ -19,7 +19,9 @@ def _shown(example: dict[str, Any]) -> ConfigDict:
     return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]})
 
 
-class _Instance(BaseModel):
+class InstanceBase(BaseModel):
+    """What every instance has."""
+
     createdBy: str
     state: str
     version: int = Field(description="Rises by one with every change; also the ETag.")
@@ -36,39 +38,25 @@ class _Instance(BaseModel):
     data: dict[str, Any]
 
 
-class AppBody(_Instance):
-    """One app."""
-
-    model_config = _shown(APP)
-
-    id: int
-    appName: str
-
-
-class SagaBody(_Instance):
-    """One instance of a saga. Those of the saga `app` have their `appName` too."""
+class SagaBody(InstanceBase):
+    """One instance of a saga."""
 
     model_config = _shown({**APP, "saga": "app", "key": "billing"})
 
     id: int
     saga: str
     key: str
-    appName: str = ""
 
 
-class _Page(BaseModel):
+class PageBase(BaseModel):
+    """What every page has."""
+
     model_config = ConfigDict(extra="forbid")
 
     nextCursor: str | None = Field(description="For `cursor` of the next call; null at the end.")
 
 
-class AppPage(_Page):
-    """Some apps, and where the next ones begin."""
-
-    items: list[AppBody]
-
-
-class SagaPage(_Page):
+class SagaPage(PageBase):
     """Some instances, and where the next ones begin."""
 
     items: list[SagaBody]
@@ -98,7 +86,7 @@ class StateEvent(ChangeBody):
     state: str
 
 
-class ChangePage(_Page):
+class ChangePage(PageBase):
     """Some history, the oldest first."""
 
     items: list[ChangeBody]
@@ -128,13 +116,15 @@ class MessageBody(BaseModel):
     redrivenAt: datetime | None = Field(None, description="Of a dead one: when, if it is not here any more.")
 
 
-class MessagePage(_Page):
+class MessagePage(PageBase):
     """All messages, the oldest first."""
 
     items: list[MessageBody]
 
 
-class _Preview(BaseModel):
+class PreviewBase(BaseModel):
+    """What every preview has."""
+
     model_config = ConfigDict(extra="forbid")
 
     dryRun: Literal[True]
@@ -144,13 +134,7 @@ class _Preview(BaseModel):
     note: str | None = Field(description="Why nothing would change, and what would change something; else null.")
 
 
-class AppPreview(_Preview):
-    """What a verb would do to an app; nothing has been changed."""
-
-    app: AppBody = Field(description="As it would be.")
-
-
-class SagaPreview(_Preview):
+class SagaPreview(PreviewBase):
     """What a verb would do to an instance; nothing has been changed."""
 
     instance: SagaBody = Field(description="As it would be.")
@@ -208,7 +192,7 @@ class WakeUpBody(BaseModel):
     deadlineAt: datetime | None = Field(description=_LIMIT)
 
 
-class WakeUpPage(_Page):
+class WakeUpPage(PageBase):
     """Some wake-ups, the soonest first, and where the next ones begin."""
 
     items: list[WakeUpBody]
@@ -269,7 +253,7 @@ class DeadLetterBody(DeadLetterSummary):
     headers: dict[str, Any]
 
 
-class DeadLetterPage(_Page):
+class DeadLetterPage(PageBase):
     """Some dead letters, and where the next ones begin."""
 
     items: list[DeadLetterSummary]
@@ -338,9 +322,6 @@ class ProblemBody(BaseModel):
 
 
 MODELS: tuple[type[BaseModel], ...] = (
-    AppBody,
-    AppPage,
-    AppPreview,
     ChangePage,
     DeadLetterBody,
     DeadLetterPage,
@@ -349,9 +330,6 @@ MODELS: tuple[type[BaseModel], ...] = (
     ProblemBody,
     RedispatchBody,
     RedrivenBody,
-    SagaBody,
-    SagaPage,
-    SagaPreview,
     StateEvent,
     WakeUpPage,
     WhyBody,

@@ -9,7 +9,6 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from orchestrix.api.access import ANONYMOUS
-from orchestrix.api.bodies import checked_data
 from orchestrix.api.headers import CORRELATION, correlation_id, trace_context
 from orchestrix.api.idempotency import key_of, repeated
 from orchestrix.api.kinds import Kind
@@ -27,7 +26,7 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which instance the client wants."""
+    """Which instance the client wants. Its saga takes the data."""
 
     key: str
     created_by: str
@@ -41,7 +40,7 @@ async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> 
         key=wish.key,
         created_by=wish.created_by,
         correlation_id=correlation_id(call.request),
-        data=checked_data(kind.saga, wish.data),
+        data=wish.data,
         traceparent=traceparent,
         tracestate=tracestate,
         actor=call.actor if call.actor != ANONYMOUS else None,

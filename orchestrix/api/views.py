@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from orchestrix.saga.orders import NEVER
 from orchestrix.saga.state import Change, Instance
-
-APP: Final = "app"
 
 
 def moment(value: datetime) -> str:
@@ -21,14 +19,14 @@ def perhaps(value: datetime | None) -> str | None:
     return None if value is None or value >= NEVER else moment(value)
 
 
-def app(instance: Instance) -> dict[str, Any]:
-    """An instance of the saga `app`."""
-    return {"id": instance.id, "appName": instance.key, **_shared(instance)}
+def named(instance: Instance, key_name: str) -> dict[str, Any]:
+    """An instance of a saga whose names are called `key_name`."""
+    return {"id": instance.id, key_name: instance.key, **_shared(instance)}
 
 
-def instance(instance: Instance) -> dict[str, Any]:
-    """An instance of any saga. Those of `app` keep their `appName` too."""
-    names = {"appName": instance.key} if instance.saga == APP else {}
+def instance(instance: Instance, key_name: str | None = None) -> dict[str, Any]:
+    """An instance of any saga. Those of a resource keep their `key_name` too."""
+    names = {key_name: instance.key} if key_name is not None else {}
     return {"id": instance.id, "saga": instance.saga, "key": instance.key, **names, **_shared(instance)}
 
 

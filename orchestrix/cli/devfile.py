@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
@@ -108,7 +107,7 @@ def _held(folder: Path) -> bool | None:
     except OSError:
         return None
     try:
-        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _flock(probe, shared=True)
     except OSError:
         return True
     finally:
@@ -243,11 +242,18 @@ def _lock(lock: int, folder: Path) -> None:
     deadline = clock.monotonic() + CLAIM_PATIENCE
     while True:
         try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return _flock(lock)
         except OSError as busy:
             if clock.monotonic() >= deadline:
                 raise Conflict(_already(folder)) from busy
         pause(0.02)
+
+
+def _flock(file: int, *, shared: bool = False) -> None:
+    """Takes the lock without waiting; raises `OSError` if somebody holds it."""
+    import fcntl  # only some systems have it, and not every command needs it
+
+    fcntl.flock(file, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
 
 
 def _already(folder: Path) -> str:

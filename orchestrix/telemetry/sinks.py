@@ -264,5 +264,6 @@ def _forked() -> None:
         stream.forked()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_forked)
 atexit.register(flush)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.installed import Installed, build, installed
 from tests.acceptance.system import System
 from tests.processes import Processes
 
@@ -30,3 +31,15 @@ def system_on(processes: Processes, tmp_path: Path) -> Callable[[str, str], Syst
         return made
 
     return make
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the library."""
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the wheel and without the repository."""
+    return installed(wheel, tmp_path_factory.mktemp("fresh") / "environment")

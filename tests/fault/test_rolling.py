@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import pytest
 
 from orchestrix.saga.definition import COMPLETED, FAILED
 from tests.acceptance.system import Client

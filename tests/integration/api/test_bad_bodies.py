@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from orchestrix.api import apps, cluster, dead_letters, jobs, redispatch, sagas, schedules
-from orchestrix.api.openapi import BODIES
+from app.apps import APPS, NewApp
+from orchestrix.api import cluster, dead_letters, jobs, redispatch, resources, sagas, schedules
+from orchestrix.api.components import BODIES
 from orchestrix.api.routes import Route
 from orchestrix.errors import NotFound
 from orchestrix.saga.control import BadAsk
 from orchestrix.saga.definition import BadData
 
-from .world import ORDER, World
+from .world import ORDER, SERVED_APPS, World
 
-ROUTES = [
-    route
-    for module in (apps, cluster, dead_letters, jobs, redispatch, sagas, schedules)
-    for route in module.ROUTES
-    if route.body is not None
+CALLS = [
+    *resources.routes([SERVED_APPS]),
+    *sagas.routes([APPS]),
+    *(route for module in (cluster, dead_letters, jobs, redispatch, schedules) for route in module.ROUTES),
 ]
+ROUTES = [route for route in CALLS if route.body is not None]
 PATH = {
     "id": "1",
     "name": "order",
@@ -33,7 +34,8 @@ PATH = {
     "schedule": "nightly",
 }
 WRONG: tuple[Any, ...] = (5, -1.5, True, None, "", "x", [], [5], {}, {"x": 5})
-NAMES = "|".join(sorted({model.__name__ for model in BODIES}))
+MODELS: tuple[type[BaseModel], ...] = (NewApp, *BODIES)
+NAMES = "|".join(sorted({model.__name__ for model in MODELS}))
 FOREIGN = re.compile(
     r"Input should|Field required|Extra inputs|not permitted|valid (string|integer|dictionary|list|number)|instance of"
     rf"|Value error|Assertion failed|unable to|dict\[|NoneType|pydantic|Expecting|\b({NAMES})\b"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.schemas import AppBody, AppPreview, SagaBody, SagaPreview, WhyBody
+from app.apps import AppBody
+from orchestrix.api.schemas import WhyBody
 from orchestrix.errors import Invalid, NotFound, Unavailable
 from orchestrix.orchestration.actions import Acted, VersionMismatch
 from orchestrix.saga.asks import RefusedVerb, Verb
@@ -18,7 +19,7 @@ from orchestrix.saga.messages import Command
 from orchestrix.saga.state import Change, Instance
 
 from .answers import JSON, problem
-from .world import Because, World
+from .world import AppPreview, Because, SagaBody, SagaPreview, World
 
 WORDS = ["retry", "skip", "pause", "resume", "cancel", "terminate"]
 REASON = {"reason": "the forge is back"}

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
+from app.apps import AppBody
 from orchestrix.api.middleware import MAX_BODY
-from orchestrix.api.schemas import AppBody
 from orchestrix.errors import Contention, OutcomeUnknown, Unavailable
 from orchestrix.orchestration.requests import InFlight, Taken
 

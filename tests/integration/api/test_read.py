@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from orchestrix import clock
-from orchestrix.api.schemas import AppPage, ChangePage, MessagePage, SagaBody, SagaPage
+from orchestrix.api.schemas import ChangePage, MessagePage
 from orchestrix.api.views import moment
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.tables import apps, outbox, saga_notes
@@ -21,7 +21,7 @@ from orchestrix.saga.transition import block
 from tests.support import eventually
 
 from .answers import problem
-from .world import Exchange, World
+from .world import AppPage, Exchange, SagaBody, SagaPage, World
 
 GOOD_RUN = [
     (None, "APP_INITIATED"),

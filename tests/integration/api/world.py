@@ -13,10 +13,13 @@ import httpx
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
+from app.apps import APPS
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step, clock
 from orchestrix.api.application import build
 from orchestrix.api.context import ApiContext
 from orchestrix.api.guard import Guard
+from orchestrix.api.resources import served
+from orchestrix.api.sagas import models
 from orchestrix.api.streams import Streams
 from orchestrix.cluster.drains import Drainer
 from orchestrix.config import JobsSettings
@@ -46,6 +49,7 @@ from orchestrix.persistence import history, instances
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.idempotency import StoredAnswer
 from orchestrix.persistence.pairs import pair_of
+from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.messages import Event
 from orchestrix.saga.orders import Moved, Tick
@@ -74,6 +78,9 @@ ORDER = Saga(
 )
 SILENT = JobsSettings().silent
 CATALOG = Catalog([APP_PROVISIONING, ORDER])
+(SERVED_APPS,) = served([APPS], CATALOG)
+AppPage, AppPreview = SERVED_APPS.page, SERVED_APPS.preview
+SagaBody, SagaPage, SagaPreview = models([APPS])
 
 
 class FakeStarter:
@@ -211,6 +218,7 @@ class World:
     """The API over a database of its own, with parts behind it that tests can steer."""
 
     database: Database
+    resources: Sequence[Resource] = (APPS,)
     health: Health = field(default_factory=Health)
     watch: FakeWatch = field(default_factory=FakeWatch)
     control: FakeControl = field(default_factory=FakeControl)
@@ -255,6 +263,7 @@ class World:
                 timetable=Timetable(self.database, lambda: self.due.append(None), self.stops.extend),
                 health=self.health,
                 version="1.2.3",
+                resources=self.resources,
                 silent=SILENT,
                 tokens=tokens,
                 guard=guard or Guard(),

@@ -312,3 +312,11 @@ def test_the_password_in_an_api_url_is_not_shown(shell: Shell) -> None:
     answer = shell("apps", "list", "--api", "http://me:secret@127.0.0.1:1")
     assert answer.code == 5
     assert "secret" not in answer.err
+
+
+def test_a_shell_without_a_project_hears_how_to_get_one(api: FakeApi, shell: Shell) -> None:
+    said = "There is nothing at '/apps': no resource is configured. Run `orchestrix init`."
+    api.on("GET", "/apps", problem(404, "not_found", said))
+    ended = shell("apps", "list")
+    assert ended.code == 3
+    assert "no resource is configured. Run `orchestrix init`" in ended.err

@@ -14,8 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FutureDate, 
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
+from app.apps import NewApp
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step
-from orchestrix.api.bodies import NewApp, parsed
+from orchestrix.api.bodies import parsed
 from orchestrix.api.demands import BodyDemand, RedispatchDemand
 from orchestrix.api.problems import Problem
 from orchestrix.api.wrong_fields import UNSEEN, pointer, wrong_fields

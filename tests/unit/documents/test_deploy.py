@@ -16,7 +16,9 @@ from orchestrix.lifecycle import BEHIND, CLOSE
 from orchestrix.server import RESIGN, STOP_HTTP, STOP_NODE
 from orchestrix.telemetry.sinks import AT_END_S
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+CONFIG: Final = "/opt/orchestrix/orchestrix.toml"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 
 
@@ -59,6 +61,18 @@ def test_a_unit_starts_a_command_that_exists(unit: Path) -> None:
     assert callable(parse(arguments))
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_names_the_service_and_lets_the_settings_name_another(unit: Path) -> None:
+    # systemd: what the file says overrides what the unit says.
+    assert service(unit.name)["Environment"] == f"ORCHESTRIX_CONFIG={CONFIG}"
+    assert service(unit.name)["EnvironmentFile"] == "/etc/orchestrix.env"
+
+
+def test_the_service_is_that_of_the_checkout() -> None:
+    assert (ROOT / Path(CONFIG).relative_to("/opt/orchestrix")).is_file()
+
+
 def test_the_example_settings_are_settings() -> None:
-    lines = (DEPLOY / "orchestrix.env.example").read_text().splitlines()
-    assert not idle_variables(dict(line.split("=", 1) for line in lines))
+    variables = dict(line.split("=", 1) for line in (DEPLOY / "orchestrix.env.example").read_text().splitlines())
+    assert variables["ORCHESTRIX_CONFIG"] == CONFIG
+    assert not idle_variables(variables)

@@ -1,0 +1,49 @@
+"""Nouns: what the instances of a resource are called in its operations and schemas, by its path.
+
+`/apps` has `createApp`, `listApps`, `getApp`, …: the last `s` goes, and `ies` becomes `y`. `/line-items` has
+`createLineItem`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Noun(NamedTuple):
+    """One of them and many of them, as words: `line item`, `line items`."""
+
+    one: str
+    many: str
+
+    @property
+    def name(self) -> str:
+        """`LineItem`."""
+        return _camel(self.one)
+
+    @property
+    def names(self) -> str:
+        """`LineItems`."""
+        return _camel(self.many)
+
+    @property
+    def member(self) -> str:
+        """`lineItem`."""
+        return self.name[:1].lower() + self.name[1:]
+
+    @property
+    def a_one(self) -> str:
+        """`a line item`."""
+        return f"{'an' if self.one[0] in 'aeiou' else 'a'} {self.one}"
+
+
+def noun_of(path: str) -> Noun:
+    """What is at `path`."""
+    many = " ".join(re.split("[-_]+", path[1:].strip("-_")))
+    if many.endswith("ies"):
+        return Noun(f"{many[:-3]}y", many)
+    return Noun(many[:-1] if many.endswith("s") and not many.endswith("ss") else many, many)
+
+
+def _camel(words: str) -> str:
+    return "".join(word[:1].upper() + word[1:] for word in words.split())
