@@ -15,6 +15,7 @@ from orchestrix import COMPLETED, Compensation, Context, NothingToUndo, Saga, St
 from orchestrix.errors import ConfigError
 from orchestrix.testing import Story, crash_point, given
 from orchestrix.testing.places import Place
+from orchestrix.testing.virtual_time import elapse
 from orchestrix.worker.handlers import Handler
 
 MAIL = Saga(
@@ -56,7 +57,7 @@ class Post:
         """The same, in a task of the handler's own."""
 
         async def send() -> None:
-            await asyncio.sleep(0.1)
+            await elapse(0.1)
             self.mail_in_place(context, command)
 
         async with asyncio.TaskGroup() as group:
