@@ -19,7 +19,11 @@ POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "term
 
 HEAVY: Final = {"aio_pika", "alembic", "asyncio", "fastapi", "jsonschema", "pydantic", "sqlalchemy", "uvicorn"}
 IMPORT: Final = ("-c", "import orchestrix")
-NAMES: Final = ("-c", "from orchestrix import *")
+NAMES: Final = (
+    "-c",
+    "import orchestrix\nfor name in {*orchestrix.__all__} - {'create_app'}: getattr(orchestrix, name)",
+)
+"""All public names but the one that serves HTTP."""
 HELP: Final = ("-m", "orchestrix", "--help")
 
 
