@@ -101,7 +101,7 @@ class AnswerModel:
     def _tell(self, instance: Instance, refused: Exception) -> None:
         if (left_out := self.lines.due(self.resource.path)) is not None:
             what = (instance.saga, instance.id, self.resource.answer.__name__, _why(refused))
-            log.warning("%s %d does not fit %s, and is shown as it is: %s", *what, extra={"left_out": left_out})
+            log.warning("%s %d is shown as it is, for it does not fit %s: %s", *what, extra={"left_out": left_out})
 
     def _check(self, required: set[str], request: RequestModel) -> None:
         model = self.resource.saga.data

@@ -192,7 +192,7 @@ async def test_an_answer_that_the_model_refuses_is_shown_as_it_is(
     with caplog.at_level(logging.WARNING):
         body = (await world.client.get("/orders/1")).json()
     assert body.items() >= {"orderId": "o-9", "state": "UNPAID", "paid": "perhaps"}.items()
-    assert "order 1 does not fit OrderBody" in caplog.text
+    assert "order 1 is shown as it is, for it does not fit OrderBody" in caplog.text
     assert "perhaps" not in caplog.text
 
 

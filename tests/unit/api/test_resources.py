@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,8 @@ from orchestrix.api.requests import RequestModel
 from orchestrix.resource import OWN_PATHS
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.messages import dump
+from orchestrix.saga.transition import Start, numbered
+from orchestrix.saga.transition import start as begin
 from sagas.app_provisioning import APP_PROVISIONING
 
 OWN = (catalogue, cluster, dead_letters, deadlines, health, jobs, redispatch, schedules)
@@ -242,3 +244,19 @@ def test_a_model_may_take_fields_that_nobody_has_named() -> None:
     request.model_config["extra"] = "allow"
     found = wish(resource(saga=free, request=request), {"orderId": "o", "createdBy": "a", "amount": 1, "colour": "red"})
     assert found.data == {"amount": 1, "colour": "red"}
+
+
+def test_times_have_six_digits_also_where_the_model_writes_them() -> None:
+    answer = model("OrderBody", OrderBody, createdAt=datetime, deadlineAt=datetime | None, amount=int)
+    (served,) = serve(resource(answer=answer))
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    wanted = Start(key="o", created_by="ada", correlation_id="c", data={"amount": 1})
+    instance = numbered(ORDER, begin(ORDER, wanted, "m-1", noon), 5).instance
+    shown = served.answer.view(instance)
+    assert shown == {
+        "id": 5,
+        "orderId": "o",
+        "createdAt": "2026-01-31T12:00:00.000000Z",
+        "deadlineAt": None,
+        "amount": 1,
+    }
