@@ -30,8 +30,9 @@ class ConfigFile:
         return self.path.resolve().parent
 
 
-def found(flag: str | None, environ: Mapping[str, str], folder: Path) -> ConfigFile | None:
-    """The file that `--config` or `ORCHESTRIX_CONFIG` names, else the one in `folder`, else that of the installation.
+def found(flag: str | None, environ: Mapping[str, str], folder: Path, *, installed: bool = True) -> ConfigFile | None:
+    """The file that `--config` or `ORCHESTRIX_CONFIG` names, else the one in `folder`, else that of the installation,
+    unless `installed` is false.
 
     None if there is none. Raises `ConfigError` for one that is named and cannot be read, and for what is no TOML.
     """
@@ -39,7 +40,7 @@ def found(flag: str | None, environ: Mapping[str, str], folder: Path) -> ConfigF
     if named[0]:
         return read(Path(named[0]), named[1])
     for place, source in ((folder / NAME, "working directory"), (Path(sys.prefix) / NAME, "installation")):
-        if place.is_file():
+        if (installed or place.parent == folder) and place.is_file():
             return read(place, source)
     return None
 

@@ -11,6 +11,7 @@ TOGETHER: Final = {
     "dev": (
         "tests/acceptance/test_dev.py",
         "tests/acceptance/test_dev_edits.py",
+        "tests/acceptance/test_init.py",
         "tests/acceptance/test_own_project.py",
         "tests/acceptance/test_own_saga.py",
         "tests/acceptance/test_readme_pika_worker.py::test_it_shares_the_queue_of_dev",

@@ -43,7 +43,7 @@ class Project:
 
     @cached_property
     def _settings(self) -> Settings:
-        file = config_file.found(None, os.environ, self._folder)
+        file = config_file.found(None, os.environ, self._folder, installed=False)
         if file is None:
             helps = f"give orchestrix_story a Saga and its handlers, or name the file by {config_file.VARIABLE}"
             raise ConfigError(f"there is no {self._folder / config_file.NAME}: {helps}")

@@ -87,11 +87,14 @@ class Letter(BaseModel):
     key: str = ""
     sender: str = ""
 
+class LetterBody(BaseModel):
+    id: int
+
 class SETTINGS(BaseModel):
     sender: str = "nobody"
 
 SEND = Step("post", "POSTING", "cmd.postLetter", "evt.letterPosted", COMPLETED, NothingToUndo("it is gone"))
-LETTERS = Resource(Saga(name="letter", steps=(SEND,), data=Letter), "/letters", "key", Letter, Letter)
+LETTERS = Resource(Saga(name="letter", steps=(SEND,), data=Letter), "/letters", "key", Letter, LetterBody)
 
 @handles("cmd.postLetter")
 async def post(context, command):

@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The project's folder, whose modules are forgotten at the end."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before, handlers, jobs = set(sys.modules), list(registered), list(registered_jobs)
-    (tmp_path / "my_mail.py").write_text(MODULE)
+    (tmp_path / "postbox.py").write_text(MODULE)
     yield tmp_path
     registered[:], registered_jobs[:] = handlers, jobs
     for name in set(sys.modules) - before:
@@ -57,23 +57,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def work(folder: Path, text: str = "", environ: Mapping[str, str] | None = None) -> Work:
     if "workers" not in text:
-        text = f'workers = ["my_mail"]\n{text}'
+        text = f'workers = ["postbox"]\n{text}'
     (folder / NAME).write_text(text)
     return load_work(load(environ or {}, file=read(folder / NAME, "test")))
 
 
 def test_a_handler_and_a_job_have_the_settings_of_their_module(folder: Path) -> None:
-    found = work(folder, '[my_mail]\nhost = "mx"\n', {"ORCHESTRIX_MY_MAIL__PORT": "26"})
+    found = work(folder, '[postbox]\nhost = "mx"\n', {"ORCHESTRIX_POSTBOX__PORT": "26"})
     settings = found.sections.of(found.handlers["cmd.send"])
     assert settings is not None
     assert settings.model_dump() == {"host": "mx", "port": 26, "passWord": None, "kind": "plain"}
     assert found.jobs["digest"].settings is settings
-    assert found.sections.names == ["my_mail.host", "my_mail.port", "my_mail.passWord", "my_mail.kind"]
+    assert found.sections.names == ["postbox.host", "postbox.port", "postbox.passWord", "postbox.kind"]
 
 
 def test_the_environment_beats_the_file_and_knows_no_case(folder: Path) -> None:
-    environ = {"ORCHESTRIX_MY_MAIL__HOST": "env", "ORCHESTRIX_MY_MAIL__PASSWORD": "secret"}
-    found = work(folder, '[my_mail]\nhost = "file"\n', environ)
+    environ = {"ORCHESTRIX_POSTBOX__HOST": "env", "ORCHESTRIX_POSTBOX__PASSWORD": "secret"}
+    found = work(folder, '[postbox]\nhost = "file"\n', environ)
     settings = found.sections.of(found.handlers["cmd.send"])
     assert settings is not None
     assert settings.host == "env"  # type: ignore[attr-defined]
@@ -81,18 +81,18 @@ def test_the_environment_beats_the_file_and_knows_no_case(folder: Path) -> None:
 
 
 def test_a_section_may_have_another_name(folder: Path) -> None:
-    (folder / "my_mail.py").write_text(
+    (folder / "postbox.py").write_text(
         MODULE.replace("    host: str", '    section: ClassVar[str] = "mail"\n    host: str')
     )
     assert work(folder, "[mail]\nport = 27").sections.names[0] == "mail.host"
 
 
 def test_a_package_has_the_settings_of_all_its_modules(folder: Path) -> None:
-    (folder / "my_work").mkdir()
-    (folder / "my_work" / "__init__.py").write_text("from my_work import mail, other")
-    (folder / "my_work" / "mail.py").write_text(MODULE)
-    (folder / "my_work" / "other.py").write_text("from my_work.mail import SETTINGS\n")
-    found = work(folder, 'workers = ["my_work"]\n[mail]\nport = 27\n')
+    (folder / "own_work").mkdir()
+    (folder / "own_work" / "__init__.py").write_text("from own_work import mail, other")
+    (folder / "own_work" / "mail.py").write_text(MODULE)
+    (folder / "own_work" / "other.py").write_text("from own_work.mail import SETTINGS\n")
+    found = work(folder, 'workers = ["own_work"]\n[mail]\nport = 27\n')
     assert [section for section, _ in found.sections] == ["mail", "other"]
     assert found.sections.of(found.handlers["cmd.send"]).port == 27  # type: ignore[union-attr]
 
@@ -100,14 +100,14 @@ def test_a_package_has_the_settings_of_all_its_modules(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "environ", "sentence"),
     [
-        ("[my_mail]\nport = 0", {}, r"orchestrix.toml: my_mail.port: write a whole number from 1 to 65535"),
-        ("", {"ORCHESTRIX_MY_MAIL__PORT": "x"}, "ORCHESTRIX_MY_MAIL__PORT: write a whole number from 1 to 65535"),
+        ("[postbox]\nport = 0", {}, r"orchestrix.toml: postbox.port: write a whole number from 1 to 65535"),
+        ("", {"ORCHESTRIX_POSTBOX__PORT": "x"}, "ORCHESTRIX_POSTBOX__PORT: write a whole number from 1 to 65535"),
         (
             "",
-            {"ORCHESTRIX_MY_MAIL__KIND": "tsl"},
-            "MAIL__KIND: write one of plain, tls: did you mean tls",
+            {"ORCHESTRIX_POSTBOX__KIND": "tsl"},
+            "POSTBOX__KIND: write one of plain, tls: did you mean tls",
         ),
-        ("[my_mail]\nhst = 'x'", {}, r"orchestrix.toml: my_mail.hst is no setting: did you mean host\?"),
+        ("[postbox]\nhst = 'x'", {}, r"orchestrix.toml: postbox.hst is no setting: did you mean host\?"),
     ],
 )
 def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(
@@ -120,7 +120,7 @@ def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("SETTINGS = MailSettings", "SETTINGS = 7"), r"my_mail.SETTINGS must be a class below pydantic.BaseModel"),
+        (("SETTINGS = MailSettings", "SETTINGS = 7"), r"postbox.SETTINGS must be a class below pydantic.BaseModel"),
         (("    host: str", '    section: ClassVar[str] = "http"\n    host: str'), r"'http' cannot be its section"),
         (("    host: str", '    section: ClassVar[str] = "a b"\n    host: str'), r"'a b' cannot be its section"),
     ],
@@ -128,21 +128,21 @@ def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(
 def test_a_model_that_is_none_or_takes_our_place_is_refused(
     folder: Path, change: tuple[str, str], sentence: str
 ) -> None:
-    (folder / "my_mail.py").write_text(MODULE.replace(*change))
+    (folder / "postbox.py").write_text(MODULE.replace(*change))
     with pytest.raises(ConfigError, match=sentence):
         work(folder)
 
 
 def test_two_models_for_one_section_are_refused(folder: Path) -> None:
-    for name in ("my_one", "my_two"):
+    for name in ("own_one", "own_two"):
         text = MODULE.replace("    host: str", '    section: ClassVar[str] = "mail"\n    host: str')
         (folder / f"{name}.py").write_text(text.replace("cmd.send", f"cmd.{name}").replace("digest", name))
-    with pytest.raises(ConfigError, match=r"my_two.SETTINGS: section mail has another model already"):
-        work(folder, 'workers = ["my_one", "my_two"]')
+    with pytest.raises(ConfigError, match=r"own_two.SETTINGS: section mail has another model already"):
+        work(folder, 'workers = ["own_one", "own_two"]')
 
 
 def test_what_a_machine_lacks_is_told_before_the_work_begins(folder: Path) -> None:
-    found = work(folder, "[my_mail]\nport = 99")
+    found = work(folder, "[postbox]\nport = 99")
     with pytest.raises(ConfigError, match=r"^port 99 is closed: open it$"):
         found.sections.check([found.handlers["cmd.send"]])
     found.sections.check([print])
