@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
@@ -33,6 +33,9 @@ class Keyed(Generic[R]):
         if stored is None:
             return None
         return Replayed(stored) if stored.fingerprint == self.fingerprint else KeyReused()
+
+
+AnyKey = Keyed[Any]
 
 
 @dataclass(frozen=True, slots=True)

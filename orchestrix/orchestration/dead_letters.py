@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from orchestrix import crash
+from orchestrix.domain.idempotency import Keyed, Repeated
 from orchestrix.errors import Conflict, NotFound
 from orchestrix.lifecycle import undeterred
 from orchestrix.orchestration import keys
 from orchestrix.orchestration.autopsy import corrected
 from orchestrix.orchestration.mover import REDRIVE
 from orchestrix.orchestration.redrive import NotSendable, owe, row_of, taken_ids
-from orchestrix.orchestration.requests import Keyed, Repeated
 from orchestrix.persistence import audit, dead_letters
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from orchestrix.domain.idempotency import AnyKey, InFlight, Keyed, KeyReused, Repeated, Replayed
 from orchestrix.errors import Conflict, Contention, OrchestrixError, RetryLater, Unavailable
-from orchestrix.orchestration.requests import AnyKey, InFlight, Keyed, KeyReused, Repeated, Replayed
 from orchestrix.persistence import idempotency
 from orchestrix.persistence.engine import Database, Transaction
 

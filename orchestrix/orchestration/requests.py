@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrix.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed
 from orchestrix.saga.state import Instance
@@ -23,7 +22,6 @@ __all__ = [
 ]
 
 IdempotencyKey = Keyed[Instance]
-AnyKey = Keyed[Any]
 
 
 @dataclass(frozen=True, slots=True)
