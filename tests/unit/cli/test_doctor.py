@@ -206,6 +206,32 @@ def test_modules_that_cannot_be_used_are_told_once_with_file_and_line(
     assert found["workers"][0].detail.endswith("/my_sick_job.py, line 2)")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import no_such_thing", "it imports 'no_such_thing'"),
+        ("from tests.unit.api.test_resources import resource\nX = resource()", "no saga 'order'"),
+        (
+            "from app import apps\nfrom orchestrix import Resource\nfrom pydantic import Field\n"
+            "class Bad(apps.NewApp):\n    card: str = Field(exclude=True)\n"
+            "X = Resource(apps.APPS.saga, '/apps', 'appName', Bad, apps.AppBody)\n",
+            "Bad.card is excluded",
+        ),
+    ],
+)
+def test_resources_that_cannot_be_served_are_told_once(
+    shell: Shell, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "my_sick_api.py").write_text(text)
+    (tmp_path / "orchestrix.toml").write_text('sagas = ["sagas.app_provisioning"]\nresources = ["my_sick_api"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_sick_api", raising=False)
+    found = checks(shell, 1)
+    assert list(found) == ["resources"]
+    assert [said in one.detail for one in found["resources"]] == [True]
+
+
 def test_an_absent_database_and_broker(shell: Shell, parts: Parts) -> None:
     parts.database.error = Unavailable("nobody listens")
     parts.broker.up = False
