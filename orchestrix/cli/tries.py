@@ -7,9 +7,12 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
+from pydantic_core import to_jsonable_python
+
 from orchestrix.api.forms import form_of
 from orchestrix.api.requests import RequestModel
 from orchestrix.resource import Resource
+from orchestrix.saga.messages import dump
 
 _EXAMPLES: Final = {"string": "first", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 
@@ -44,8 +47,8 @@ def _made_up(resource: Resource) -> object:
 def _taken(resource: Resource, body: object) -> str | None:
     """`body` in JSON, if that starts an instance."""
     try:
-        text = json.dumps(body, default=str, allow_nan=False, separators=(",", ":"))
-        RequestModel.of(resource).wish(resource.saga, json.loads(text), text.encode(), "")
+        raw = dump(to_jsonable_python(body, fallback=str))
+        RequestModel.of(resource).wish(resource.saga, json.loads(raw), raw, "")
     except Exception:  # whatever the author's own code raises
         return None
-    return text
+    return raw.decode()
