@@ -40,6 +40,11 @@ OWN_PATHS: Final = frozenset(
     }
 )
 """First parts of paths that the API has itself, or is to have."""
+APP: Final = "app"
+"""The saga whose instances have tables, calls of the shell and a path of their own: `/apps`, and no other has that."""
+APPS: Final = "/apps"
+APP_NAME: Final = "appName"
+"""What their name is called, which the shell sends."""
 CREATED_BY: Final = "createdBy"
 DATA: Final = "data"
 FIXED: Final = (
@@ -91,6 +96,7 @@ class Resource:
             raise self.refused("path must be like /orders: lower case, one part")
         if self.path[1:] in OWN_PATHS:
             raise self.refused("the API has calls of its own there: choose another path")
+        self._check_apps()
         for what, model in (("request", self.request), ("answer", self.answer)):
             if not (isinstance(model, type) and issubclass(model, BaseModel)):
                 raise self.refused(f"{what} must be a pydantic model")
@@ -101,6 +107,14 @@ class Resource:
         sent = (called_in_data(*field) for field in self.request.model_fields.items())
         if self.key_name not in sent:
             raise self.refused(f"{self.request.__name__} has no field {self.key_name!r} for the instance's name")
+
+    def _check_apps(self) -> None:
+        if self.path == APPS and self.saga.name != APP:
+            raise self.refused(f"that is the path of the saga {APP!r}, not of {self.saga.name!r}: choose another path")
+        if self.saga.name == APP and self.path != APPS:
+            raise self.refused(f"the saga {APP!r} is at {APPS} alone: take that path, or rename the saga")
+        if self.path == APPS and self.key_name != APP_NAME:
+            raise self.refused(f"key_name must be {APP_NAME!r} at {APPS}: `orchestrix apps` sends it")
 
     def refused(self, why: str) -> DefinitionError:
         """The error that says `why` this cannot be."""

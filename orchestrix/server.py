@@ -45,6 +45,7 @@ STOP_NODE: Final = 60.0
 BEGIN_S: Final = 5.0
 """Seconds that an ASGI server's start waits for the database; then it serves, and says that it is starting."""
 ROLES: Final = ("api", "orchestrator", "coordinator")
+_NAME_IT: Final = "name it by ORCHESTRIX_{}, or by {} in orchestrix.toml"
 PROXIES: Final = "FORWARDED_ALLOW_IPS"
 """uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
 
@@ -103,17 +104,18 @@ def openapi(settings: Settings) -> dict[str, Any]:
     return application(build_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
 
 
-def create_app(settings: Settings | None = None, *, roles: Iterable[str] = ROLES) -> FastAPI:
+def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable[str] = ROLES) -> FastAPI:
     """An application for an ASGI server, such as `uvicorn --factory app.main:create_app`: a node like `serve`.
 
     Its lifespan builds, starts and stops the node. Who listens, and when a stop begins, is up to the server, which has
     to end what is open by itself (`--timeout-graceful-shutdown 5`): streams have no end. Routes that are added to it
-    come before the API's. Without `settings`, those of the environment and of `orchestrix.toml` are read.
+    come before the API's. `settings` may be the path of an `orchestrix.toml`; without it, that file is looked for as
+    by the command. The environment's settings beat those of the file.
 
     Raises `ConfigError` and `DefinitionError`; starting it raises `SchemaMismatch`.
     """
-    wanted, chosen = settings if settings is not None else _settings(), _with_api(roles)
-    broker_url = _broker_url(wanted)
+    wanted = settings if isinstance(settings, Settings) else _settings(settings)
+    chosen, broker_url = _with_api(roles), _broker_url(wanted)
     checked = application(build_node(wanted, chosen, broker_url))
     entrance = _Entrance(only_here=not (wanted.api.tokens or wanted.api.auth == "none"))
 
@@ -142,9 +144,11 @@ def create_app(settings: Settings | None = None, *, roles: Iterable[str] = ROLES
     return app
 
 
-def _settings() -> Settings:
-    """Those of the environment and of the file that is found from here."""
-    return load(file=config_file.found(None, os.environ, Path.cwd()))
+def _settings(path: Path | str | None) -> Settings:
+    """Those of the environment and of the file at `path`, else of the one that is found from here."""
+    if path is None:
+        return load(file=config_file.found(None, os.environ, Path.cwd()))
+    return load(file=config_file.read(Path(path), "create_app"))
 
 
 def _with_api(roles: Iterable[str]) -> frozenset[str]:
@@ -157,9 +161,12 @@ def _with_api(roles: Iterable[str]) -> frozenset[str]:
 
 
 def _broker_url(settings: Settings) -> str:
+    """Raises `ConfigError` also without a database: what `dev` has in a folder is not looked at here."""
+    if settings.database_url is None:
+        raise ConfigError(f"no database is named: {_NAME_IT.format('DATABASE_URL', 'database_url')}")
     if settings.broker_url in (None, "embedded"):
         named = "the embedded broker lives inside `orchestrix dev`" if settings.broker_url else "no broker is named"
-        raise ConfigError(f"{named}: name a RabbitMQ by ORCHESTRIX_BROKER_URL=amqp://…")
+        raise ConfigError(f"{named}: {_NAME_IT.format('BROKER_URL', 'broker_url')}")
     return settings.broker_url
 
 
@@ -194,11 +201,15 @@ class _Entrance:
 
 
 def _is_here(scope: Scope) -> bool:
-    """Whether the server listens on loopback, or is none of the network."""
+    """Whether the server listens on loopback, or is none of the network: it names no host, or the path of a socket.
+
+    Any other name may lead to an address that others reach.
+    """
+    host, port = scope.get("server") or ("", None)
     try:
-        return ip_address((scope.get("server") or ("", None))[0]).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
-        return True  # the path of a socket, or a test
+        return host in ("", "localhost") or (port is None and "/" in host)
 
 
 @asynccontextmanager

@@ -28,6 +28,8 @@ from orchestrix.api import (
 from orchestrix.api.access import Door
 from orchestrix.api.context import ApiContext
 from orchestrix.api.middleware import Edge
+from orchestrix.resource import Resource
+from orchestrix.saga.catalog import Catalog
 
 UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
 
@@ -45,7 +47,7 @@ def build(context: ApiContext) -> FastAPI:
         telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
     )
     door = Door(context.tokens)
-    calls = _calls(context, served)
+    calls = _calls(context.resources, served)
     components.check(served, calls)
     routes.add(app, context, door, calls)
     missing.add(app, context.resources)
@@ -56,15 +58,21 @@ def build(context: ApiContext) -> FastAPI:
     return app
 
 
+def check(wanted: Sequence[Resource], catalog: Catalog) -> None:
+    """Raises the `DefinitionError` of `build`."""
+    served = resources.served(wanted, catalog)
+    components.check(served, _calls(wanted, served))
+
+
 def _untraced(scope: MutableMapping[str, Any]) -> bool:
     return str(scope.get("path", "")).startswith(UNTRACED)
 
 
-def _calls(context: ApiContext, served: Sequence[resources.Served]) -> tuple[routes.Route, ...]:
+def _calls(wanted: Sequence[Resource], served: Sequence[resources.Served]) -> tuple[routes.Route, ...]:
     return (
         *resources.routes(served),
         *catalogue.ROUTES,
-        *sagas.routes(context.resources),
+        *sagas.routes(wanted),
         *jobs.ROUTES,
         *schedules.ROUTES,
         *cluster.ROUTES,

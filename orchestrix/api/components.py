@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from pydantic_core import to_jsonable_python
 
 from orchestrix.api import catalogue, cluster_schemas, job_schemas, resources, sagas, schedule_bodies, schedule_schemas
 from orchestrix.api.bodies import NewSaga
@@ -81,17 +82,17 @@ def _resources(all_served: Iterable[Served]) -> list[Resource]:
 
 def _defined(models: Sequence[tuple[type[BaseModel], Any]]) -> Schemas:
     _, found = models_json_schema(models, ref_template=REF)
-    defined: Schemas = found["$defs"]
+    defined: Schemas = to_jsonable_python(found["$defs"], fallback=str)  # examples are as their authors wrote them
     return defined
 
 
 def _example(one: Served, request: Schemas) -> dict[str, Any]:
     """An instance at its beginning, as the example of the request asks for it."""
-    asked = (request.get("examples") or [{}])[0]
-    resource, named = (
-        one.resource,
-        {"id": APP["id"], one.resource.key_name: asked.get(one.resource.key_name, "billing")},
-    )
+    examples = request.get("examples")
+    first = examples[0] if isinstance(examples, list) and examples else {}
+    asked = first if isinstance(first, dict) else {}
+    resource = one.resource
+    named = {"id": APP["id"], resource.key_name: asked.get(resource.key_name, "billing")}
     every = {**named, **{name: APP[name] for name in FIXED}}
     every |= {CREATED_BY: asked.get(CREATED_BY, APP[CREATED_BY]), "state": resource.saga.initial}
     return {name: value for name, value in every.items() if name in one.answer.reads}

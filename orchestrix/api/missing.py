@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -11,14 +10,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrix.api.problems import Problem
-from orchestrix.resource import Resource
-
-APPS: Final = "/apps"
-"""Where the first steps of every guide lead."""
+from orchestrix.resource import APPS, Resource
 
 
 def add(app: FastAPI, resources: Sequence[Resource]) -> None:
-    """Makes `/apps` and all below it say what is missing, unless one of `resources` is there."""
+    """Makes `/apps` and all below it say what is missing, unless one of `resources` is there.
+
+    It is where the first steps of every guide lead.
+    """
     paths = [one.path for one in resources]
     if APPS in paths:
         return

@@ -39,10 +39,15 @@ class Noun(NamedTuple):
 
 def noun_of(path: str) -> Noun:
     """What is at `path`."""
-    many = " ".join(re.split("[-_]+", path[1:].strip("-_")))
-    if many.endswith("ies"):
-        return Noun(f"{many[:-3]}y", many)
-    return Noun(many[:-1] if many.endswith("s") and not many.endswith("ss") else many, many)
+    words = re.split("[-_]+", path[1:].strip("-_"))
+    return Noun(" ".join([*words[:-1], _singular(words[-1])]), " ".join(words))
+
+
+def _singular(word: str) -> str:
+    """The word itself where nothing else would be left."""
+    if word.endswith("ies"):
+        return f"{word[:-3]}y" if word[:-3] else word
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") and word[:-1] else word
 
 
 def _camel(words: str) -> str:

@@ -45,7 +45,6 @@ CODES: Final[Mapping[str, Kind]] = {
     "request_timeout": Kind(408, "The request took too long to arrive"),
     "already_exists": Kind(409, "The name is taken"),
     "use_apps": Kind(409, "Apps are created elsewhere"),
-    "use_resource": Kind(409, "Instances of this saga are created elsewhere"),
     "idempotency_in_flight": Kind(409, "A request with this key has not ended yet"),
     "illegal_transition": Kind(409, "That does not fit the state"),
     "version_mismatch": Kind(412, "It has changed meanwhile"),
@@ -133,11 +132,6 @@ def bad_parameter(name: str, detail: str) -> Problem:
 def bad_header(name: str, detail: str) -> Problem:
     """400 about the request header `name`."""
     return Problem("bad_header", f"{name}: {detail}", header=name)
-
-
-def elsewhere(path: str) -> str:
-    """The code that says that instances of a saga are created at `path`; that of `/apps` is older than the other."""
-    return "use_apps" if path == "/apps" else "use_resource"
 
 
 def not_found(what: str) -> Problem:

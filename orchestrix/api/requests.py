@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from orchestrix.api.bodies import DATA_ABOUT
 from orchestrix.api.forms import form_of
+from orchestrix.api.kept import lost, writes_text
 from orchestrix.api.names import ABOUT, LONGEST, normal
 from orchestrix.api.problems import invalid_body
 from orchestrix.api.start import Wish
@@ -131,20 +132,31 @@ class RequestModel:
     def _check(self) -> None:
         """Raises `DefinitionError` for what cannot work."""
         what, form = self.resource.request.__name__, form_of(self.model)
+        if (wrong := lost(self.model)) is not None:
+            raise self.resource.refused(wrong)
         wanted = {self.resource.key_name: "a text", CREATED_BY: "a text", DATA: "an object"}
         for name, kind in wanted.items():
             if name in self.names.values() and not form.part(name).kind.startswith(kind):
                 raise self.resource.refused(f"{what}.{name} must be {kind}, not {form.part(name).kind}")
-        if not _field(self, self.resource.key_name).is_required():
-            raise self.resource.refused(
-                f"{what}.{self.resource.key_name} must have no default: each name is given once"
-            )
+        self._check_names()
         if taken := self.top & {*FIXED, "saga"}:
             raise self.resource.refused(
                 f"{what}.{min(taken)} would be data, but every instance has {min(taken)!r} of its own: rename it"
             )
         if DATA not in self.names.values() and self.model.model_config.get("extra") != "allow":
             self._check_required()
+
+    def _check_names(self) -> None:
+        what = self.resource.request.__name__
+        if not _field(self, self.resource.key_name).is_required():
+            raise self.resource.refused(
+                f"{what}.{self.resource.key_name} must have no default: each name is given once"
+            )
+        for name, called in self.names.items():
+            if called in (self.resource.key_name, CREATED_BY) and not writes_text(self.model, name):
+                raise self.resource.refused(
+                    f"{what}.{called} must be written as a text: its serializer makes it another"
+                )
 
     def _check_required(self) -> None:
         model = self.resource.saga.data

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic import BaseModel, create_model
 from starlette.responses import Response
 
-from orchestrix.api import control, kinds, listing, problems, shared
+from orchestrix.api import control, kinds, listing, shared
 from orchestrix.api.bodies import NewSaga, checked_data, parsed, read_object
 from orchestrix.api.kinds import KindOf
 from orchestrix.api.listing import KEY, list_instances
-from orchestrix.api.nouns import noun_of
+from orchestrix.api.problems import Problem
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.schemas import PageBase, PreviewBase, SagaBody, SagaPage, SagaPreview
 from orchestrix.api.start import Wish, start
-from orchestrix.resource import Resource
+from orchestrix.resource import APP, APPS, Resource
 
 PATH: Final = "/sagas/{name}"
 
 
 def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
-    """The calls. Sagas of `resources` are started at the paths of those."""
-    paths = {one.saga.name: one.path for one in resources}
+    """The calls. Where apps are one of `resources`, they are started at its path alone."""
+    has_apps = any(one.saga.name == APP for one in resources)
     kind_of = kinds.named({one.saga.name: one.key_name for one in resources})
     body, page, preview = models(resources)
-    elsewhere = "".join(
-        f" Instances of the saga `{saga}` are created by `POST {path}`." for saga, path in paths.items()
-    )
+    elsewhere = f" Instances of the saga `{APP}` are created by `POST {APPS}`." if has_apps else ""
     return (
         Route(
             "POST",
             PATH,
             "startSaga",
-            _creating(kind_of, paths),
+            _creating(kind_of, has_apps),
             "Start an instance of a saga",
             f"`key` is unique within the saga.{elsewhere}",
             tag="sagas",
             headers=shared.START_HEADERS,
             body=NewSaga,
             answers=shared.started(body),
-            problems=("not_found", *map(problems.elsewhere, paths.values()), *shared.START_PROBLEMS),
+            problems=("not_found", *(("use_apps",) if has_apps else ()), *shared.START_PROBLEMS),
         ),
         Route(
             "GET",
@@ -77,13 +75,12 @@ def models(resources: Iterable[Resource]) -> tuple[type[BaseModel], type[BaseMod
     return body, page, create_model("SagaPreview", __base__=PreviewBase, __doc__=SagaPreview.__doc__, instance=instance)
 
 
-def _creating(kind_of: KindOf, paths: Mapping[str, str]) -> Handler:
+def _creating(kind_of: KindOf, has_apps: bool) -> Handler:
     async def create(call: Call) -> Response:
         kind = kind_of(call)
-        if path := paths.get(kind.saga.name):
-            link = {"Link": f'<{path}>; rel="alternate"'}
-            said = f"{noun_of(path).many.capitalize()} are created by POST {path}."
-            raise problems.Problem(problems.elsewhere(path), said, headers=link)
+        if has_apps and kind.saga.name == APP:
+            link = {"Link": f'<{APPS}>; rel="alternate"'}
+            raise Problem("use_apps", f"Apps are created by POST {APPS}.", headers=link)
         body = await read_object(call.request)
         new = parsed(NewSaga, body)
         return await start(call, kind, Wish(new.key, new.createdBy, checked_data(kind.saga, new.data)), body)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from orchestrix.cli.output import DIM, paint, visible
 from orchestrix.cli.places import hidden
-from orchestrix.resource import Resource
 
-APPS = "/apps"
 _SHOWN_ROLES = ("api", "orchestrator", "coordinator")
 
 
@@ -58,22 +53,3 @@ def _without_login(url: str) -> str:
 def _near(path: str) -> str:
     here = Path.cwd()
     return f"./{Path(path).relative_to(here)}" if Path(path).is_relative_to(here) else path
-
-
-_EXAMPLES: Final = {"string": "first", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
-
-
-def _example(resource: Resource) -> dict[str, object]:
-    """A value for each field that the request must have."""
-    schema = resource.request.model_json_schema()
-    fields = schema.get("properties", {})
-    return {name: _EXAMPLES.get(fields[name].get("type"), "first") for name in schema.get("required", ())}
-
-
-def curl(api_url: str, resource: Resource) -> str:
-    """The line that starts an instance there; its body is the first example of the request's model."""
-    known = resource.request.model_config.get("json_schema_extra")
-    examples = known.get("examples") if isinstance(known, dict) else None
-    body = examples[0] if isinstance(examples, list) and examples else _example(resource)
-    text = json.dumps(body, separators=(",", ":"))
-    return f"curl -X POST {api_url}{resource.path} -H 'content-type: application/json' -d {shlex.quote(text)}"

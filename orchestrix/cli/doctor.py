@@ -98,21 +98,35 @@ def _settings(settings: Settings) -> list[Finding]:
 
 
 def _modules(settings: Settings) -> list[Finding]:
-    """Whether the modules that the settings name can be used here."""
+    """Whether the modules that the settings name can be used here. What is wrong with one is told once."""
     from orchestrix.bootstrap import load_catalog
     from orchestrix.worker.authored import load_work
+    from orchestrix.worker.modules import load_resources
 
     found: list[Finding] = []
     reading: list[tuple[str, Callable[[], object]]] = [
+        ("resources", lambda: load_resources(settings.resources, settings.origin.folder)),
         ("sagas", lambda: load_catalog(settings)),
         ("workers", lambda: load_work(settings)),
+        ("resources", lambda: _check_resources(settings)),
     ]
     for what, look in reading:
         try:
             look()
         except OrchestrixError as wrong:
-            found.append(Finding(FAIL, what, str(wrong)))
+            if str(wrong) not in (one.detail for one in found):
+                found.append(Finding(FAIL, what, str(wrong)))
     return found
+
+
+def _check_resources(settings: Settings) -> None:
+    """Raises what a node that is to serve them raises."""
+    from orchestrix.api.application import check
+    from orchestrix.bootstrap import load_catalog
+    from orchestrix.worker.modules import load_resources
+
+    if wanted := load_resources(settings.resources, settings.origin.folder):
+        check(wanted, load_catalog(settings))
 
 
 async def _database(settings: Settings, folder: Path) -> list[Finding]:

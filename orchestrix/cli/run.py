@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from orchestrix import clock, descriptors
 from orchestrix.cli import devfile, exits, output, places
-from orchestrix.cli.banner import APPS, banner, curl
+from orchestrix.cli.banner import banner
 from orchestrix.cli.settings import chosen, load
 from orchestrix.config import LogSettings, Settings
 from orchestrix.config_tokens import GOOD_SECRET
@@ -146,10 +146,12 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
 def _tries(settings: Settings, api_url: str) -> list[str]:
     """Lines to begin with: one for the first resource, else for the first saga, else how to come by one."""
     from orchestrix.bootstrap.parts import load_catalog, resources_of
+    from orchestrix.cli.tries import first_line
+    from orchestrix.resource import APPS
 
     for resource in resources_of(settings):
         shell = "orchestrix apps create shop --by ada --wait" if resource.path == APPS else ""
-        return [curl(api_url, resource), *filter(None, [shell])]
+        return [first_line(api_url, resource), *filter(None, [shell])]
     for saga in load_catalog(settings):
         return [f"orchestrix sagas create {saga.name} first --by ada --wait"]
     return ["orchestrix init shop    writes a small service to start from: no saga is configured here"]

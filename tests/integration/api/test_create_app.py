@@ -136,6 +136,11 @@ async def test_a_wrong_schema_that_is_seen_later_is_told(settings: Settings, mon
     [
         ({"database_url": None}, server.ROLES, "no database is named"),
         ({"broker_url": None}, server.ROLES, "no broker is named"),
+        (
+            {"database_url": None},
+            server.ROLES,
+            "name it by ORCHESTRIX_DATABASE_URL, or by database_url in orchestrix.toml$",
+        ),
         ({"broker_url": "embedded"}, server.ROLES, "the embedded broker lives inside `orchestrix dev`"),
         ({"resources": ("no.such.module",)}, server.ROLES, "no.such.module"),
         ({}, ["api", "worker"], "'worker' is no role"),
@@ -158,6 +163,52 @@ async def test_without_settings_those_of_the_process_count(settings: Settings, m
     monkeypatch.setenv("ORCHESTRIX_RESOURCES", "app.apps")
     async with started(main.create_app()) as asked:
         assert (await asked.get("/apps")).json()["items"] == []
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+async def test_the_path_of_a_file_will_do(settings: Settings, tmp_path: Path, kind: type[Any]) -> None:
+    file = tmp_path / "etc" / "service.toml"
+    file.parent.mkdir()
+    file.write_text(
+        f'database_url = "{settings.database_url}"\nbroker_url = "{settings.broker_url}"\nresources = ["own_api"]\n'
+    )
+    (file.parent / "own_api.py").write_text("from app.apps import APPS\n")  # its names count from its folder
+    async with started(create_app(kind(file))) as asked:
+        assert (await asked.get("/apps")).json()["items"] == []
+    with pytest.raises(ConfigError, match=r"nothing\.toml cannot be read .*create_app must name"):
+        create_app(kind(tmp_path / "nothing.toml"))
+
+
+@pytest.mark.parametrize(
+    ("listens", "inside"),
+    [
+        (("127.0.0.1", 80), True),
+        (("::1", 80), True),
+        (("localhost", 80), True),
+        (("/run/api.sock", None), True),
+        (("", None), True),
+        (None, True),
+        (("192.0.2.7", 80), False),
+        (("0.0.0.0", 80), False),
+        (("api.example.org", 80), False),
+        (("api", None), False),
+        (("localhost.example.org", 80), False),
+        (("a/b", 80), False),
+    ],
+)
+async def test_a_name_counts_as_here_only_where_it_is(listens: Any, inside: bool) -> None:
+    passed = []
+
+    async def inner(*_: object) -> None:
+        passed.append(True)
+
+    async def send(_: object) -> None:
+        return
+
+    entrance = server._Entrance(only_here=True)
+    entrance.inner = inner
+    await entrance({"type": "http", "server": listens, "method": "GET", "headers": []}, send, send)  # type: ignore[arg-type]
+    assert bool(passed) is inside
 
 
 async def test_without_tokens_nobody_is_let_in_from_outside(settings: Settings) -> None:

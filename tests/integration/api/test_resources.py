@@ -202,13 +202,25 @@ async def test_data_hide_nothing_that_every_instance_has(world: World) -> None:
     assert (body["id"], body["orderId"], body["state"], body["data"]["state"]) == (1, "o-9", "UNPAID", "GONE")
 
 
-async def test_it_is_started_there_alone_and_shown_in_both_places(world: World) -> None:
-    answer = await world.client.post("/sagas/order", json={"key": "x", "createdBy": "ada"})
-    assert problem(answer, 409, "use_resource")["detail"] == "Orders are created by POST /orders."
-    assert answer.headers["link"] == '</orders>; rel="alternate"'
+async def test_it_is_started_and_shown_in_both_places(world: World) -> None:
     await placed(world)
     shown = (await world.client.get("/sagas/order/1")).json()
     assert (shown["key"], shown["orderId"], shown["data"]) == ("o-1", "o-1", {"amount": 12})
+    second = {"key": "o-2", "createdBy": "ada", "data": {"amount": 5}}
+    answer = await world.client.post("/sagas/order", json=second)
+    assert (answer.status_code, answer.headers["location"]) == (200, "/sagas/order/2"), answer.text
+    assert (await world.client.get("/orders/2")).json()["orderId"] == "o-2"
+    taken = await world.client.post("/sagas/order", json={**second, "key": "o-1"})
+    assert problem(taken, 409, "already_exists")["existing"] == "/sagas/order/1"
+
+
+async def test_apps_alone_are_not_started_as_sagas(world: World) -> None:
+    answer = await world.client.post("/sagas/app", json={"key": "x", "createdBy": "ada"})
+    assert problem(answer, 409, "use_apps")["detail"] == "Apps are created by POST /apps."
+    assert answer.headers["link"] == '</apps>; rel="alternate"'
+    call = world.app.openapi()["paths"]["/sagas/{name}"]["post"]
+    assert "use_apps" in str(call["responses"]["409"])
+    assert "/orders" not in call["description"]
 
 
 async def test_the_catalogue_tells_where_instances_are(world: World) -> None:

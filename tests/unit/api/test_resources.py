@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -161,6 +162,37 @@ def test_two_cannot_share_a_path_or_a_saga() -> None:
         serve(resource(), resource("/purchases"))
 
 
+@pytest.mark.parametrize(
+    ("path", "more", "said"),
+    [
+        ("/apps", {}, "that is the path of the saga 'app', not of 'order'"),
+        ("/orders", {"saga": APP_PROVISIONING}, "the saga 'app' is at /apps alone"),
+        ("/apps", {"saga": APP_PROVISIONING}, "key_name must be 'appName' at /apps"),
+    ],
+)
+def test_apps_are_at_their_path_alone_and_have_it_alone(path: str, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        resource(path, **more)
+
+
+@pytest.mark.parametrize(
+    ("examples", "written"),
+    [
+        ([{"orderId": "o", "amount": 1, "dueOn": date(2026, 1, 31)}], '"dueOn": "2026-01-31"'),
+        ([{"orderId": OrderBody}], "OrderBody"),
+        (["a text"], '"a text"'),
+        ({"one": {"orderId": "o"}}, '{"one"'),
+        ([], "[]"),
+    ],
+)
+def test_examples_of_any_form_come_into_the_document(examples: Any, written: str) -> None:
+    request = model(dueOn=date)
+    request.model_config["json_schema_extra"] = {"examples": examples}
+    request.model_rebuild(force=True)
+    made = serve(resource(saga=saga(data=model("Data", Data, dueOn=(str, ""))), request=request))
+    assert written in json.dumps(components.schemas(made)["NewOrder"]["examples"])
+
+
 def test_the_saga_must_be_known() -> None:
     with pytest.raises(DefinitionError, match="this process has no saga 'order': name its module in `sagas`"):
         resources.served([resource()], Catalog([APP_PROVISIONING]))
@@ -186,6 +218,10 @@ def test_operations_and_models_are_called_once() -> None:
         ("/categories", "a category", "categories", "Category", "category"),
         ("/staff", "a staff", "staff", "Staff", "staff"),
         ("/glass", "a glass", "glass", "Glass", "glass"),
+        ("/s", "a s", "s", "S", "s"),
+        ("/ies", "an ies", "ies", "Ies", "ies"),
+        ("/key-s", "a key s", "key s", "KeyS", "keyS"),
+        ("/s-", "a s", "s", "S", "s"),
     ],
 )
 def test_the_noun_is_that_of_the_path(path: str, one: str, many: str, name: str, member: str) -> None:

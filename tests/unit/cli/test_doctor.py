@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrix.bootstrap.parts import load_catalog
 from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
 from orchestrix.broker.topology import saga_topology
 from orchestrix.cli import doctor, management, queues
@@ -204,6 +205,33 @@ def test_modules_that_cannot_be_used_are_told_once_with_file_and_line(
     assert "as timeout=timedelta(seconds=30) (" in found["sagas"][0].detail
     assert found["sagas"][0].detail.endswith("/my_sick_saga.py, line 3)")
     assert found["workers"][0].detail.endswith("/my_sick_job.py, line 2)")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import no_such_thing", "it imports 'no_such_thing'"),
+        ("from tests.unit.api.test_resources import resource\nX = resource('/job')", "would be there twice"),
+        (
+            "from app import apps\nfrom orchestrix import Resource\nfrom pydantic import Field\n"
+            "class Bad(apps.NewApp):\n    card: str = Field(exclude=True)\n"
+            "X = Resource(apps.APPS.saga, '/apps', 'appName', Bad, apps.AppBody)\n",
+            "Bad.card is excluded",
+        ),
+    ],
+)
+def test_resources_that_cannot_be_served_are_told_once(
+    shell: Shell, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "my_sick_api.py").write_text(text)
+    (tmp_path / "orchestrix.toml").write_text('sagas = ["sagas.app_provisioning"]\nresources = ["my_sick_api"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_sick_api", raising=False)
+    monkeypatch.setattr(sys.modules["orchestrix.bootstrap"], "load_catalog", load_catalog)
+    found = checks(shell, 1)
+    assert {what for what, told in found.items() if told[0].status == "fail"} == {"resources"}
+    assert [said in one.detail for one in found["resources"]] == [True]
 
 
 def test_an_absent_database_and_broker(shell: Shell, parts: Parts) -> None:
