@@ -274,9 +274,9 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
         letter(3, reason="not-json: x"),
     ]
     found = {finding.detail: finding.fix for finding in checks(shell, 0)["dead letters"]}
+    unknown = "no node knows its saga: see ORCHESTRIX_SAGAS and orchestrix.toml"
     assert found == {
-        "evt.stepFailed: 2 unknown-saga (no node knows its saga: see ORCHESTRIX_SAGAS)": "orchestrix dlq list "
-        "--queue evt.stepFailed",
+        f"evt.stepFailed: 2 unknown-saga ({unknown})": "orchestrix dlq list --queue evt.stepFailed",
         "evt.gitRepoCreated: 1 not-json": "orchestrix dlq list --queue evt.gitRepoCreated",
     }
     kinds = ["not-json: x", "not-json: y", "unrouted", "unknown-saga", "no-body", "too-deep"]
