@@ -283,7 +283,7 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
     parts.database.letters = [letter(n, reason=reason) for n, reason in enumerate(kinds)]
     (line,) = checks(shell, 0)["dead letters"]
     told = "2 not-json, 1 unrouted (look for a mistyped event name), 1 unknown-saga (no node knows its saga: see"
-    assert line.detail == f"evt.gitRepoCreated: 6, of which {told} ORCHESTRIX_SAGAS), 2 others"
+    assert line.detail == f"evt.gitRepoCreated: 6, of which {told} ORCHESTRIX_SAGAS and orchestrix.toml), 2 others"
     parts.database.letters = [letter(n) for n in range(300)]
     assert checks(shell, 0)["dead letters"][0].detail == "evt.gitRepoCreated: 200 or more not-json"
     parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
