@@ -7,5 +7,6 @@ from pathlib import Path
 from orchestrix import main
 
 if __name__ == "__main__":
-    os.environ.setdefault("ORCHESTRIX_CONFIG", str(Path(__file__).parents[1] / "orchestrix.toml"))
+    if not os.environ.get("ORCHESTRIX_CONFIG"):  # empty is not set, as everywhere
+        os.environ["ORCHESTRIX_CONFIG"] = str(Path(__file__).parents[1] / "orchestrix.toml")
     sys.exit(main())

@@ -46,7 +46,9 @@ __all__ = [
 ]
 
 PREFIX = "ORCHESTRIX_"
-OUTSIDE = ("ORCHESTRIX_TEST_", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT", VARIABLE)
+OUTSIDE: Final = frozenset({"ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_CRASH_AT", VARIABLE})
+TESTS: Final = "ORCHESTRIX_TEST_"
+"""Variables that are no settings: these, and all whose names begin so."""
 LONGEST_NAME: Final = 100
 MOST_TOLD: Final = 20
 """Characters of a variable's name, and variables without effect, that are told."""
@@ -59,8 +61,9 @@ class Origin(Group):
     """Where the settings come from, and those of sections that are not ours.
 
     `file` is the `orchestrix.toml` that was read, from whose `folder` the names of modules count, and `source` who
-    named it; `workers` are the modules that it lists, and `listed` the dotted names of all settings in it. `sections`
-    are the values of further sections as they were given, and `named` under which name each was.
+    named it; `workers` are the modules that it lists, `listed` the dotted names of all settings in it, and `counting`
+    those of them that nothing else has set. `sections` are the values of further sections as they were given, and
+    `named` under which name each was.
     """
 
     file: str | None = None
@@ -68,6 +71,7 @@ class Origin(Group):
     source: str = ""
     workers: tuple[str, ...] = ()
     listed: frozenset[str] = frozenset()
+    counting: frozenset[str] = frozenset()
     sections: Mapping[str, Mapping[str, Any]] = {}
     named: Mapping[str, str] = {}
 
@@ -75,6 +79,8 @@ class Origin(Group):
 ORIGIN: Final = "origin"
 MODULES: Final = ("sagas", "workers", "resources")
 """Lists of importable modules."""
+ADDING: Final = ("sagas", "workers")
+"""Those to whose modules in the file the environment adds."""
 
 
 class Settings(Group):
@@ -137,7 +143,7 @@ class Settings(Group):
 
 def load(environ: Mapping[str, str] | None = None, *, file: ConfigFile | None = None, **flags: Any) -> Settings:
     """The settings of this process: `flags` (nested names as `http__port`) beat `ORCHESTRIX_…`, which beats `file`,
-    which beats an alias. Modules of `ORCHESTRIX_SAGAS` and so on are added to those of `file`.
+    which beats an alias. Modules of `ORCHESTRIX_SAGAS` and `ORCHESTRIX_WORKERS` are added to those of `file`.
 
     Raises `ConfigError` that names each wrong value.
     """
@@ -164,8 +170,8 @@ class _Merged:
         self._values: dict[str, Any] = {}
         self._named: dict[str, str] = {}
         self._sections: dict[str, dict[str, Any]] = {}
-        self._modules: dict[str, list[str]] = {}
-        self._listed: list[str] = []
+        self._workers: tuple[str, ...] = ()
+        self._listed: dict[str, str] = {}
         self._file: ConfigFile | None = None
 
     def put(self, path: Sequence[str], value: Any, name: str) -> None:
@@ -186,13 +192,18 @@ class _Merged:
             if isinstance(value, Mapping) and (group is not None or key not in Settings.model_fields):
                 for name, inner in value.items():
                     _check_known(file, name, group.model_fields if group is not None else None, f"[{key}] ")
-                    self._listed.append(f"{key}.{name}")
-                    self.put([key, name], inner, f"{file.path.name}: {key}.{name}")
+                    self._list(file, [key, name], inner)
             else:
                 _check_known(file, key, [name for name in Settings.model_fields if name != ORIGIN])
-                self._listed.append(key)
-                self.put([key], value, f"{file.path.name}: {key}")
-                self._modules[key] = list(self._values[key]) if key in MODULES else []
+                _check_form(file, key, value)
+                self._list(file, [key], value)
+
+    def _list(self, file: ConfigFile, path: Sequence[str], value: Any) -> None:
+        name = ".".join(path)
+        self._listed[name] = f"{file.path.name}: {name}"
+        self.put(path, value, self._listed[name])
+        if name == "workers":
+            self._workers = tuple(self._values[name])
 
     def settings(self) -> Settings:
         """Raises `ConfigError` that names each wrong value."""
@@ -201,8 +212,9 @@ class _Merged:
             file=str(file.path) if file is not None else None,
             folder=str(file.folder) if file is not None else None,
             source=file.source if file is not None else "",
-            workers=tuple(map(str, self._modules.get("workers", ()))),
+            workers=self._workers,
             listed=frozenset(self._listed),
+            counting=frozenset(name for name, given in self._listed.items() if self._named[name] == given),
             sections=self._sections,
             named={name: given for name, given in self._named.items() if name.partition(".")[0] in self._sections},
         )
@@ -211,7 +223,7 @@ class _Merged:
     def _added(self, name: str, value: Any) -> Any:
         """Modules come to those that are there already; anything else takes the place of what is there."""
         parts = listed(value)
-        if name not in MODULES or not isinstance(parts, tuple | list):
+        if name not in ADDING or not isinstance(parts, tuple | list):
             return value
         return tuple(dict.fromkeys([*self._values.get(name, ()), *parts]))
 
@@ -225,6 +237,17 @@ def _check_known(file: ConfigFile, name: str, known: Iterable[str] | None, secti
     )
 
 
+def _check_form(file: ConfigFile, name: str, value: object) -> None:
+    """Raises `ConfigError` for what can be no section, and no list of modules, where one is expected."""
+    where = f"{file.path.name}: {name}"
+    if _group_called(name) is not None:
+        raise ConfigError(f"{where}: write a section [{name}]")
+    if name not in MODULES or isinstance(value, str):
+        return
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ConfigError(f'{where}: write a list of names of modules, as {name} = ["shop.{name}"]')
+
+
 def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection[str] | None = None) -> list[str]:
     """A sentence for each `ORCHESTRIX_…` variable without effect, with the nearest name where one is really near.
 
@@ -232,7 +255,7 @@ def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection
     unless one of ours was meant.
     """
     known = [*names(), *(claimed or ())]
-    variables = [PREFIX + name.upper().replace(".", "__") for name in known]
+    variables = [*(PREFIX + name.upper().replace(".", "__") for name in known), VARIABLE]
     env = os.environ if environ is None else environ
     strange = [key for key in env if _is_strange(key, variables, judged=claimed is not None)]
     sentences = [
@@ -246,7 +269,7 @@ def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection
 
 
 def _is_strange(key: str, variables: Collection[str], *, judged: bool) -> bool:
-    if not key.upper().startswith(PREFIX) or key.startswith(OUTSIDE) or key.upper() in variables:
+    if not _is_ours(key) or key.upper() in variables:
         return False
     path = _path(key)
     return judged or path is None or _nearest(key, variables) is not None
@@ -301,9 +324,22 @@ def _hide(field: re.Match[str]) -> str:
     return f"{field[1]}=***" if any(word in name for word in ("password", "passwd", "secret", "token")) else field[0]
 
 
+def _is_ours(key: str) -> bool:
+    """Whether a variable of that name is for settings."""
+    name = key.upper()
+    return name.startswith(PREFIX) and not name.startswith(TESTS) and key not in OUTSIDE
+
+
+def can_be_section(name: str) -> bool:
+    """Whether a section that is not ours can have that name: a variable must be able to name what is in it."""
+    return (
+        name.isidentifier() and name not in Settings.model_fields and _path(f"{PREFIX}{name}__x".upper()) == [name, "x"]
+    )
+
+
 def _path(key: str) -> list[str] | None:
     """The place of the value of a variable: of a setting, or of one in a section that is not ours."""
-    if not key.upper().startswith(PREFIX) or key.startswith(OUTSIDE):
+    if not _is_ours(key):
         return None
     path = key[len(PREFIX) :].lower().split("__")
     foreign = len(path) == 2 and all(path) and path[0] not in Settings.model_fields
@@ -320,10 +356,15 @@ def _validated(values: dict[str, Any], named: Mapping[str, str]) -> Settings:
 
 def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:
     """What is wrong with a value, under the name by which it was given."""
-    setting = ".".join(str(part) for part in error["loc"])
+    setting = _setting_at([str(part) for part in error["loc"]])
     whole = not setting or (setting in Settings.model_fields and setting not in names())
     who = named.get(setting) or ("the settings" if whole else PREFIX + setting.upper().replace(".", "__"))
-    return f"{who}: {sentence(error, _group_of(setting))}"
+    return f"{who}: {sentence({**error, 'loc': setting.split('.')}, _group_of(setting))}"
+
+
+def _setting_at(path: Sequence[str]) -> str:
+    """The dotted name of the setting in which that place is; what is in its value has no name."""
+    return ".".join(path[: 1 if path and _group_called(path[0]) is None else 2])
 
 
 def _group_of(setting: str) -> type[BaseModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from orchestrix.errors import ConfigError
 NAME: Final = "orchestrix.toml"
 VARIABLE: Final = "ORCHESTRIX_CONFIG"
 FLAG: Final = "--config"
+HERE: Final = "working directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ def found(flag: str | None, environ: Mapping[str, str], folder: Path, *, install
     named = (flag, FLAG) if flag is not None else (environ.get(VARIABLE), VARIABLE)
     if named[0]:
         return read(Path(named[0]), named[1])
-    for place, source in ((folder / NAME, "working directory"), (Path(sys.prefix) / NAME, "installation")):
-        if (installed or place.parent == folder) and place.is_file():
+    for place, source in ((folder / NAME, HERE), (Path(sys.prefix) / NAME, "installation")):
+        if (installed or place.parent == folder) and os.path.lexists(place):
             return read(place, source)
     return None
 
@@ -50,7 +52,8 @@ def read(path: Path, source: str) -> ConfigFile:
     try:
         return ConfigFile(path.absolute(), source, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): {source} must name a {NAME}") from None
+        helps = f"{source} must name a {NAME}" if source in (FLAG, VARIABLE) else "mend or remove it"
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): {helps}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:

@@ -11,14 +11,15 @@ from pydantic import BaseModel
 
 NEAR: Final = 0.6
 """How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
-_OWN: Final = "value_error"
-"""Errors whose words are ours; those of all others are pydantic's, and nobody sees them."""
+_OWN: Final = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
+"""Errors whose words are a validator's own, and what stands before them; those of all others are pydantic's, and nobody
+sees them."""
 
 
 def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
     """What is to be written in the place of the value that `error` is about; `group` has the setting."""
-    if error["type"] == _OWN:
-        return str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in _OWN:
+        return str(error["msg"]).removeprefix(_OWN[error["type"]])
     name = str(error["loc"][-1]) if error["loc"] else ""
     schema = _schema(group, name)
     if not schema:
@@ -33,22 +34,39 @@ def nearest(given: str, known: Iterable[str]) -> str | None:
 
     Word by word: the long beginnings of names are alike everywhere.
     """
-    found = max(known, key=lambda one: _likeness(given, one))
-    return found if _likeness(given, found) else None
+    found = max(known, key=lambda one: _likeness(given, one), default=None)
+    return found if found is not None and _likeness(given, found) else None
 
 
 def _schema(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
-    """What the setting takes, as a JSON schema without what stands for "not set"."""
-    fields = group.model_json_schema()["properties"] if group is not None else {}
-    found: Mapping[str, Any] = fields.get(name, {})
-    return next((one for one in found.get("anyOf", ()) if one.get("type") != "null"), found)
+    """What the setting takes, as a JSON schema without what stands for "not set"; empty where there is none of it, as
+    an author's own model can have fields that no JSON schema tells."""
+    try:
+        whole = group.model_json_schema() if group is not None else {}
+    except Exception:
+        return {}
+    found: Mapping[str, Any] = whole.get("properties", {}).get(name, {})
+    found = next((one for one in found.get("anyOf", ()) if one.get("type") != "null"), found)
+    elsewhere: Mapping[str, Mapping[str, Any]] = whole.get("$defs", {})
+    return elsewhere.get(str(found.get("$ref", "")).rpartition("/")[2], found)
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
-    words = {"integer": "a whole number", "number": "a number", "array": "names with commas in between"}
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+        "array": "names with commas in between",
+        "object": "a table of texts" if _of_texts(schema) else "a table",
+    }
     return f"{words.get(schema.get('type', ''), 'a text')}{_bounds(schema)}"
+
+
+def _of_texts(schema: Mapping[str, Any]) -> bool:
+    inner = schema.get("additionalProperties")
+    return isinstance(inner, Mapping) and inner.get("type") == "string"
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:

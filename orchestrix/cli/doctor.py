@@ -182,7 +182,7 @@ async def _broker(settings: Settings, folder: Path) -> list[Finding]:
             catalog = load_catalog(settings)
         except (ConfigError, DefinitionError):  # which is said already
             return found
-        return [*found, _sagas(catalog), *await queues(broker, catalog)]
+        return [*found, _sagas(catalog, settings), *await queues(broker, catalog)]
     finally:
         await broker.stop()
 
@@ -222,10 +222,12 @@ async def _jobs(settings: Settings, folder: Path) -> list[Finding]:
         await database.close()
 
 
-def _sagas(catalog: Catalog) -> Finding:
+def _sagas(catalog: Catalog, settings: Settings) -> Finding:
     """Which sagas this command knows: a `dev` or a node may have been started with others."""
-    names = ", ".join(saga.name for saga in catalog)
-    return Finding(OK, "sagas", f"looked at: {names} (as ORCHESTRIX_SAGAS says here)")
+    from orchestrix.worker.modules import SAGAS, named_in
+
+    names = ", ".join(saga.name for saga in catalog) or "none"
+    return Finding(OK, "sagas", f"looked at: {names} (as named here by {named_in(SAGAS, settings.origin.folder)})")
 
 
 def _sections(settings: Settings) -> list[Finding]:

@@ -22,7 +22,7 @@ _LATELY = timedelta(minutes=10)
 """For so long a wave of time-outs is told of."""
 _REASONS = 3
 _ADVICE = {
-    "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS",
+    "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS and orchestrix.toml",
     "unrouted": "look for a mistyped event name",
 }
 

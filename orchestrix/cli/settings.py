@@ -9,11 +9,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
 from orchestrix import config, config_file, crash
 from orchestrix.cli import devfile, exits, output
-from orchestrix.cli.places import hidden
+from orchestrix.cli.shown_values import HIDDEN, fields_of, shown
 from orchestrix.config import Settings
 from orchestrix.config_words import nearest
 from orchestrix.errors import OrchestrixError
@@ -28,7 +26,6 @@ _FLAGS = {
     "api": "api_url",
     "token": "api__token",
 }
-HIDDEN = "***"
 _FROM_DEV = ("database_url", "broker_url", "api_url")
 
 
@@ -108,7 +105,7 @@ def show(arguments: argparse.Namespace) -> int:
     _add_dev(values, sources, folder)
     _add_file(values, sources, settings)
     _add_sections(values, sources, settings)
-    items = [{"setting": name, "value": _shown(value), "source": sources[name]} for name, value in values.items()]
+    items = [{"setting": name, "value": value, "source": sources[name]} for name, value in values.items()]
     if arguments.output == "json":
         output.print_json({"items": items})
     else:
@@ -143,7 +140,7 @@ def _add_dev(values: dict[str, Any], sources: dict[str, str], folder: Path) -> N
         return exits.warn(str(error))
     for name in _FROM_DEV:
         if not values[name] and found is not None:
-            values[name], sources[name] = getattr(found, name), "dev.json"
+            values[name], sources[name] = shown(getattr(found, name)), "dev.json"
     return None
 
 
@@ -160,14 +157,15 @@ def _add_sections(values: dict[str, Any], sources: dict[str, str], settings: Set
     except OrchestrixError as error:
         return exits.warn(str(error))
     for section, found in sections:
-        for name in type(found).model_fields:
+        for name, value in fields_of(found).items():
             place = f"{section}.{name}"
-            values[place], sources[place] = _plain(getattr(found, name)), _given_by(settings, place)
+            values[place], sources[place] = value, _given_by(settings, place)
     return None
 
 
 def _given_by(settings: Settings, place: str) -> str:
-    said = settings.origin.named.get(place.lower())
+    named = {name.lower(): said for name, said in settings.origin.named.items()}
+    said = named.get(place.lower())
     if said is None:
         return "default"
     return f"env {said}" if said.startswith(config.PREFIX) else f"file {Path(settings.origin.file or '').name}"
@@ -184,11 +182,5 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` for tables and JSON, with nothing of a secret but that there is one."""
-    if isinstance(value, Mapping):
-        return [f"{name}:{HIDDEN}" for name in value]
-    return HIDDEN if isinstance(value, SecretStr) else list(value) if isinstance(value, tuple) else value
-
-
-def _shown(value: Any) -> Any:
-    return hidden(value) if isinstance(value, str) and "://" in value else value
+    """For tables and JSON; of a table, which is one of secrets, its names."""
+    return [f"{name}:{HIDDEN}" for name in value] if isinstance(value, Mapping) else shown(value)

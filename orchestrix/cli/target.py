@@ -17,6 +17,7 @@ from orchestrix.cli import places
 from orchestrix.cli.client import Api
 from orchestrix.cli.settings import load
 from orchestrix.config import Settings
+from orchestrix.config_file import HERE
 from orchestrix.errors import Invalid, OutcomeUnknown
 from orchestrix.saga.messages import explained
 
@@ -31,8 +32,15 @@ def api_of(arguments: argparse.Namespace) -> Api:
 def api_at(settings: Settings, folder: Path) -> Api:
     """The same. The token goes only to an address that the user names, never to one that `dev.json` names."""
     token = settings.api.token.get_secret_value() if settings.api.token else None
-    named = bool(settings.api_url)
+    named = bool(settings.api_url) and not _by_the_folder(settings)
     return Api(places.api(settings, folder), token if named else None, withheld=bool(token) and not named)
+
+
+def _by_the_folder(settings: Settings) -> bool:
+    """Whether the address is that of a file which just stands in the working directory, and which does not have the
+    token as well: the folder may be anybody's."""
+    origin = settings.origin
+    return origin.source == HERE and "api_url" in origin.counting and "api.token" not in origin.counting
 
 
 def path_of(arguments: argparse.Namespace, instance: int | None = None) -> str:

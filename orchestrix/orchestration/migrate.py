@@ -107,7 +107,7 @@ def _target(
         have = f"known are {', '.join(map(str, sorted(known)))}" if known else f"no version of {asked.saga} is known"
         raise NotFound(
             f"version {asked.to} of saga {asked.saga!r} is neither stored nor in this code ({have}): "
-            "start a node that has it once, or name its module in ORCHESTRIX_SAGAS"
+            "start a node that has it once, or name its module in ORCHESTRIX_SAGAS or orchestrix.toml"
         )
     mine = stored(code) if code is not None else None
     if row is not None and mine is not None and row.digest != mine.digest:

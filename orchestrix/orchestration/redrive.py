@@ -59,7 +59,8 @@ def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
     if letter.queue.startswith(DISPATCH):
         raise NotSendable(_OVER)
     if letter.queue != UNROUTED:
-        raise NotSendable(f"no saga that is known here has a queue {letter.queue[:100]!r}: see ORCHESTRIX_SAGAS")
+        unknown = f"no saga that is known here has a queue {letter.queue[:100]!r}"
+        raise NotSendable(f"{unknown}: see ORCHESTRIX_SAGAS and orchestrix.toml")
     if letter.exchange in ("", DEAD) or not 0 < len(letter.routing_key.encode()) <= _LONGEST_NAME:
         raise NotSendable("it does not say for whom it was: drop it")
     return letter.exchange, letter.routing_key

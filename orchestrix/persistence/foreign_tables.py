@@ -11,15 +11,24 @@ from sqlalchemy import Connection, Inspector, inspect
 from orchestrix.errors import ConfigError
 
 VERSION_TABLE: Final = "alembic_version"
+_REVISION: Final = "version_num"
 Tables = Mapping[str, frozenset[str]]
 """The columns of each table, by its name."""
 
 _OURS: Final = re.compile(r"\d{4}")
 
 
-def refuse_revisions(found: Sequence[str]) -> None:
+def refuse_revisions(found: Sequence[object]) -> None:
     """Raises `ConfigError` if the version table says what no release of ours writes: another program migrates here."""
-    if len(found) > 1 or not all(map(_OURS.fullmatch, found)):
+    if len(found) > 1 or not all(isinstance(one, str) and _OURS.fullmatch(one) for one in found):
+        raise _refusal([VERSION_TABLE])
+
+
+def refuse_version_table(connection: Connection) -> None:
+    """Raises `ConfigError` if the version table has no revisions in it: another program keeps something else there."""
+    found = inspect(connection)
+    name = _standing(found, [VERSION_TABLE]).get(VERSION_TABLE)
+    if name is not None and _REVISION not in _columns(found, name):
         raise _refusal([VERSION_TABLE])
 
 

@@ -52,8 +52,11 @@ async def current(database: Database) -> str | None:
         try:
             found = await connection.execute(text("SELECT version_num FROM alembic_version"))
         except SchemaMismatch:
-            return None
-        return _ours(found.scalars().all())
+            found = None
+    if found is None:
+        await database.inspect(foreign_tables.refuse_version_table)
+        return None
+    return _ours(found.scalars().all())
 
 
 async def upgrade(url: str) -> list[str]:
@@ -120,6 +123,7 @@ def _move(connection: Connection, target: str) -> str | None:
 def _revision(connection: Connection) -> str | None:
     from alembic.runtime.migration import MigrationContext
 
+    foreign_tables.refuse_version_table(connection)
     return _ours(MigrationContext.configure(connection).get_current_heads())
 
 

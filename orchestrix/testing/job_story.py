@@ -26,7 +26,7 @@ from orchestrix.saga.wanted import brief
 from orchestrix.testing import opened
 from orchestrix.testing.chance import SeededDice
 from orchestrix.testing.endings import SEVERAL, differ, differ_in_time
-from orchestrix.testing.own_settings import Given, settings_of
+from orchestrix.testing.own_settings import Given, check_sections, settings_of
 from orchestrix.testing.spans import Between, Span, seconds_of
 from orchestrix.testing.stage import StoryError
 from orchestrix.testing.turns import Turns
@@ -158,6 +158,7 @@ def given_job(
         "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, COUNT), key=(key, NAME), seed=(seed, WHOLE)
     )
     demand("given_job", settings=(settings, perhaps(SECTIONS)))
+    check_sections([job], settings)
     plain("given_job", payload=payload)
     milliseconds = None if timeout is None else max(1, round(seconds_of(timeout) * 1000))
     order = Dispatch(

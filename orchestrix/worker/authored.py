@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 from orchestrix.config import Settings
 
@@ -15,27 +16,51 @@ from .sections import Sections
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What there is; `replaced` are the commands that a module of the environment handles instead of the file's."""
+    """What there is; `replaced` are the commands, and `replaced_jobs` the jobs, that a module of the environment does
+    instead of the file's."""
 
     handlers: HandlerTable
     jobs: JobTable
     sections: Sections
     replaced: Collection[str] = ()
+    replaced_jobs: Collection[str] = ()
 
 
 def load_work(settings: Settings) -> Work:
-    """All of the modules of `settings`. Raises `ConfigError`."""
+    """All of the modules of `settings`: what the environment's bring takes the place of what the file's bring, be it a
+    handler, a job or a section. Raises `ConfigError`."""
     origin, names = settings.origin, settings.workers
-    added = [name for name in names if name not in origin.workers]
-    listed = load_handlers([name for name in names if name in origin.workers], origin.folder)
-    own = load_handlers(added, origin.folder)
-    handlers = HandlerTable({**listed, **own}.items())
-    jobs = load_jobs(names, origin.folder)
-    modules = load_modules(names, WORKERS, origin.folder)
-    sections = Sections(settings, modules, [*handlers.values(), *(one.function for one in jobs.values())])
+    listed, own = (
+        _loaded([name for name in names if (name in origin.workers) is by_file], origin.folder)
+        for by_file in (True, False)
+    )
+    handlers = HandlerTable({**listed.handlers, **own.handlers}.items())
+    jobs = JobTable({**listed.jobs, **own.jobs}.values())
+    over = Sections(settings, own.modules, own.functions)
+    used = [*handlers.values(), *(one.function for one in jobs.values())]
+    sections = Sections(settings, listed.modules, used, over)
     with_settings = JobTable(replace(one, settings=sections.of(one.function)) for one in jobs.values())
-    replaced = [name for name in own if name in listed and own[name] is not listed[name]]
-    return Work(handlers, with_settings, sections, replaced)
+    replaced = [name for name in own.handlers if handlers[name] is not listed.handlers.get(name, handlers[name])]
+    replaced_jobs = [name for name in own.jobs if name in listed.jobs and own.jobs[name] is not listed.jobs[name]]
+    return Work(handlers, with_settings, sections, replaced, replaced_jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What some modules bring."""
+
+    modules: Sequence[ModuleType]
+    handlers: HandlerTable
+    jobs: JobTable
+
+    @property
+    def functions(self) -> list[object]:
+        return [*self.handlers.values(), *(one.function for one in self.jobs.values())]
+
+
+def _loaded(names: Sequence[str], folder: str | None) -> _Loaded:
+    handlers = load_handlers(names, folder)
+    return _Loaded(load_modules(names, WORKERS, folder), handlers, load_jobs(names, folder))
 
 
 def load_sections(settings: Settings) -> Sections:

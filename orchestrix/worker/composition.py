@@ -49,6 +49,8 @@ def assemble(
     if job_queues or not queues:
         name = name or f"{settings.node_id}-{clock.token()[:8]}"
         runner = _runner(settings, broker, authored.jobs, job_queues, Guard(database, name, settings.jobs.silent))
+        for one in authored.replaced_jobs:
+            LOGGER.warning("job %s is done by a module of ORCHESTRIX_WORKERS instead of the one of %s", one, NAME)
     _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
     at_work = [one.function for one in authored.jobs.values()] if runner is not None else []
     authored.sections.check([*handlers.values(), *at_work])

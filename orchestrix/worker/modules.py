@@ -26,16 +26,23 @@ WORKERS: Final = "ORCHESTRIX_WORKERS"
 RESOURCES: Final = "ORCHESTRIX_RESOURCES"
 
 
+def named_in(setting: str, folder: str | None) -> str:
+    """Where the modules of a list are named: in its variable, and where there is a file, whose `folder` it is, there
+    or here."""
+    return setting if folder is None else f"{setting} or {NAME}"
+
+
 def load_sagas(names: Sequence[str], folder: str | None = None) -> list[Saga]:
     """Every saga at the top level of the modules. `folder` is where their names count from, before any other place.
 
     Raises `ConfigError` that names the module and says what is wrong with it.
     """
     found: dict[int, Saga] = {}
+    where = named_in(SAGAS, folder)
     for module in load_modules(names, SAGAS, folder):
         sagas = [value for value in vars(module).values() if isinstance(value, Saga)]
         if not sagas:
-            raise ConfigError(f"{SAGAS}: {_where(module)} has no saga at its top level: write NAME = Saga(…) there")
+            raise ConfigError(f"{where}: {_where(module)} has no saga at its top level: write NAME = Saga(…) there")
         found |= {id(saga): saga for saga in sagas}
     return list(found.values())
 
@@ -46,17 +53,14 @@ def load_resources(names: Sequence[str], folder: str | None = None) -> list[Reso
     Raises `ConfigError` that names the module and says what is wrong with it.
     """
     found: dict[str, Resource] = {}
+    where = named_in(RESOURCES, folder)
     for module in load_modules(names, RESOURCES, folder):
         theirs = [value for value in vars(module).values() if isinstance(value, Resource)]
         if not theirs:
-            raise ConfigError(
-                f"{RESOURCES}: {_where(module)} has no Resource at its top level: write NAME = Resource(…)"
-            )
+            raise ConfigError(f"{where}: {_where(module)} has no Resource at its top level: write NAME = Resource(…)")
         for one in theirs:
             if found.setdefault(one.path, one) is not one:
-                raise ConfigError(
-                    f"{RESOURCES}: {_where(module)} has a second Resource at {one.path}: one path, one saga"
-                )
+                raise ConfigError(f"{where}: {_where(module)} has a second Resource at {one.path}: one path, one saga")
     return list(found.values())
 
 
@@ -70,7 +74,7 @@ def load_handlers(names: Sequence[str], folder: str | None = None) -> HandlerTab
         theirs = [one for one in registered if _belongs(one.handler, module)]
         if not theirs and not any(_belongs(one.function, module) for one in registered_jobs):
             what = 'has no handler and no job: write @handles("cmd.…") or @job("…") above a function'
-            raise ConfigError(f"{WORKERS}: {_where(module)} {what}")
+            raise ConfigError(f"{named_in(WORKERS, folder)}: {_where(module)} {what}")
         for command, handler in theirs:
             table.add(command, handler)
     return table
@@ -94,7 +98,7 @@ def load_modules(names: Sequence[str], setting: str, folder: str | None = None) 
         sys.path.insert(0, folder)
     if names and not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())
-    return [_load(name, setting if folder is None else f"{setting} or {NAME}", folder) for name in names]
+    return [_load(name, named_in(setting, folder), folder) for name in names]
 
 
 def _load(name: str, setting: str, folder: str | None) -> ModuleType:

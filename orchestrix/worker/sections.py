@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
-from orchestrix.config import PREFIX, Settings
+from orchestrix.config import PREFIX, Settings, can_be_section
 from orchestrix.config_words import nearest, sentence
 from orchestrix.errors import ConfigError
+
+from .failures import unforeseen
 
 ATTRIBUTE: Final = "SETTINGS"
 SECTION: Final = "section"
@@ -19,13 +21,21 @@ CHECK: Final = "check"
 
 
 class Sections:
-    """The values of every `SETTINGS` of some modules and of the functions that they bring.
+    """The values of every `SETTINGS` of some modules and of the functions that they bring; what `over` has for a
+    section takes the place of what they declare for it.
 
     Raises `ConfigError` for a model that is none, a section that has two of them, and each wrong value.
     """
 
-    def __init__(self, settings: Settings, modules: Iterable[ModuleType], functions: Iterable[object] = ()) -> None:
-        self._values: dict[str, BaseModel] = {}
+    def __init__(
+        self,
+        settings: Settings,
+        modules: Iterable[ModuleType],
+        functions: Iterable[object] = (),
+        over: Sections | None = None,
+    ) -> None:
+        self._over = frozenset(over._values if over is not None else ())
+        self._values: dict[str, BaseModel] = dict(over._values if over is not None else {})
         for module in [*_with_submodules(modules), *filter(None, map(_home, functions))]:
             model = vars(module).get(ATTRIBUTE)
             if model is not None:
@@ -54,15 +64,15 @@ class Sections:
 
     def _add(self, settings: Settings, module: ModuleType, model: object) -> None:
         where = f"{module.__name__}.{ATTRIBUTE}"
-        if not isinstance(model, type) or not issubclass(model, BaseModel):
-            raise ConfigError(f"{where} must be a class below pydantic.BaseModel")
+        if not isinstance(model, type) or not issubclass(model, BaseModel) or issubclass(model, RootModel):
+            raise ConfigError(f"{where} must be a class below pydantic.BaseModel, with fields")
         section = section_of(module, model)
-        if section in Settings.model_fields or not section.isidentifier() or "__" in section:
+        if not can_be_section(section):
             raise ConfigError(f"{where}: {section!r} cannot be its section: name another, section: ClassVar[str] = …")
         known = self._values.get(section)
         if known is None:
-            self._values[section] = _made(settings, section, model)
-        elif type(known) is not model:
+            self._values[section] = _made(settings, section, model, where)
+        elif type(known) is not model and section not in self._over:
             raise ConfigError(f"{where}: section {section} has another model already: name another, by section = …")
 
 
@@ -78,12 +88,26 @@ def checked(values: BaseModel) -> tuple[str, str, str]:
         return "", "", ""
     try:
         return str(check() or ""), "", ""
+    except (UnicodeError, ValidationError) as wrong:  # whose arguments are no words for people
+        return "", _unforeseen(f"{_called(values)}.{CHECK}", wrong), ""
     except ValueError as wrong:
         said = [*map(str, wrong.args), "", ""]
         return "", said[0] or "it cannot be used", said[1]
+    except Exception as wrong:
+        return "", _unforeseen(f"{_called(values)}.{CHECK}", wrong), ""
 
 
-def _made(settings: Settings, section: str, model: type[BaseModel]) -> BaseModel:
+def _called(values: BaseModel) -> str:
+    return f"{type(values).__module__}.{type(values).__qualname__}"
+
+
+def _unforeseen(where: str, error: Exception) -> str:
+    """What is said of an error of the author's code that is no word about a value."""
+    told = unforeseen(error)
+    return f"{where} has raised {told.type}: {told.message}"
+
+
+def _made(settings: Settings, section: str, model: type[BaseModel], where: str) -> BaseModel:
     origin = settings.origin
     spelled = {name.lower(): name for name in model.model_fields}
     given = origin.sections.get(section, {})
@@ -92,11 +116,17 @@ def _made(settings: Settings, section: str, model: type[BaseModel]) -> BaseModel
     try:
         return model.model_validate({spelled.get(name.lower(), name): value for name, value in given.items()})
     except ValidationError as wrong:
-        lines = [
-            f"{_named(settings, section, str(error['loc'][0]) if error['loc'] else '')}: {sentence(dict(error), model)}"
-            for error in wrong.errors(include_url=False)
-        ]
-        raise ConfigError("; ".join(lines)) from None
+        raise ConfigError("; ".join(_sentences(settings, section, model, wrong))) from None
+    except Exception as wrong:
+        raise ConfigError(_unforeseen(where, wrong)) from wrong
+
+
+def _sentences(settings: Settings, section: str, model: type[BaseModel], wrong: ValidationError) -> Iterator[str]:
+    """One for each wrong value; what is in a value has no name."""
+    for error in wrong.errors(include_url=False):
+        path = error["loc"][:1]
+        who = _named(settings, section, str(path[0])) if path else f"[{section}]"
+        yield f"{who}: {sentence({**error, 'loc': path}, model)}"
 
 
 def _refuse_unknown(settings: Settings, section: str, given: Mapping[str, object], spelled: Mapping[str, str]) -> None:

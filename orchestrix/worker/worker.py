@@ -99,7 +99,8 @@ class Worker:
             await self._reader.read_all()
         for command in self._handlers:
             if self._catalog.command(command) is None:
-                raise ConfigError(f"no saga has the command {command}: add the module of its saga to ORCHESTRIX_SAGAS")
+                helps = "add the module of its saga to ORCHESTRIX_SAGAS or orchestrix.toml"
+                raise ConfigError(f"no saga has the command {command}: {helps}")
 
     async def stop(self) -> None:
         """Takes nothing new, gives back what has not begun, and waits up to `worker.stop_timeout` seconds for the rest

@@ -98,6 +98,31 @@ async def test_a_revision_of_another_program_is_foreign(
         await schema.current(database)
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE alembic_version (foo INTEGER)"],
+        ["CREATE TABLE alembic_version (foo INTEGER)", "INSERT INTO alembic_version VALUES (1)"],
+        ["CREATE VIEW alembic_version AS SELECT 1 AS foo"],
+        ["CREATE TABLE alembic_version (version_num VARCHAR(32))", "INSERT INTO alembic_version VALUES (NULL)"],
+        ["CREATE TABLE alembic_version (version_num INTEGER)", "INSERT INTO alembic_version VALUES (9)"],
+    ],
+    ids=["no revision", "a row without one", "view", "NULL", "number"],
+)
+async def test_a_version_table_that_is_none_is_foreign(
+    database: Database, empty_url: str, statements: list[str]
+) -> None:
+    await run(database, *statements)
+    assert "the table alembic_version is another program's" in await refused(database, empty_url)
+    with pytest.raises(ConfigError, match="alembic_version"):
+        await schema.current(database)
+
+
+async def test_a_database_without_a_version_table_has_no_revision(database: Database) -> None:
+    await run(database, "CREATE TABLE customers (id INTEGER)")
+    assert await schema.current(database) is None
+
+
 @pytest.mark.parametrize("revision", ["0003", schema.HEAD])
 async def test_a_revision_that_looks_like_ours_is_foreign_where_no_table_of_ours_is(
     database: Database, empty_url: str, revision: str

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestrix.config import PREFIX, Settings, idle_variables, load, names, redacted
+from orchestrix.config import PREFIX, Settings, can_be_section, idle_variables, load, names, redacted
 from orchestrix.errors import ConfigError
 
 
@@ -48,6 +48,40 @@ def test_a_slip_is_told_with_what_was_meant(name: str, meant: str) -> None:
 @pytest.mark.parametrize("name", ["ORCHESTRIX_FOO", "ORCHESTRIX_API__KEY", "ORCHESTRIX_NODE_NAME", "ORCHESTRIX_"])
 def test_what_is_not_near_gets_no_guess(name: str) -> None:
     assert idle_variables({name: "x"}) == [f"{name} is no setting"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ORCHESTRIX_CONFIG_FILE", ""),
+        ("ORCHESTRIX_CONFIGURATION", "ORCHESTRIX_CONFIG"),
+        ("ORCHESTRIX_TESTINGS", ""),
+        ("ORCHESTRIX_SOAKED", ""),
+        ("ORCHESTRIX_CRASH_ATT", ""),
+        ("orchestrix_testing", ""),
+    ],
+)
+def test_what_only_begins_like_a_variable_of_ours_is_told(name: str, meant: str) -> None:
+    assert idle_variables({name: "x"}) == [f"{name} is no setting" + (f": did you mean {meant}?" if meant else "")]
+
+
+@pytest.mark.parametrize(
+    "name", ["ORCHESTRIX_CONFIG", "ORCHESTRIX_TESTING", "ORCHESTRIX_SOAK", "ORCHESTRIX_TEST_RABBITMQ_URL"]
+)
+def test_what_is_no_setting_and_has_its_use_is_not_told(name: str) -> None:
+    assert idle_variables({name: "x"}) == []
+
+
+@pytest.mark.parametrize("section", ["config", "testing", "soakers", "crash_at", "tests", "testament"])
+def test_a_section_may_begin_as_such_a_variable_does(section: str) -> None:
+    assert can_be_section(section)
+    found = load({f"ORCHESTRIX_{section.upper()}__HOST": "h"}).origin.sections
+    assert found == {section: {"host": "h"}}
+
+
+@pytest.mark.parametrize("section", ["test_bed", "stra\u00dfe", "mail_", "a__b", "http", "origin", "a b", ""])
+def test_what_no_variable_can_reach_is_no_section(section: str) -> None:
+    assert not can_be_section(section)
 
 
 def test_tokens_are_read_and_no_secret_is_shown_by_chance() -> None:

@@ -55,6 +55,20 @@ def test_names_count_from_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
     assert (file.path, file.folder) == (tmp_path / "prefix" / NAME, tmp_path / "project")
 
 
+@pytest.mark.parametrize("kind", ["a link to nowhere", "a folder"])
+@pytest.mark.parametrize("place", ["here", "prefix"])
+def test_what_stands_in_its_place_is_not_passed_over(tmp_path: Path, place: str, kind: str) -> None:
+    written(tmp_path / "prefix", "")
+    (tmp_path / "prefix" / NAME).rename(tmp_path / "prefix" / "aside.toml")
+    (tmp_path / "here").mkdir()
+    if kind == "a folder":
+        (tmp_path / place / NAME).mkdir()
+    else:
+        (tmp_path / place / NAME).symlink_to(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match=rf"{place}/{NAME} cannot be read \(.*\): mend or remove it$"):
+        found(None, {}, tmp_path / "here")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -93,10 +107,22 @@ def test_flag_beats_environment_beats_file_beats_alias(tmp_path: Path) -> None:
 
 
 def test_the_environment_adds_modules_to_those_of_the_file(tmp_path: Path) -> None:
-    environ = {"ORCHESTRIX_SAGAS": "c, a", "ORCHESTRIX_WORKERS": "x", "ORCHESTRIX_RESOURCES": "r"}
+    environ = {"ORCHESTRIX_SAGAS": "c, a", "ORCHESTRIX_WORKERS": "x"}
     made = settings(tmp_path, 'sagas = ["a", "b"]\nworkers = "w"', environ)
-    assert (made.sagas, made.workers, made.resources) == (("a", "b", "c"), ("w", "x"), ("r",))
+    assert (made.sagas, made.workers) == (("a", "b", "c"), ("w", "x"))
     assert made.origin.workers == ("w",)
+
+
+def test_resources_of_the_environment_take_the_place_of_the_files(tmp_path: Path) -> None:
+    text = 'resources = ["a"]'
+    assert settings(tmp_path, text).resources == ("a",)
+    assert settings(tmp_path, text, {"ORCHESTRIX_RESOURCES": "b, c"}).resources == ("b", "c")
+
+
+def test_what_counts_of_the_file_is_known(tmp_path: Path) -> None:
+    text = 'api_url = "http://a"\nnode_id = "n"\n[api]\ntoken = "secret"\n'
+    assert settings(tmp_path, text, {"PROCESS_NAME": "alias"}).origin.counting == {"api_url", "node_id", "api.token"}
+    assert settings(tmp_path, text, {"ORCHESTRIX_API_URL": "http://a"}, node_id="m").origin.counting == {"api.token"}
 
 
 @pytest.mark.parametrize(
@@ -105,16 +131,30 @@ def test_the_environment_adds_modules_to_those_of_the_file(tmp_path: Path) -> No
         ("nod_id = 'x'", r"orchestrix.toml: nod_id is no setting: did you mean node_id\?"),
         ("origin = 'x'", "orchestrix.toml: origin is no setting"),
         ("[http]\nprt = 1", r"orchestrix.toml: \[http\] prt is no setting: did you mean port\?"),
-        ("http = 1", "orchestrix.toml: http: "),
+        ("http = 1", r"orchestrix.toml: http: write a section \[http\]$"),
+        ("[[http]]\nport = 1", r"orchestrix.toml: http: write a section \[http\]$"),
+        ("sagas = 5", r'orchestrix.toml: sagas: write a list of names of modules, as sagas = \["shop.sagas"\]$'),
+        ("workers = true", "orchestrix.toml: workers: write a list of names"),
+        ('sagas = [["a"]]', "orchestrix.toml: sagas: write a list of names"),
+        ("resources = [1]", "orchestrix.toml: resources: write a list of names"),
+        ("[api.tokens]\nada = 5", "^orchestrix.toml: api.tokens: write a table of texts$"),
+        ("[http]\nallowed_hosts = [1]", "^orchestrix.toml: http.allowed_hosts: write names with commas in between$"),
         ("[http]\nport = 'x'", "orchestrix.toml: http.port: write a whole number from 0 to 65535"),
         ("[api.tokens]\nada = 'x'", "orchestrix.toml: api.tokens: the secret of token 1 is too short"),
-        ("[sagas]\na = 1", r"orchestrix.toml: sagas: "),
+        ("[sagas]\na = 1", "orchestrix.toml: sagas: write a list of names"),
         ("[log]\nlevel = 'loud'", "orchestrix.toml: log.level: write one of debug, info, warning, error"),
     ],
 )
 def test_what_is_wrong_is_told_by_its_place_in_the_file(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         settings(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["http = 1", "sagas = 5", "workers = [1]"])
+def test_a_variable_changes_nothing_about_that(tmp_path: Path, text: str) -> None:
+    environ = {"ORCHESTRIX_HTTP__PORT": "9", "ORCHESTRIX_SAGAS": "a", "ORCHESTRIX_WORKERS": "b"}
+    with pytest.raises(ConfigError, match=r"orchestrix.toml: (http|sagas|workers): write a"):
+        settings(tmp_path, text, environ)
 
 
 def test_other_sections_are_kept_as_they_are_given(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ class JobRunner:
         beat: float,
     ) -> None:
         if not jobs:
-            raise ConfigError('this worker has no job to run: name a module with @job("…") by ORCHESTRIX_WORKERS')
+            what = 'this worker has no job to run: name a module with @job("…")'
+            raise ConfigError(f"{what} by ORCHESTRIX_WORKERS or orchestrix.toml")
         for queue in queues:
             check_queue(queue)
         self.queues = tuple(dict.fromkeys(queues or jobs.queues))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.source import ROOT
 from tests.integration.cli.fake_api import FakeApi, Reply, app
 from tests.processes import ORCHESTRIX, Processes
 
@@ -65,7 +67,21 @@ def test_help_takes_less_than_it_may(processes: Processes) -> None:
     assert min(once() for _ in range(5)) < 0.4
 
 
-def test_python_m_app_is_the_same() -> None:
+@pytest.mark.parametrize("named", [None, "", "own.toml"])
+def test_python_m_app_is_the_same_with_the_services_file(tmp_path: Path, named: str | None) -> None:
+    (tmp_path / "own.toml").write_text('node_id = "mine"\n')
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRIX_")}
+    if named is not None:
+        env["ORCHESTRIX_CONFIG"] = named
+    command = [sys.executable, "-m", "app", "config", "show", "-o", "json"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=env, timeout=30)
+    found = {item["setting"]: (item["value"], item["source"]) for item in json.loads(answer.stdout)["items"]}
+    file = str(tmp_path / named) if named else str(ROOT / "orchestrix.toml")
+    assert (found["config"], answer.stderr) == ((file, "ORCHESTRIX_CONFIG"), "")
+    assert found["sagas"][0] == ([] if named else ["sagas.app_provisioning"])
+
+
+def test_python_m_app_ends_as_the_command_does() -> None:
     answer = subprocess.run([sys.executable, "-m", "app", "nonsense"], capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert answer.stderr.startswith("error: ")

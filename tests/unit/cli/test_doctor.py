@@ -27,6 +27,8 @@ from orchestrix.persistence.command_queues import Wave
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from orchestrix.persistence.suspects import Suspect
 from orchestrix.saga.catalog import Catalog
+from orchestrix.worker import modules
+from orchestrix.worker.jobs import functions
 from orchestrix.worker.modules import load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.integration.api.test_dead_letters import letter
@@ -184,7 +186,7 @@ def test_all_is_well(shell: Shell, parts: Parts) -> None:
     assert lines == [
         ["ok", what] for what in ("settings", "database", "schema", "broker", "sagas", "queues", "jobs", "git", "API")
     ]
-    assert "looked at: app (as ORCHESTRIX_SAGAS says here)" in answer.out
+    assert "looked at: app (as named here by ORCHESTRIX_SAGAS or orchestrix.toml)" in answer.out
     assert "geheim" not in answer.out
 
 
@@ -300,16 +302,16 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
         letter(3, reason="not-json: x"),
     ]
     found = {finding.detail: finding.fix for finding in checks(shell, 0)["dead letters"]}
+    unknown = "no node knows its saga: see ORCHESTRIX_SAGAS and orchestrix.toml"
     assert found == {
-        "evt.stepFailed: 2 unknown-saga (no node knows its saga: see ORCHESTRIX_SAGAS)": "orchestrix dlq list "
-        "--queue evt.stepFailed",
+        f"evt.stepFailed: 2 unknown-saga ({unknown})": "orchestrix dlq list --queue evt.stepFailed",
         "evt.gitRepoCreated: 1 not-json": "orchestrix dlq list --queue evt.gitRepoCreated",
     }
     kinds = ["not-json: x", "not-json: y", "unrouted", "unknown-saga", "no-body", "too-deep"]
     parts.database.letters = [letter(n, reason=reason) for n, reason in enumerate(kinds)]
     (line,) = checks(shell, 0)["dead letters"]
     told = "2 not-json, 1 unrouted (look for a mistyped event name), 1 unknown-saga (no node knows its saga: see"
-    assert line.detail == f"evt.gitRepoCreated: 6, of which {told} ORCHESTRIX_SAGAS), 2 others"
+    assert line.detail == f"evt.gitRepoCreated: 6, of which {told} ORCHESTRIX_SAGAS and orchestrix.toml), 2 others"
     parts.database.letters = [letter(n) for n in range(300)]
     assert checks(shell, 0)["dead letters"][0].detail == "evt.gitRepoCreated: 200 or more not-json"
     parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
@@ -385,6 +387,23 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
     parts.broker.full = "low on disk"
     assert "low on disk" in checks(shell, 0)["broker"][0].detail
+
+
+def test_a_check_of_an_author_that_breaks_is_one_finding(
+    shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(functions, "registered_jobs", [])
+    monkeypatch.setattr(modules, "registered_jobs", functions.registered_jobs)
+    (shell.folder / "own_sick_check.py").write_text(
+        "from pydantic import BaseModel\nfrom orchestrix import job\n"
+        "class SETTINGS(BaseModel):\n    def check(self):\n        raise OSError('disk gone')\n"
+        "@job('x')\ndef x(context): pass\n"
+    )
+    shell.set(ORCHESTRIX_WORKERS="own_sick_check")
+    found = checks(shell, 1)
+    assert list(found) == ["own_sick_check"]
+    assert found["own_sick_check"][0].detail == "own_sick_check.SETTINGS.check has raised OSError: disk gone"
 
 
 def test_git_is_looked_for_only_where_it_is_needed(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

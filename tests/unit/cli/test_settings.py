@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from orchestrix import config
+from orchestrix import config, config_file
 from orchestrix.cli import devfile
 from orchestrix.cli.places import hidden
+from orchestrix.cli.target import api_at
+from orchestrix.worker import modules
+from orchestrix.worker.jobs import functions
 from tests.unit.cli.shell import Shell
 
 
@@ -105,6 +111,129 @@ def test_no_password_is_shown(shell: Shell, output: str) -> None:
     answer = shell("config", "show", "-o", output)
     assert answer.code == 0
     assert "geheim" not in answer.out + answer.err
+
+
+SECRETS = """
+import enum
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from pydantic import BaseModel, Field, PostgresDsn, SecretBytes, SecretStr, field_serializer
+from orchestrix import job
+
+class Kind(enum.Enum):
+    A = "amqp://u:geheim@h/"
+
+class Server(BaseModel):
+    url: str = "http://u:geheim@h/"
+    word: SecretStr = SecretStr("geheim")
+
+class SETTINGS(BaseModel):
+    model_config = {"arbitrary_types_allowed": True}
+    dsn: PostgresDsn = PostgresDsn("postgresql://u:geheim@h/d")
+    many: list[str] = ["http://a:geheim@h/", "http://b:geheim@h/"]
+    pair: tuple[str, str] = ("http://a:geheim@h/", "x")
+    text: str = "http://a:geheim@h/, http://b:geheim@h/"
+    words: list[SecretStr] = [SecretStr("geheim")]
+    byte: SecretBytes = SecretBytes(b"geheim")
+    table: dict[str, str] = {"x": "http://a:geheim@h/"}
+    server: Server = Server()
+    kind: Kind = Kind.A
+    out: str = Field("geheim", exclude=True)
+    silent: str = Field("geheim", repr=False)
+    written: str = "geheim"
+    folder: Path = Path("/x")
+    wait: timedelta = timedelta(seconds=1)
+    most: float = float("inf")
+    names: set[str] = {"a"}
+    passWord: str | None = None
+
+    @field_serializer("written")
+    def _written(self, value):
+        return "mine"
+THING
+@job("digest")
+def digest(context):
+    pass
+"""
+
+
+@pytest.mark.parametrize("thing", ["", "    thing: Any = object()\n"], ids=["", "and what JSON cannot hold"])
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_no_password_of_a_section_is_shown(
+    shell: Shell, output: str, thing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_modules(shell, monkeypatch, SECRETS.replace("THING", thing))
+    answer = shell("config", "show", "-o", output)
+    assert (answer.code, answer.err) == (0, "")
+    assert "geheim" not in answer.out
+    if output == "json":
+        found = {item["setting"].removeprefix("own_box."): item["value"] for item in answer.json["items"]}
+        assert found["many"] == ["http://a:***@h/", "http://b:***@h/"]
+        assert found["text"] == "http://a:***@h/, http://b:***@h/"
+        assert (found["words"], found["byte"], found["out"], found["silent"]) == (["***"], "***", "***", "***")
+        assert (found["server"], found["wait"], found["most"]) == (
+            {"url": "http://u:***@h/", "word": "***"}, "PT1S", "inf",
+        )  # fmt: skip
+        assert found.get("thing", "<object>") == "<object>"
+
+
+def test_a_setting_of_a_section_knows_no_case(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_modules(shell, monkeypatch, SECRETS.replace("THING", ""), '[own_box]\npassWord = "x"\nFOLDER = "/y"\n')
+    found = shown(shell)
+    assert found["own_box.passWord"] == ("x", "file orchestrix.toml")
+    assert found["own_box.folder"] == ("/y", "file orchestrix.toml")
+    shell.set(ORCHESTRIX_OWN_BOX__PASSWORD="y")
+    assert shown(shell)["own_box.passWord"] == ("y", "env ORCHESTRIX_OWN_BOX__PASSWORD")
+
+
+def own_modules(shell: Shell, monkeypatch: pytest.MonkeyPatch, module: str, text: str = "") -> None:
+    """A project in the shell's folder with that module."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(functions, "registered_jobs", [])
+    monkeypatch.setattr(modules, "registered_jobs", functions.registered_jobs)
+    monkeypatch.delitem(sys.modules, "own_box", raising=False)
+    (shell.folder / "own_box.py").write_text(module)
+    (shell.folder / "orchestrix.toml").write_text(f'workers = ["own_box"]\n{text}')
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "named"),
+    [
+        ('api_url = "http://h"', {}, False),
+        ('api_url = "http://h"', {"ORCHESTRIX_API_URL": "http://h"}, True),
+        ('api_url = "http://h"\n[api]\ntoken = "secret-of-the-file"', {}, True),
+        ("", {"ORCHESTRIX_API_URL": "http://h"}, True),
+    ],
+)
+def test_the_token_goes_to_no_address_of_a_folder_alone(
+    shell: Shell, file: str, environ: dict[str, str], named: bool
+) -> None:
+    (shell.folder / "orchestrix.toml").write_text(file)
+    if "token" not in file:
+        environ = environ | {"ORCHESTRIX_API__TOKEN": "secret-of-ada"}
+    assert sends_token(shell.folder, environ) is named
+
+
+def test_nor_does_the_token_of_the_environment_if_the_folder_has_one_too(shell: Shell) -> None:
+    (shell.folder / "orchestrix.toml").write_text('api_url = "http://h"\n[api]\ntoken = "secret-of-the-file"')
+    assert sends_token(shell.folder, {}) is True
+    assert sends_token(shell.folder, {"ORCHESTRIX_API__TOKEN": "secret-of-ada"}) is False
+
+
+def test_a_file_that_is_named_names_the_address_too(shell: Shell) -> None:
+    place = shell.folder / "orchestrix.toml"
+    place.write_text('api_url = "http://h"')
+    token = {"ORCHESTRIX_API__TOKEN": "secret-of-ada"}
+    assert sends_token(shell.folder, {"ORCHESTRIX_CONFIG": str(place), **token}) is True
+    assert sends_token(shell.folder, token) is False
+    assert sends_token(shell.folder, token, api_url="http://h") is True
+
+
+def sends_token(folder: Path, environ: dict[str, str], **flags: str) -> bool:
+    """Whether the client sends a token to the API that the settings name."""
+    api = api_at(config.load(environ, file=config_file.found(None, environ, folder), **flags), folder)
+    return bool(api._access)
 
 
 def test_whose_tokens_there_are_is_shown(shell: Shell) -> None:

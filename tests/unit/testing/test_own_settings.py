@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from orchestrix.testing import given, given_job
 from orchestrix.testing.cast import WorkerMember
 from orchestrix.testing.own_settings import settings_of
 from orchestrix.testing.project import Project
+from orchestrix.worker.handlers import registered
 
 
 class Mailer(BaseModel):
@@ -67,7 +68,10 @@ def test_so_have_jobs(settings: Any, sender: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"mailer": {"copies": "many"}}, "MAILER__COPIES: "),
+        ({"mailer": {"copies": "many"}}, "^settings: mailer.copies: write a whole number$"),
+        ({"mailer": {"copys": 2}}, r"^settings: mailer.copys is no setting: did you mean copies\?$"),
+        ({"mailr": {"copies": 2}}, r"declares the section 'mailr': did you mean mailer\?$"),
+        ({"http": {"port": 2}}, "declares the section 'http': there is mailer$"),
         ({"mailer": "ada"}, "a mapping of sections or None is wanted"),
         ("ada", "a mapping of sections or None is wanted"),
     ],
@@ -115,6 +119,62 @@ def test_a_project_has_those_of_its_file(tmp_path: Path, monkeypatch: pytest.Mon
         given(letter, handlers=project.handlers(letter)).run().expect(data={"sender": "grace"})
     finally:
         del sys.modules["letters"]
+
+
+SECOND = """
+from pydantic import BaseModel, SecretStr
+from orchestrix import handles
+
+class SETTINGS(BaseModel):
+    stamp: str = "none"
+    code: SecretStr
+
+@handles("cmd.stampLetter")
+async def stamp(context, command):
+    return {"stamp": f"{context.settings.stamp} {context.settings.code.get_secret_value()}"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """One with two modules that have settings, and a file that gives some."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("ORCHESTRIX_CONFIG", raising=False)
+    before = list(registered)
+    (tmp_path / "orchestrix.toml").write_text(
+        'sagas = ["post_saga"]\nworkers = ["post_first", "post_second"]\n'
+        '[post_first]\nsender = "ada"\n[post_second]\ncode = "007"\n'
+    )
+    (tmp_path / "post_first.py").write_text(MODULE[: MODULE.index("SEND")] + MODULE[MODULE.index("@handles") :])
+    (tmp_path / "post_second.py").write_text(SECOND)
+    (tmp_path / "post_saga.py").write_text(
+        "from orchestrix import COMPLETED, FreeData, NothingToUndo, Saga, Step\n"
+        'GONE = NothingToUndo("it is gone")\n'
+        'POST = Step("post", "POSTING", "cmd.postLetter", "evt.letterPosted", "STAMPING", GONE)\n'
+        'STAMP = Step("stamp", "STAMPING", "cmd.stampLetter", "evt.letterStamped", COMPLETED, GONE)\n'
+        'SAGA = Saga(name="post", steps=(POST, STAMP))\n'
+    )
+    yield Project(tmp_path)
+    registered[:] = before
+    for name in ("post_saga", "post_first", "post_second"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sender", "stamp"),
+    [
+        (None, "ada", "none 007"),
+        ({}, "ada", "none 007"),
+        ({"post_first": {"sender": "grace"}}, "grace", "none 007"),
+        ({"post_second": {"stamp": "penny"}}, "ada", "penny 007"),
+    ],
+)
+def test_what_a_test_gives_is_laid_over_those_of_the_project(
+    project: Project, settings: Any, sender: str, stamp: str
+) -> None:
+    saga = project.saga("post")
+    story = given(saga, handlers=project.handlers(saga), settings=settings).run()
+    story.expect(data={"sender": sender, "stamp": stamp})
 
 
 def test_what_a_test_calls_so_is_its_own() -> None:

@@ -98,6 +98,17 @@ def test_a_handler_that_the_environment_adds_replaces_the_files(folder: Path, ca
     assert "cmd.createGitRepo is undone by cmd.deleteGitRepo of orchestrix.toml" in caplog.text
 
 
+def test_so_does_a_job(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("my_listed_job", "my_added_job"):
+        (folder / f"{name}.py").write_text('from orchestrix import job\n@job("digest")\ndef digest(context): ...\n')
+    settings = Settings.model_validate(
+        {"workers": ["my_listed_job", "my_added_job"], "origin": {"workers": ["my_listed_job"]}}
+    )
+    assemble(settings, cast(Database, Rows()), cast(Broker, FakeBroker()), CATALOG)
+    said = "job digest is done by a module of ORCHESTRIX_WORKERS instead of the one of orchestrix.toml"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
 @pytest.mark.parametrize(("queues", "warned"), [([], True), (["cmd.placeOrder"], True), (["cmd.registerApp"], False)])
 def test_a_step_without_anybody_to_undo_it_is_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture, queues: list[str], warned: bool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix.errors import ConfigError
-from orchestrix.worker.modules import load_handlers, load_sagas
+from orchestrix.worker.modules import load_handlers, load_resources, load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
 
 SAGA = """
@@ -130,6 +130,20 @@ def test_a_module_without_handlers_is_refused(write: Write) -> None:
     write("my_empty.py", "")
     with pytest.raises(ConfigError, match=r"ORCHESTRIX_WORKERS: module 'my_empty' \(/.*my_empty.py\) has no handler"):
         load_handlers(["my_empty"])
+
+
+@pytest.mark.parametrize(
+    ("load", "variable"),
+    [(load_sagas, "SAGAS"), (load_handlers, "WORKERS"), (load_resources, "RESOURCES")],
+)
+def test_where_there_is_a_file_the_module_may_be_named_there(
+    write: Write, tmp_path: Path, load: Callable[..., object], variable: str
+) -> None:
+    write("my_empty.py", "")
+    with pytest.raises(ConfigError, match=rf"^ORCHESTRIX_{variable} or orchestrix.toml: module 'my_empty'"):
+        load(["my_empty"], str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"^ORCHESTRIX_{variable}: module 'my_empty'"):
+        load(["my_empty"])
 
 
 def test_two_modules_that_handle_one_command_are_refused(write: Write) -> None:

@@ -14,6 +14,7 @@ from orchestrix.errors import ConfigError
 from orchestrix.worker.authored import Work, load_work
 from orchestrix.worker.handlers import registered
 from orchestrix.worker.jobs.functions import registered_jobs
+from orchestrix.worker.sections import checked
 
 MODULE = """
 from typing import ClassVar, Literal
@@ -122,6 +123,14 @@ def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(
     [
         (("SETTINGS = MailSettings", "SETTINGS = 7"), r"postbox.SETTINGS must be a class below pydantic.BaseModel"),
         (("    host: str", '    section: ClassVar[str] = "http"\n    host: str'), r"'http' cannot be its section"),
+        (
+            ("SETTINGS = MailSettings", "from pydantic import RootModel\nSETTINGS = RootModel[dict[str, str]]"),
+            "with fields",
+        ),
+        (
+            ("    host: str", '    section: ClassVar[str] = "test_mail"\n    host: str'),
+            r"'test_mail' cannot be its section",
+        ),
         (("    host: str", '    section: ClassVar[str] = "a b"\n    host: str'), r"'a b' cannot be its section"),
     ],
 )
@@ -131,6 +140,109 @@ def test_a_model_that_is_none_or_takes_our_place_is_refused(
     (folder / "postbox.py").write_text(MODULE.replace(*change))
     with pytest.raises(ConfigError, match=sentence):
         work(folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "sentence"),
+    [
+        ("    pass\n", "x = 1", "^orchestrix.toml: postbox.x is no setting$"),
+        (
+            "    model_config = {'arbitrary_types_allowed': True}\n"
+            "    thing: type(enum) | None = None\n    port: int = 1\n",
+            "port = 'x'",
+            "^orchestrix.toml: postbox.port: this value cannot be taken$",
+        ),
+        (
+            "    port: int = 1\n    @field_validator('port')\n    @classmethod\n"
+            "    def _known(cls, value):\n        return {}[value]\n",
+            "port = 2",
+            "^postbox.SETTINGS has raised KeyError: 2$",
+        ),
+        (
+            "    port: int = 1\n    @field_validator('port')\n    @classmethod\n"
+            "    def _known(cls, value):\n        assert value < 2, 'one will do'\n",
+            "port = 2",
+            "^orchestrix.toml: postbox.port: one will do$",
+        ),
+        ("    tls: bool = False\n", "tls = 5", "^orchestrix.toml: postbox.tls: write true or false$"),
+        ("    ports: list[int] = []\n", "ports = [1, 'x']", "^orchestrix.toml: postbox.ports: write names with commas"),
+        ("    box: Box = Box()\n", "box = { size = 'x' }", "^orchestrix.toml: postbox.box: write a table$"),
+        ("    kind: Kind = Kind.A\n", "kind = 'c'", "^orchestrix.toml: postbox.kind: write one of a, b"),
+        (
+            "    port: int = 1\n    @model_validator(mode='after')\n"
+            "    def _fits(self):\n        raise ValueError('they do not fit')\n",
+            "port = 2",
+            r"^\[postbox\]: they do not fit$",
+        ),
+    ],
+    ids=["no fields", "no schema", "KeyError", "assert", "bool", "list", "model", "enum", "whole"],
+)
+def test_whatever_an_authors_model_does_is_a_sentence(folder: Path, model: str, text: str, sentence: str) -> None:
+    (folder / "postbox.py").write_text(
+        "import enum\nfrom pydantic import BaseModel, field_validator, model_validator\nfrom orchestrix import job\n"
+        "class Box(BaseModel):\n    size: int = 1\n\nclass Kind(enum.Enum):\n    A = 'a'\n    B = 'b'\n\n"
+        f"class SETTINGS(BaseModel):\n{model}\n@job('digest')\ndef digest(context):\n    pass\n"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        work(folder, f"[postbox]\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("OSError('disk gone')", "postbox.MailSettings.check has raised OSError: disk gone"),
+        ("KeyError('x')", "postbox.MailSettings.check has raised KeyError: 'x'"),
+        (
+            "UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')",
+            "postbox.MailSettings.check has raised UnicodeDecodeError: ",
+        ),
+        ("ValueError()", "it cannot be used"),
+    ],
+)
+def test_whatever_a_check_raises_is_a_finding(folder: Path, raised: str, said: str) -> None:
+    (folder / "postbox.py").write_text(MODULE.replace('ValueError("port 99 is closed", "open it")', raised))
+    ((_, values),) = work(folder, "[postbox]\nport = 99").sections
+    well, wrong, fix = checked(values)
+    assert (well, wrong[: len(said)], fix) == ("", said, "")
+
+
+ADDED = """
+from typing import ClassVar
+from pydantic import BaseModel
+from orchestrix import handles, job
+
+class SETTINGS(BaseModel):
+    section: ClassVar[str] = "postbox"
+    host: str = "added"
+    copies: int = 1
+
+@handles("cmd.send")
+def send(context, command):
+    return {}
+
+@job("digest")
+def digest(context):
+    return {}
+"""
+
+
+def test_a_module_of_the_environment_takes_the_place_of_the_files(folder: Path) -> None:
+    (folder / "own_added.py").write_text(ADDED)
+    found = work(folder, "[postbox]\ncopies = 2", {"ORCHESTRIX_WORKERS": "own_added"})
+    assert found.handlers["cmd.send"].__module__ == found.jobs["digest"].function.__module__ == "own_added"
+    ((section, values),) = found.sections
+    assert (section, values.model_dump()) == ("postbox", {"host": "added", "copies": 2})
+    assert found.jobs["digest"].settings is found.sections.of(found.handlers["cmd.send"]) is values
+    assert (found.replaced, found.replaced_jobs) == (["cmd.send"], ["digest"])
+
+
+def test_what_only_the_file_has_stays(folder: Path) -> None:
+    text = ADDED.replace('"digest"', '"other"').replace("cmd.send", "cmd.other").replace('"postbox"', '"another"')
+    (folder / "own_added.py").write_text(text)
+    found = work(folder, "", {"ORCHESTRIX_WORKERS": "own_added"})
+    assert (set(found.handlers), set(found.jobs)) == ({"cmd.send", "cmd.other"}, {"digest", "other"})
+    assert {section for section, _ in found.sections} == {"postbox", "another"}
+    assert (found.replaced, found.replaced_jobs) == ([], [])
 
 
 def test_two_models_for_one_section_are_refused(folder: Path) -> None:
