@@ -21,7 +21,7 @@ def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
     if error["type"] in _OWN:
         return str(error["msg"]).removeprefix(_OWN[error["type"]])
     name = str(error["loc"][-1]) if error["loc"] else ""
-    schema = _schema(group, name)
+    schema = schema_of(group, name)
     if not schema:
         return "this value cannot be taken"
     given = error.get("input")
@@ -38,7 +38,7 @@ def nearest(given: str, known: Iterable[str]) -> str | None:
     return found if found is not None and _likeness(given, found) else None
 
 
-def _schema(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
+def schema_of(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
     """What the setting takes, as a JSON schema without what stands for "not set"; empty where there is none of it, as
     an author's own model can have fields that no JSON schema tells."""
     try:

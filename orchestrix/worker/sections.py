@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
 
 from pydantic import BaseModel, RootModel, ValidationError
 
-from orchestrix.config import PREFIX, Settings, can_be_section
-from orchestrix.config_words import nearest, sentence
+from orchestrix.config import PREFIX, Settings, can_be_section, listed
+from orchestrix.config_words import nearest, schema_of, sentence
 from orchestrix.errors import ConfigError
 
 from .failures import unforeseen
@@ -114,11 +116,23 @@ def _made(settings: Settings, section: str, model: type[BaseModel], where: str) 
     if model.model_config.get("extra") != "allow":
         _refuse_unknown(settings, section, given, spelled)
     try:
-        return model.model_validate({spelled.get(name.lower(), name): value for name, value in given.items()})
+        values = {spelled.get(name.lower(), name): value for name, value in given.items()}
+        return model.model_validate({name: _read(value, model, name) for name, value in values.items()})
     except ValidationError as wrong:
         raise ConfigError("; ".join(_sentences(settings, section, model, wrong))) from None
     except Exception as wrong:
         raise ConfigError(_unforeseen(where, wrong)) from wrong
+
+
+def _read(value: object, model: type[BaseModel], name: str) -> object:
+    """A text, as variables are, for a field that takes a list or a table: JSON, or names with commas in between."""
+    kind = schema_of(model, name).get("type")
+    if not isinstance(value, str) or kind not in ("array", "object", None):
+        return value
+    if value.strip().startswith(("[", "{")):
+        with suppress(ValueError):
+            return json.loads(value)
+    return listed(value) if kind == "array" else value
 
 
 def _sentences(settings: Settings, section: str, model: type[BaseModel], wrong: ValidationError) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,3 +259,26 @@ def test_what_a_machine_lacks_is_told_before_the_work_begins(folder: Path) -> No
     with pytest.raises(ConfigError, match=r"^port 99 is closed: open it$"):
         found.sections.check([found.handlers["cmd.send"]])
     found.sections.check([print])
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "limits"),
+    [
+        ("a, b", ["a", "b"], "{}"),
+        ('["a", "b"]', ["a", "b"], '{"deep": 5}'),
+        ("a", ["a"], "{}"),
+        ("", [], "{}"),
+    ],
+)
+def test_a_variable_gives_a_list_by_commas_or_as_json_and_a_table_as_json(
+    folder: Path, text: str, hosts: list[str], limits: str
+) -> None:
+    inner = "class Limits(BaseModel):\n    deep: int = 0\n\nclass MailSettings(BaseModel):\n"
+    fields = "    hosts: list[str] = []\n    pair: tuple[str, ...] = ()\n    limits: Limits = Limits()\n"
+    (folder / "postbox.py").write_text(MODULE.replace("class MailSettings(BaseModel):\n", inner + fields))
+    names = ("HOSTS", "PAIR", "LIMITS")
+    environ = {f"ORCHESTRIX_POSTBOX__{name}": one for name, one in zip(names, (text, text, limits), strict=True)}
+    found = work(folder, "", environ)
+    settings: Any = found.sections.of(found.handlers["cmd.send"])
+    assert (settings.hosts, list(settings.pair)) == (hosts, hosts)
+    assert settings.limits.deep == (5 if "deep" in limits else 0)
