@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from orchestrix.worker.handlers import handles
     from orchestrix.worker.jobs.context import JobContext
     from orchestrix.worker.jobs.functions import job
-    from orchestrix.worker.jobs.halt import JobCancelled
+    from orchestrix.worker.jobs.stop_signal import JobCancelled
 
 _HOMES = {
     "orchestrix.cli": ("main",),
@@ -56,7 +56,7 @@ _HOMES = {
     "orchestrix.worker.handlers": ("handles",),
     "orchestrix.worker.jobs.context": ("JobContext",),
     "orchestrix.worker.jobs.functions": ("job",),
-    "orchestrix.worker.jobs.halt": ("JobCancelled",),
+    "orchestrix.worker.jobs.stop_signal": ("JobCancelled",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

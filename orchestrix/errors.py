@@ -20,31 +20,31 @@ from orchestrix.saga.errors import DefinitionError, IllegalTransition, Orchestri
 
 __all__ = [
     "ConfigError",
-    "Conflict",
+    "ConflictError",
     "Contention",
     "DefinitionError",
-    "Deposed",
-    "GiveUp",
     "IllegalTransition",
     "Invalid",
     "NotFound",
     "OrchestrixError",
     "OutcomeUnknown",
-    "RetryLater",
+    "PermanentError",
+    "RetryableError",
     "SchemaMismatch",
+    "StaleTermError",
     "Unavailable",
 ]
 
 
-class RetryLater(OrchestrixError):
+class RetryableError(OrchestrixError):
     """The same call can succeed later."""
 
 
-class Contention(RetryLater):
+class Contention(RetryableError):
     """A deadlock, or a lock that was not free in time. Nothing was written; try the whole transaction again."""
 
 
-class Unavailable(RetryLater):
+class Unavailable(RetryableError):
     """The database or the broker is away, slow or full."""
 
 
@@ -52,29 +52,29 @@ class OutcomeUnknown(Unavailable):
     """The connection died during COMMIT: the change may or may not have happened. Read by key before trying again."""
 
 
-class GiveUp(OrchestrixError):
+class PermanentError(OrchestrixError):
     """Trying again cannot help."""
 
 
-class ConfigError(GiveUp):
+class ConfigError(PermanentError):
     """A setting is wrong. The message names it and says what to write."""
 
 
-class NotFound(GiveUp):
+class NotFound(PermanentError):
     """There is no such thing."""
 
 
-class Invalid(GiveUp):
+class Invalid(PermanentError):
     """The input is wrong. The message says what is allowed."""
 
 
-class SchemaMismatch(GiveUp):
+class SchemaMismatch(PermanentError):
     """The database schema does not fit this version. The message names the command to run."""
 
 
-class Conflict(OrchestrixError):
+class ConflictError(OrchestrixError):
     """Somebody else was first: read again, then decide."""
 
 
-class Deposed(Conflict):
+class StaleTermError(ConflictError):
     """A leader wrote after a newer term had begun: nothing was written, and it leads no more."""

@@ -13,22 +13,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from orchestrix import clock, forks
-from orchestrix.errors import Deposed, RetryLater
-from orchestrix.stalls import StallWatch
+from orchestrix import clock, fork_safety
+from orchestrix.errors import RetryableError, StaleTermError
+from orchestrix.event_loop_watchdog import EventLoopWatchdog
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("orchestrix.lifecycle")
 
-ASK_AGAIN: Final = 3.0
+RECANCEL_INTERVAL_S: Final = 3.0
 """Seconds after which a task that was cancelled and still runs is cancelled again."""
-LEFT_ALONE: Final = 60.0
+ABANDON_AFTER_S: Final = 60.0
 """Seconds after which it is left to itself: longer than whatever waits for a database or a broker that hangs."""
-CLOSE: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 10.0
 """Seconds that the end of connections may take, and of what reads by them, where nothing has to be handed over."""
-BEHIND: Final = 3.0
+EXIT_GRACE_S: Final = 3.0
 """Seconds that what nobody has waited for has to end with its process."""
 _left: set[object] = set()
 """What was left behind and may still run: nobody else remembers it."""
@@ -91,34 +91,34 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     It asks again now and then: a driver that is giving up a connection may lose the first cancellation, after which the
     task would go on as if nobody had asked. What does not end at all is told and left alone after a minute.
     """
-    until = clock.monotonic() + LEFT_ALONE
+    until = clock.monotonic() + ABANDON_AFTER_S
     while running := [task for task in tasks if not task.done()]:
         if clock.monotonic() >= until:
-            log.error("did not end within %g s and is left alone: %s", LEFT_ALONE, _names(running))
-            left_behind(*running)
+            log.error("did not end within %g s and is left alone: %s", ABANDON_AFTER_S, _names(running))
+            abandon(*running)
             break
         for task in running:
             task.cancel()
-        await asyncio.wait(running, timeout=ASK_AGAIN)
+        await asyncio.wait(running, timeout=RECANCEL_INTERVAL_S)
     for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
 
 
-def left_behind(*tasks: asyncio.Future[Any]) -> None:
+def abandon(*tasks: asyncio.Future[Any]) -> None:
     """Goes on without them: they are kept until they have ended, and what they fail with then is nobody's any more."""
     for task in tasks:
         _left.add(task)
         task.add_done_callback(_forgotten)
 
 
-async def undeterred(work: Awaitable[T]) -> T:
+async def shielded(work: Awaitable[T]) -> T:
     """What `work` returns. It goes on if the caller goes away, and what it fails with then is nobody's any more."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        left_behind(task)
+        abandon(task)
         raise
 
 
@@ -128,7 +128,7 @@ def _forgotten(task: asyncio.Future[Any]) -> None:
         log.debug("what was left behind has failed", exc_info=error)
 
 
-async def stage(doing: str, work: Awaitable[None], within: float) -> None:
+async def stop_stage(doing: str, work: Awaitable[None], within: float) -> None:
     """A part of the end of a process: neither an error in it nor that it does not end keeps what comes after it
     running. Both are told; what has not ended `within` so many seconds is cancelled and left behind.
     """
@@ -137,12 +137,12 @@ async def stage(doing: str, work: Awaitable[None], within: float) -> None:
         await asyncio.wait({task}, timeout=within)
     except asyncio.CancelledError:
         task.cancel()
-        left_behind(task)
+        abandon(task)
         raise
     if not task.done():
         log.error("%s has not ended within %g s, and is left behind", doing, within)
         task.cancel()
-        left_behind(task)
+        abandon(task)
     elif not task.cancelled() and (error := task.exception()) is not None:
         if not isinstance(error, Exception):
             raise error
@@ -154,15 +154,15 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     a function of a user's own may be so.
     """
     runner = asyncio.Runner()
-    runner.get_loop().set_default_executor(Beside())
-    forks.belongs_here(runner.get_loop())
-    stalls = StallWatch(runner.get_loop())
+    runner.get_loop().set_default_executor(DaemonThreadPool())
+    fork_safety.set_process_loop(runner.get_loop())
+    stalls = EventLoopWatchdog(runner.get_loop())
     stalls.start()
     try:
         runner.run(main)
     finally:
         stalls.stop()
-        forks.belongs_here(None)
+        fork_safety.set_process_loop(None)
         if runner.run(_all_ended()):
             runner.close()
         else:
@@ -175,10 +175,10 @@ async def _all_ended() -> bool:
     for task in rest:
         task.cancel()
     if rest:
-        await asyncio.wait(rest, timeout=BEHIND)
+        await asyncio.wait(rest, timeout=EXIT_GRACE_S)
     stubborn = [task for task in rest if not task.done()]
     if stubborn:
-        log.error("does not end, and ends with the process: %s", _names(stubborn))
+        log.error("did not stop in time; abandoned until the process exits: %s", _names(stubborn))
     return not stubborn
 
 
@@ -186,7 +186,7 @@ def _names(tasks: Collection[asyncio.Future[Any]]) -> str:
     return ", ".join(sorted(task.get_name() if isinstance(task, asyncio.Task) else repr(task) for task in tasks))
 
 
-class Beside(ThreadPoolExecutor):
+class DaemonThreadPool(ThreadPoolExecutor):
     """The threads of a loop (`asyncio.to_thread`): at most `most` at once, as in a pool, but they keep no process from
     ending. It is a pool by its class because a loop takes nothing else.
     """
@@ -208,9 +208,9 @@ class Beside(ThreadPoolExecutor):
         return answer
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Waits for `BEHIND` seconds; what goes on then is told, and ends with the process."""
+        """Waits for `EXIT_GRACE_S` seconds; what goes on then is told, and ends with the process."""
         with self._changed:
-            if wait and not self._changed.wait_for(lambda: not self._running, BEHIND):
+            if wait and not self._changed.wait_for(lambda: not self._running, EXIT_GRACE_S):
                 log.error("calls in threads that do not end, and end with the process: %d", self._running)
 
     def _work(self) -> None:
@@ -236,8 +236,8 @@ class Loop:
     """One background task that runs `work` over and over until stopped.
 
     `work` is one round and waits by itself. A round that fails is logged, then tried again after 0.1 s, doubled up to
-    5 s, with jitter: `RetryLater`, and `Deposed` of a leader's part, in one line, once per outage; anything else with
-    its stack trace, for it is a bug.
+    5 s, with jitter: `RetryableError`, and `StaleTermError` of a leader's part, in one line, once per outage; anything
+    else with its stack trace, for it is a bug.
     """
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -268,13 +268,13 @@ class Loop:
                 await asyncio.sleep(backoff(failures))
 
     def _report(self, error: Exception, failures: int) -> None:
-        if not isinstance(error, RetryLater | Deposed):
+        if not isinstance(error, RetryableError | StaleTermError):
             log.error("%s failed and is tried again", self._name, exc_info=error)
         elif failures == 0:
             log.warning("%s waits: %s", self._name, error)
 
 
-class Later:
+class DelayedService:
     """A part that begins so many seconds after its `start`, which leaves the machine to others until then.
 
     A beginning that fails is logged under `name`, and tried again like a round of a `Loop`.
@@ -302,7 +302,7 @@ class Later:
         await asyncio.Event().wait()
 
 
-class Wake:
+class WakeSignal:
     """Lets one task sleep until another has something for it."""
 
     def __init__(self) -> None:

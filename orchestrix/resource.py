@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.errors import DefinitionError
-from orchestrix.saga.round_trip import called_in_data
+from orchestrix.saga.validation.round_trip import called_in_data
 
 PATH: Final = re.compile(r"/[a-z][a-z0-9_-]{0,39}")
 OWN_PATHS: Final = frozenset(

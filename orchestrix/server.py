@@ -16,37 +16,38 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrix import config_file, descriptors
+from orchestrix import file_descriptors
 from orchestrix.api.application import build
-from orchestrix.api.connections import Limits, Server, config, out_of_descriptors
-from orchestrix.api.context import ApiContext
-from orchestrix.api.guard import Guard
+from orchestrix.api.connections import ConnectionLimits, Server, config, out_of_descriptors
+from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.origin_guard import OriginGuard
 from orchestrix.api.problems import Problem
-from orchestrix.api.streams import Streams
+from orchestrix.api.stream_limits import Streams
 from orchestrix.bootstrap.dev import development
-from orchestrix.bootstrap.former import Former
-from orchestrix.bootstrap.hands import Hands
+from orchestrix.bootstrap.dev_recovery import PreviousDev
+from orchestrix.bootstrap.dev_worker import DevWorker
+from orchestrix.bootstrap.factories import StopSignals, first_of, given_up
+from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.bootstrap.node import Node, build_node
-from orchestrix.bootstrap.parts import Signals, first_of, given_up
-from orchestrix.bootstrap.ports import listening, nearby
-from orchestrix.config import Settings, load
+from orchestrix.config import file
+from orchestrix.config.settings import Settings, load
 from orchestrix.errors import ConfigError, OrchestrixError
-from orchestrix.lifecycle import CLOSE, settle_memory, stage
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
 
-RESIGN: Final = 5.0
+RESIGN_TIMEOUT_S: Final = 5.0
 """Seconds that the leader's duties and its last word have, before the rest of the node ends all the same."""
-STOP_HTTP = 5
+STOP_HTTP_TIMEOUT_S = 5
 """Seconds that open requests have to end."""
-STOP_NODE: Final = 60.0
+STOP_NODE_TIMEOUT_S: Final = 60.0
 """Seconds that commits under way have to end, and links to be closed: a database that hangs is given up sooner."""
 BEGIN_S: Final = 5.0
 """Seconds that an ASGI server's start waits for the database; then it serves, and says that it is starting."""
 ROLES: Final = ("api", "orchestrator", "coordinator")
 _NAME_IT: Final = "name it by ORCHESTRIX_{}, or by {} in orchestrix.toml"
-PROXIES: Final = "FORWARDED_ALLOW_IPS"
+TRUSTED_PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
 """uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
 
 
@@ -92,10 +93,10 @@ def application(node: Node) -> FastAPI:
     )
 
 
-def _guard(settings: Settings) -> Guard:
+def _guard(settings: Settings) -> OriginGuard:
     """Whoever has no tokens relies on being reached from this machine alone."""
     open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
-    return Guard(check_host=not open_to_all, allowed=settings.http.allowed_hosts)
+    return OriginGuard(check_host=not open_to_all, allowed=settings.http.allowed_hosts)
 
 
 def openapi(settings: Settings) -> dict[str, Any]:
@@ -147,8 +148,8 @@ def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable
 def _settings(path: Path | str | None) -> Settings:
     """Those of the environment and of the file at `path`, else of the one that is found from here."""
     if path is None:
-        return load(file=config_file.found(None, os.environ, Path.cwd()))
-    return load(file=config_file.read(Path(path), "create_app"))
+        return load(file=file.found(None, os.environ, Path.cwd()))
+    return load(file=file.read(Path(path), "create_app"))
 
 
 def _with_api(roles: Iterable[str]) -> frozenset[str]:
@@ -193,7 +194,7 @@ class _Entrance:
         if self._only_here and not _is_here(scope):
             return Problem(
                 "misdirected",
-                "This API asks nobody who he is, so it answers on loopback alone: name who may use it, by "
+                "Authentication is disabled, so this API answers on loopback alone: name who may use it, by "
                 "ORCHESTRIX_API__TOKENS=name:secret,… or, where something else keeps others out, set "
                 "ORCHESTRIX_API__AUTH=none.",
             )
@@ -266,7 +267,7 @@ async def run_dev(
     broker_ports: Sequence[int],
     api_ports: Sequence[int],
     ready: Callable[[Running], None],
-    former: Former | None = None,
+    former: PreviousDev | None = None,
     cut_off: Callable[[str], None] = lambda node: None,
 ) -> None:
     """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM.
@@ -292,14 +293,14 @@ async def run_dev(
 
 async def _run(
     node: Node,
-    worker: Hands | None,
+    worker: DevWorker | None,
     ports: Iterable[int],
     ready: Callable[[Running], Awaitable[None]],
     broker_url: Callable[[], str],
     last: Callable[[], None] = lambda: None,
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
-    with Signals(last) as signals:
+    with StopSignals(last) as signals:
         server = _server(node) if "api" in node.roles else None
         sockets = [listening(node.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
@@ -314,7 +315,7 @@ async def _run(
             await _stop(node, worker, server, serving)
 
 
-async def _begin(node: Node, worker: Hands | None, ready: Callable[[], Awaitable[None]]) -> None:
+async def _begin(node: Node, worker: DevWorker | None, ready: Callable[[], Awaitable[None]]) -> None:
     await node.begin()
     if worker is not None:
         await worker.start()
@@ -323,27 +324,33 @@ async def _begin(node: Node, worker: Hands | None, ready: Callable[[], Awaitable
     await ready()
 
 
-async def _stop(node: Node, worker: Hands | None, server: Server | None, serving: asyncio.Task[None] | None) -> None:
+async def _stop(
+    node: Node, worker: DevWorker | None, server: Server | None, serving: asyncio.Task[None] | None
+) -> None:
     """First what has work in hand, in the order in which it is handed on; then what answers; then what that needs.
 
     Each has its time: what does not end in it is told, and left behind.
     """
     node.health.draining = True
-    await stage("giving up the lead", node.resign(), RESIGN)
+    await stop_stage("giving up the lead", node.resign(), RESIGN_TIMEOUT_S)
     if worker is not None:
-        await stage("stopping the worker", worker.stop(), worker.within)
-    await stage("leaving the cluster", node.retire(), node.within)
+        await stop_stage("stopping the worker", worker.stop(), worker.within)
+    await stop_stage("leaving the cluster", node.retire(), node.within)
     if server is not None and serving is not None:
         server.should_exit = True
-        await stage("ending HTTP", serving, STOP_HTTP + CLOSE)
-    await stage("stopping the node", node.stop(), STOP_NODE)
+        await stop_stage("ending HTTP", serving, STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S)
+    await stop_stage("stopping the node", node.stop(), STOP_NODE_TIMEOUT_S)
 
 
 def _server(node: Node) -> Server:
     http = node.settings.http
-    most = descriptors.for_http(descriptors.limit(), node.settings.database.pool_size, http.max_connections)
-    limits = Limits(head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most)
-    return Server(config(application(node), limits, stop=STOP_HTTP, proxied=PROXIES in os.environ))
+    most = file_descriptors.for_http(file_descriptors.limit(), node.settings.database.pool_size, http.max_connections)
+    limits = ConnectionLimits(
+        head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most
+    )
+    return Server(
+        config(application(node), limits, stop=STOP_HTTP_TIMEOUT_S, proxied=TRUSTED_PROXIES_VARIABLE in os.environ)
+    )
 
 
 def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:
@@ -357,4 +364,4 @@ def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], 
     )
 
 
-__all__ = ["Former", "Running", "application", "create_app", "openapi", "run_dev", "run_serve"]
+__all__ = ["PreviousDev", "Running", "application", "create_app", "openapi", "run_dev", "run_serve"]

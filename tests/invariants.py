@@ -24,7 +24,7 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from orchestrix.saga.asks import Verb
+from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.definition import (
     COMPENSATING,
     COMPENSATION_FAILED,
@@ -35,8 +35,8 @@ from orchestrix.saga.definition import (
     Saga,
     Step,
 )
-from orchestrix.saga.effects import step_key
-from orchestrix.saga.form import UnknownForm, saga_from
+from orchestrix.saga.effect_keys import step_key
+from orchestrix.saga.versions.serialization import UnknownFormatError, saga_from
 from sagas.app_provisioning import APP_PROVISIONING
 from tests import tally
 from tests.taps import COMMANDS, EVENTS, Seen
@@ -49,7 +49,7 @@ GOOD_PATH = [
 ]
 UNFINISHED = ".unfinished-"
 ARCHIVE = ".archive"
-VERBS = tuple(f"{verb.value}: " for verb in Verb)
+VERBS = tuple(f"{verb.value}: " for verb in SagaAction)
 """How the reasons of those rows begin that a person has asked for."""
 STOPPED = ("terminate: ", "skip: ")
 """Those after which effects may stay, or be missing."""
@@ -139,7 +139,7 @@ class Row:
         found = set()
         for owing, ending in self._reigns():
             later = self._during(owing, ending)
-            waits = owing.reason.startswith((AGAIN, f"{Verb.EDIT.value}: "))
+            waits = owing.reason.startswith((AGAIN, f"{SagaAction.EDIT.value}: "))
             if (waits and later) or any(one.asked or one.migration for one in later):
                 found.add(owing.command_id or "")
         return found
@@ -407,7 +407,7 @@ async def _stored(connection: AsyncConnection, saga: str) -> dict[int, Saga]:
     found: dict[int, Saga] = {}
     asked = text("SELECT version, form, body FROM saga_definitions WHERE saga = :saga")
     for version, form, body in await connection.execute(asked, {"saga": saga}):
-        with suppress(UnknownForm):
+        with suppress(UnknownFormatError):
             found[version] = saga_from(json.loads(body) if isinstance(body, str) else body, form)
     return found
 

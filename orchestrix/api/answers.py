@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from orchestrix.api import views
-from orchestrix.api.nouns import Noun
+from orchestrix.api import serializers
+from orchestrix.api.operation_names import Noun
 from orchestrix.api.requests import RequestModel, has_value, is_customized
 from orchestrix.api.schemas import PageBase, PreviewBase
 from orchestrix.resource import DATA, FIXED, Resource
-from orchestrix.saga.round_trip import called_in_data
 from orchestrix.saga.state import Instance
-from orchestrix.telemetry.seldom import Seldom
+from orchestrix.saga.validation.round_trip import called_in_data
+from orchestrix.telemetry.log_throttle import LogThrottle
 
 log = logging.getLogger("orchestrix.api")
 
@@ -50,7 +50,7 @@ class AnswerModel:
     """Fields that are written as everywhere, with six digits."""
     plain: bool
     """Whether it is made of what every instance has alone, and as it is."""
-    lines: Seldom
+    lines: LogThrottle
 
     @classmethod
     def of(cls, resource: Resource, request: RequestModel) -> AnswerModel:
@@ -67,14 +67,14 @@ class AnswerModel:
             reads,
             times=() if customized else tuple(name for name in _TIMES if name in same),
             plain=bare and same == fields.keys() and not customized,
-            lines=Seldom(),
+            lines=LogThrottle(),
         )
         found._check({called for called, (_, field) in fields.items() if field.is_required()}, request)
         return found
 
     def view(self, instance: Instance) -> dict[str, Any]:
         """What is answered about `instance`: first what every instance has, then what is of its data."""
-        every = views.named(instance, self.resource.key_name)
+        every = serializers.named(instance, self.resource.key_name)
         if self.plain and len(every) == len(self.reads):
             return every
         given = {called: every[called] for called in every if called in self.reads}

@@ -16,7 +16,6 @@ from orchestrix.api import (
     docs,
     health,
     jobs,
-    missing,
     openapi,
     problems,
     redispatch,
@@ -24,10 +23,11 @@ from orchestrix.api import (
     routes,
     sagas,
     schedules,
+    unconfigured_apps,
 )
-from orchestrix.api.access import Door
-from orchestrix.api.context import ApiContext
-from orchestrix.api.middleware import Edge
+from orchestrix.api.auth import Door
+from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.middleware import ApiMiddleware
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 
@@ -50,11 +50,11 @@ def build(context: ApiContext) -> FastAPI:
     calls = _calls(context.resources, served)
     components.check(served, calls)
     routes.add(app, context, door, calls)
-    missing.add(app, context.resources)
+    unconfigured_apps.add(app, context.resources)
     docs.add(app, door)
     openapi.install(app, served)
     problems.add_handlers(app, context.health)
-    app.add_middleware(Edge, guard=context.guard)
+    app.add_middleware(ApiMiddleware, guard=context.guard)
     return app
 
 

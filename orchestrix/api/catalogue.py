@@ -7,10 +7,10 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from orchestrix.api.instance_routes import json_of
 from orchestrix.api.routes import Call, Route
-from orchestrix.api.shared import json_of
 from orchestrix.api.start import JSON
-from orchestrix.persistence import definitions
+from orchestrix.persistence.sagas import definitions
 from orchestrix.saga.messages import dump
 
 

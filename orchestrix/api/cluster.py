@@ -8,17 +8,17 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from orchestrix.api.cluster_schemas import ClusterBody, NodeBody
+from orchestrix.api.instance_routes import json_of
 from orchestrix.api.problems import Problem
 from orchestrix.api.routes import Call, Route
-from orchestrix.api.shared import json_of
+from orchestrix.api.serializers import moment, perhaps
 from orchestrix.api.start import JSON
-from orchestrix.api.views import moment, perhaps
 from orchestrix.domain.leases import Lease
-from orchestrix.domain.nodes import Node
-from orchestrix.errors import Conflict
-from orchestrix.persistence import leases, nodes
-from orchestrix.persistence.leases import Handover
-from orchestrix.persistence.nodes import WorkerRow
+from orchestrix.domain.nodes import NodeRow
+from orchestrix.errors import ConflictError
+from orchestrix.persistence.cluster import leases, nodes
+from orchestrix.persistence.cluster.leases import Handover
+from orchestrix.persistence.cluster.nodes import WorkerRow
 from orchestrix.saga.messages import dump
 
 MOST_NODES: Final = 200
@@ -53,7 +53,7 @@ async def drain(call: Call) -> Response:
     """`POST /cluster/nodes/{id}/drain`."""
     try:
         node = await call.context.drainer.drain(call.path("node"))
-    except Conflict as refused:
+    except ConflictError as refused:
         raise Problem("illegal_transition", f"{str(refused)[:1].upper()}{str(refused)[1:]}.", allowed=[]) from None
     async with call.context.database.read() as connection:
         lease = await leases.read(connection)
@@ -68,7 +68,7 @@ def _lease(lease: Lease | None) -> dict[str, Any] | None:
     return {"until": until, "gainedAt": gained, "resignedAt": perhaps(lease.resigned_at)}
 
 
-def _node(node: Node, leader: str | None) -> dict[str, Any]:
+def _node(node: NodeRow, leader: str | None) -> dict[str, Any]:
     return {
         "id": node.id,
         "name": node.name,

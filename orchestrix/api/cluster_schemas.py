@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrix.domain.leases import Mode, Reason
+from orchestrix.domain.leases import ElectionReason, LeaderMode
 from orchestrix.domain.nodes import NodeState
 
 _NODE: Final[dict[str, Any]] = {
@@ -101,8 +101,8 @@ class HandoverBody(_Shown):
     term: int
     from_: str | None = Field(alias="from", description="Who led before.")
     to: str
-    mode: Mode
-    reason: Reason
+    mode: LeaderMode
+    reason: ElectionReason
     beganAt: datetime = Field(
         description="When the former leader was gone, as far as anybody knows; not before the new one was there."
     )

@@ -12,9 +12,9 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import to_jsonable_python
 
 from orchestrix.api import catalogue, cluster_schemas, job_schemas, resources, sagas, schedule_bodies, schedule_schemas
-from orchestrix.api.bodies import NewSaga
-from orchestrix.api.demands import DEMANDS
+from orchestrix.api.action_requests import DEMANDS
 from orchestrix.api.examples import APP
+from orchestrix.api.request_body import NewSaga
 from orchestrix.api.resources import Served
 from orchestrix.api.routes import Route
 from orchestrix.api.schemas import MODELS, InstanceBase

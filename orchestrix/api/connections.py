@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from orchestrix import clock
 from orchestrix.api.headers import ALWAYS, CORRELATION
 from orchestrix.api.problems import Problem
-from orchestrix.telemetry.seldom import Filter, Seldom
+from orchestrix.telemetry.log_throttle import LogThrottle, LogThrottleFilter
 
 log = logging.getLogger("orchestrix.api")
 
@@ -42,7 +42,7 @@ _STATUS_CODES: Final = {431: "head_too_large", 501: "not_implemented"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Seconds for the head and the body of a request, and for a connection without one; the most connections."""
 
     head: float
@@ -51,15 +51,15 @@ class Limits:
     connections: int
 
 
-class Room:
+class ConnectionSlots:
     """The connections of one server that have no request to answer, those first that have been so longest."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self.idle: dict[Connection, None] = {}
-        self._seldom = Seldom(60.0)
+        self.idle: dict[HttpConnection, None] = {}
+        self._seldom = LogThrottle(60.0)
 
-    def free_one(self, newcomer: Connection) -> None:
+    def free_one(self, newcomer: HttpConnection) -> None:
         """Closes the connection that has been idle longest; `newcomer` itself where all others are at work."""
         other = next(iter(self.idle))
         if other is newcomer:
@@ -75,10 +75,10 @@ class Room:
             )
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """uvicorn's connection, with bounds."""
 
-    room: ClassVar[Room]
+    room: ClassVar[ConnectionSlots]
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -205,18 +205,18 @@ class Server(uvicorn.Server):
         if counter % TICKS == 0:
             now = clock.monotonic()
             for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
+                if isinstance(connection, HttpConnection):
                     connection.look(now)
         return await super().on_tick(counter)
 
 
-def config(app: Any, limits: Limits, *, stop: int, proxied: bool = False) -> uvicorn.Config:
+def config(app: Any, limits: ConnectionLimits, *, stop: int, proxied: bool = False) -> uvicorn.Config:
     """How `app` is served; open requests have `stop` seconds at the end. `proxied`: a proxy's word about the client's
     address counts.
     """
 
-    class Bounded(Connection):
-        room = Room(limits)
+    class Bounded(HttpConnection):
+        room = ConnectionSlots(limits)
 
     http: type[asyncio.Protocol] | Literal["h11"] = Bounded
     _errors.addFilter(_filter)
@@ -236,7 +236,7 @@ def config(app: Any, limits: Limits, *, stop: int, proxied: bool = False) -> uvi
 
 
 _errors: Final = logging.getLogger("uvicorn.error")
-_filter: Final = Filter()
+_filter: Final = LogThrottleFilter()
 
 
 def out_of_descriptors(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ def out_of_descriptors(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
         )
 
 
-_seldom: Final = Seldom(60.0)
+_seldom: Final = LogThrottle(60.0)
 
 
 def _said(error: BaseException | None) -> str:

@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from orchestrix.api import views
-from orchestrix.api.bodies import parsed, read_object
-from orchestrix.api.demands import (
+from orchestrix.api import serializers
+from orchestrix.api.action_requests import (
     NO_REASON,
     DeadlineDemand,
     Demand,
@@ -22,21 +21,22 @@ from orchestrix.api.demands import (
 )
 from orchestrix.api.headers import CORRELATION, correlation_id, if_match, moved_on
 from orchestrix.api.idempotency import key_of, repeated
-from orchestrix.api.kinds import Kind, KindOf, instance_id
+from orchestrix.api.instance_resource import InstanceResource, KindOf, instance_id
+from orchestrix.api.instance_routes import KEY, REPEATED, SHOWN, header, json_of
 from orchestrix.api.parameters import Parameter
 from orchestrix.api.problems import Problem, bad_parameter, invalid_body, not_found, said
+from orchestrix.api.request_body import parsed, read_object
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.schemas import WhyBody
-from orchestrix.api.shared import KEY, REPEATED, SHOWN, header, json_of
 from orchestrix.api.start import JSON
-from orchestrix.api.wrong_fields import UNSEEN, wrong_fields
+from orchestrix.api.validation_errors import UNSEEN, wrong_fields
 from orchestrix.domain.idempotency import StoredAnswer
+from orchestrix.engine.actions import Action, ActionResult, VersionMismatch
+from orchestrix.engine.requests import IdempotencyKey, Repeated
 from orchestrix.errors import Invalid, NotFound
-from orchestrix.orchestration.actions import Acted, Action, VersionMismatch
-from orchestrix.orchestration.requests import IdempotencyKey, Repeated
-from orchestrix.saga.asks import Ask, RefusedVerb, Verb
-from orchestrix.saga.control import BadAsk, unchanged
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.actions.control import InvalidActionError, unchanged
+from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, SagaAction
+from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import dump
 from orchestrix.saga.state import Instance
 
@@ -61,7 +61,7 @@ BODY_PROBLEMS: Final = ("malformed_json", "body_too_large", "unsupported_media_t
 class _Verb(NamedTuple):
     """One verb: how it is called over HTTP, with which body, and what it does."""
 
-    verb: Verb
+    verb: SagaAction
     method: str
     suffix: str
     body: type[Demand]
@@ -71,7 +71,7 @@ class _Verb(NamedTuple):
 
 _VERBS: Final = (
     _Verb(
-        Verb.RETRY,
+        SagaAction.RETRY,
         "POST",
         "/retry",
         RetryDemand,
@@ -80,7 +80,7 @@ _VERBS: Final = (
         " run again; with `data`, on changed data.",
     ),
     _Verb(
-        Verb.SKIP,
+        SagaAction.SKIP,
         "POST",
         "/skip",
         SkipDemand,
@@ -88,7 +88,7 @@ _VERBS: Final = (
         "Where an undo has failed: go on as if the step had been undone.",
     ),
     _Verb(
-        Verb.PAUSE,
+        SagaAction.PAUSE,
         "POST",
         "/pause",
         Demand,
@@ -96,7 +96,7 @@ _VERBS: Final = (
         "What workers have already goes on, and its success counts; its failure is judged at the end of the pause.",
     ),
     _Verb(
-        Verb.RESUME,
+        SagaAction.RESUME,
         "POST",
         "/resume",
         Demand,
@@ -104,16 +104,16 @@ _VERBS: Final = (
         "Sends what is due, and waits on for the rest. Lets go on what is held, and a copy of another installation's.",
     ),
     _Verb(
-        Verb.CANCEL,
+        SagaAction.CANCEL,
         "POST",
         "/cancel",
         Demand,
         "Give up, and undo what was done",
         "In reverse order; what is under way is waited for, then undone too.",
     ),
-    _Verb(Verb.TERMINATE, "POST", "/terminate", Demand, "Give up, and undo nothing", "At once."),
+    _Verb(SagaAction.TERMINATE, "POST", "/terminate", Demand, "Give up, and undo nothing", "At once."),
     _Verb(
-        Verb.EDIT,
+        SagaAction.EDIT,
         "PATCH",
         "",
         EditDemand,
@@ -121,7 +121,7 @@ _VERBS: Final = (
         "A merge patch, checked by the saga's model. Only while it is blocked or has failed.",
     ),
     _Verb(
-        Verb.SET_DEADLINE,
+        SagaAction.SET_DEADLINE,
         "PATCH",
         "/deadline",
         DeadlineDemand,
@@ -185,7 +185,9 @@ def _withdrawing(kind_of: KindOf) -> Handler:
     async def withdraw(call: Call) -> Response:
         target = _Target.of(call, kind_of)
         reason = await reason_of(call)
-        return await _act(call, target, Ask(Verb.CANCEL_DEADLINE, call.actor, reason), {"reason": reason})
+        return await _act(
+            call, target, ActionRequest(SagaAction.CANCEL_DEADLINE, call.actor, reason), {"reason": reason}
+        )
 
     return withdraw
 
@@ -193,7 +195,7 @@ def _withdrawing(kind_of: KindOf) -> Handler:
 class _Target(NamedTuple):
     """Whom a verb is for, and on which conditions."""
 
-    kind: Kind
+    kind: InstanceResource
     id: int
     version: int | None
     dry_run: bool
@@ -229,15 +231,15 @@ def _explaining(kind_of: KindOf) -> Handler:
             "blocker": found.blocker,
             "sentence": found.sentence,
             "nextAction": found.next_action,
-            "since": views.perhaps(found.since),
-            "nextAt": views.perhaps(found.next_at),
+            "since": serializers.perhaps(found.since),
+            "nextAt": serializers.perhaps(found.next_at),
         }
         return Response(dump(body), media_type=JSON)
 
     return explain
 
 
-async def _act(call: Call, target: _Target, ask: Ask, body: Mapping[str, Any]) -> Response:
+async def _act(call: Call, target: _Target, ask: ActionRequest, body: Mapping[str, Any]) -> Response:
     """Does it, or tells what it would do. `body` is what the client sent, for its key."""
     kind = target.kind
     key: IdempotencyKey | None = key_of(
@@ -246,32 +248,32 @@ async def _act(call: Call, target: _Target, ask: Ask, body: Mapping[str, Any]) -
     with _refusals(kind, target.id, ask.verb):
         action = Action(kind.saga.name, target.id, ask, target.version, target.dry_run)
         acted = await _done(call, action, key)
-    if not isinstance(acted, Acted):
+    if not isinstance(acted, ActionResult):
         return repeated(acted)
     if target.dry_run:
         return Response(dump(_preview(kind, acted, ask.verb)), media_type=JSON)
     return Response(dump(kind.view(acted.instance)), headers=_headers(call, acted.instance))
 
 
-async def _done(call: Call, action: Action, key: IdempotencyKey | None) -> Acted | Repeated:
+async def _done(call: Call, action: Action, key: IdempotencyKey | None) -> ActionResult | Repeated:
     if key is None or action.dry_run:  # what changes nothing is answered anew each time
         return await call.context.control.act(action)
     return await call.context.control.act_once(action, key)
 
 
-def _stored(call: Call, kind: Kind, instance: Instance, fingerprint: str) -> StoredAnswer:
+def _stored(call: Call, kind: InstanceResource, instance: Instance, fingerprint: str) -> StoredAnswer:
     return StoredAnswer(fingerprint, 200, _headers(call, instance), dump(kind.view(instance)))
 
 
 def _headers(call: Call, instance: Instance) -> dict[str, str]:
-    return {"Content-Type": JSON, "ETag": views.etag(instance), CORRELATION: correlation_id(call.request)}
+    return {"Content-Type": JSON, "ETag": serializers.etag(instance), CORRELATION: correlation_id(call.request)}
 
 
-def _preview(kind: Kind, acted: Acted, verb: Verb) -> dict[str, Any]:
+def _preview(kind: InstanceResource, acted: ActionResult, verb: SagaAction) -> dict[str, Any]:
     return {
         "dryRun": True,
         kind.member: kind.view(acted.instance),
-        "history": [views.change(change) for change in acted.history],
+        "history": [serializers.change(change) for change in acted.history],
         "undo": list(acted.undo),
         "command": acted.command.type if acted.command else None,
         "note": None if acted.history else unchanged(acted.instance, verb),
@@ -279,35 +281,35 @@ def _preview(kind: Kind, acted: Acted, verb: Verb) -> dict[str, Any]:
 
 
 @contextmanager
-def _refusals(kind: Kind, wanted: int, verb: Verb | None = None) -> Iterator[None]:
+def _refusals(kind: InstanceResource, wanted: int, verb: SagaAction | None = None) -> Iterator[None]:
     """Makes a problem of each way to refuse."""
     try:
         yield
     except NotFound:
         raise not_found(f"{kind.saga.name} {wanted}") from None
-    except RefusedVerb as refused:
+    except ActionNotAllowed as refused:
         allowed = [verb.value for verb in refused.allowed]
         raise Problem("illegal_transition", said(refused), allowed=allowed) from None
     except VersionMismatch as other:
         etag = {"ETag": f'"{other.current}"'}
         raise Problem("version_mismatch", moved_on(other.current), headers=etag, current=other.current) from None
-    except BadAsk as refused:
+    except InvalidActionError as refused:
         raise invalid_body(wrong_fields(refused.errors, None)) from None
-    except BadData as refused:
+    except InvalidDataError as refused:
         raise _bad_data(kind, refused, verb) from None
     except Invalid as refused:
         raise invalid_body([{"pointer": "", "detail": str(refused).removesuffix(".")}]) from None
 
 
-def _bad_data(kind: Kind, refused: BadData, verb: Verb | None) -> Problem:
+def _bad_data(kind: InstanceResource, refused: InvalidDataError, verb: SagaAction | None) -> Problem:
     """What the saga's model refuses. It has seen the row's data too, which are not known here."""
-    if verb is Verb.SKIP:  # its errors name the field themselves
+    if verb is SagaAction.SKIP:  # its errors name the field themselves
         errors = [{**error, "loc": error["loc"][1:]} for error in refused.errors]
         return invalid_body(wrong_fields(errors, kind.saga.data, UNSEEN, "output"))
     return invalid_body(wrong_fields(refused.errors, kind.saga.data, UNSEEN, "data"))
 
 
-def _camel(verb: Verb) -> str:
+def _camel(verb: SagaAction) -> str:
     first, *others = verb.value.split("-")
     return first + "".join(word.capitalize() for word in others)
 

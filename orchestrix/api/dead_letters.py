@@ -12,34 +12,34 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from orchestrix.api import cursors, views
-from orchestrix.api.bodies import parsed, read_object, read_perhaps
+from orchestrix.api import cursors, serializers
+from orchestrix.api.action_requests import BodyDemand, RedriveDemand, Remark
 from orchestrix.api.control import BODY_PROBLEMS, DRY_RUN, REASON, reason_of
-from orchestrix.api.demands import BodyDemand, RedriveDemand, Remark
 from orchestrix.api.idempotency import key_of, repeated, stored
+from orchestrix.api.instance_routes import KEY, KEY_PROBLEMS, REPEATED, Answers, json_of, page
 from orchestrix.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from orchestrix.api.parameters import Parameter, Query
 from orchestrix.api.problems import Problem, bad_parameter, ended, invalid_body, not_found, said
+from orchestrix.api.request_body import parsed, read_object, read_perhaps
 from orchestrix.api.routes import Call, Route
 from orchestrix.api.schemas import DeadLetterBody, DeadLetterPage, RedrivenBody
-from orchestrix.api.shared import KEY, KEY_PROBLEMS, REPEATED, Answers, json_of, page
 from orchestrix.api.start import JSON
-from orchestrix.domain.idempotency import StoredAnswer
-from orchestrix.errors import Conflict, Invalid, NotFound
-from orchestrix.orchestration.dead_letters import (
-    By,
+from orchestrix.dead_letters.service import (
     DeadLetter,
+    DeadLetterAction,
     DeadLetterFilter,
-    Deed,
+    DeadLetterRequester,
     Drop,
     Edit,
     NotSendable,
     Redrive,
-    Redriven,
+    RedriveResult,
 )
+from orchestrix.domain.idempotency import StoredAnswer
+from orchestrix.errors import ConflictError, Invalid, NotFound
 from orchestrix.persistence import dead_letters
-from orchestrix.persistence.pairs import APPS
-from orchestrix.saga.messages import MAX_ID, Unreadable, dump, load, storable
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load, storable
 
 ORDER: Final = "-diedAt"
 MOST_REFUSED: Final = 100
@@ -80,23 +80,23 @@ async def edit_letter(call: Call) -> Response:
     """Puts another body in its place."""
     wanted, body = _wanted(call), await read_object(call.request)
     demand = parsed(BodyDemand, body)
-    return await _act(call, Edit(wanted, By(call.actor, demand.reason), demand.content()), body)
+    return await _act(call, Edit(wanted, DeadLetterRequester(call.actor, demand.reason), demand.content()), body)
 
 
 async def redrive_letter(call: Call) -> Response:
     """Sends it again."""
     wanted, body = _wanted(call), await read_perhaps(call.request)
     demand = parsed(Remark, body)
-    return await _act(call, Redrive(wanted, By(call.actor, demand.reason)), body)
+    return await _act(call, Redrive(wanted, DeadLetterRequester(call.actor, demand.reason)), body)
 
 
 async def drop_letter(call: Call) -> Response:
     """Forgets it."""
     wanted, reason = _wanted(call), await reason_of(call)
-    return await _act(call, Drop(wanted, By(call.actor, reason)), {"reason": reason})
+    return await _act(call, Drop(wanted, DeadLetterRequester(call.actor, reason)), {"reason": reason})
 
 
-async def _act(call: Call, deed: Deed, body: Mapping[str, Any]) -> Response:
+async def _act(call: Call, deed: DeadLetterAction, body: Mapping[str, Any]) -> Response:
     """Does it to one letter; `body` is what the client sent, for its key."""
     key = key_of(call.request, call.actor, body, partial(_kept, call))
     with _refusals(deed.id):
@@ -114,24 +114,24 @@ async def redrive_letters(call: Call) -> Response:
     saga = APPS.saga if asked.saga is None and asked.appId is not None else asked.saga
     wanted = DeadLetterFilter(queue=asked.queue, saga=saga, instance_id=asked.appId, reason=asked.reason)
     dry_run = demand.dryRun or call.query.flag(DRY_RUN.name) or False
-    by, letters = By(call.actor, demand.reason), call.context.letters
+    by, letters = DeadLetterRequester(call.actor, demand.reason), call.context.letters
     key = key_of(call.request, call.actor, body, partial(_counted, call))
     if key is None or dry_run:  # what changes nothing is answered anew each time
         done = await letters.redrive_all(wanted, by, dry_run=dry_run)
         return Response(_count(done, dry_run=dry_run), media_type=JSON)
     once = await letters.redrive_all_once(wanted, by, key)
-    return Response(_count(once, dry_run=False), media_type=JSON) if isinstance(once, Redriven) else repeated(once)
+    return Response(_count(once, dry_run=False), media_type=JSON) if isinstance(once, RedriveResult) else repeated(once)
 
 
 def _kept(call: Call, letter: DeadLetter, fingerprint: str) -> StoredAnswer:
     return stored(call.request, dump(_full(letter)), fingerprint)
 
 
-def _counted(call: Call, done: Redriven, fingerprint: str) -> StoredAnswer:
+def _counted(call: Call, done: RedriveResult, fingerprint: str) -> StoredAnswer:
     return stored(call.request, _count(done, dry_run=False), fingerprint)
 
 
-def _count(done: Redriven, *, dry_run: bool) -> bytes:
+def _count(done: RedriveResult, *, dry_run: bool) -> bytes:
     refused = [{"id": id, "reason": why} for id, why in done.refused[:MOST_REFUSED]]
     return dump({"dryRun": dry_run, "matched": done.matched, "redriven": done.redriven, "refused": refused})
 
@@ -151,11 +151,11 @@ def summary(letter: DeadLetter) -> dict[str, Any]:
         "error": letter.error,
         "deliveries": letter.deliveries or None,
         "bodySize": letter.body_size,
-        "diedAt": views.moment(letter.died_at),
-        "recordedAt": views.moment(letter.recorded_at),
+        "diedAt": serializers.moment(letter.died_at),
+        "recordedAt": serializers.moment(letter.recorded_at),
         "redriven": letter.redriven,
-        "redrivenAt": views.perhaps(letter.redriven_at),
-        "editedAt": views.perhaps(letter.edited_at),
+        "redrivenAt": serializers.perhaps(letter.redriven_at),
+        "editedAt": serializers.perhaps(letter.edited_at),
     }
 
 
@@ -177,7 +177,7 @@ def _shown(body: bytes | None) -> tuple[str | None, Any]:
         return None, None
     try:
         return "json", load(body)
-    except Unreadable:
+    except UnreadableMessage:
         pass
     try:
         text = body.decode()
@@ -229,7 +229,7 @@ def _refusals(wanted: str) -> Iterator[None]:
         raise not_found(f"dead letter {wanted}") from None
     except NotSendable as refused:
         raise Problem("illegal_transition", ended(f"It cannot be sent: {refused}"), allowed=["edit", "drop"]) from None
-    except Conflict as refused:
+    except ConflictError as refused:
         raise Problem("illegal_transition", said(refused), allowed=["drop"]) from None
     except Invalid as refused:
         raise invalid_body([{"pointer": "/body", "detail": str(refused)}]) from None

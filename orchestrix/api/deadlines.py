@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from orchestrix.api import cursors, views
+from orchestrix.api import cursors, serializers
+from orchestrix.api.instance_routes import page
 from orchestrix.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from orchestrix.api.routes import Call, Route
 from orchestrix.api.schemas import WakeUpPage
-from orchestrix.api.shared import page
-from orchestrix.persistence import instances
-from orchestrix.persistence.pairs import APPS, INSTANCES, Pair
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import out
 from orchestrix.saga.messages import MAX_ID
-from orchestrix.saga.orders import out
 from orchestrix.saga.state import Instance
 
 PAIRS: Final = (APPS, INSTANCES)
@@ -40,7 +40,7 @@ async def list_wake_ups(call: Call) -> Response:
     return page_response(call, items, _cursor(last) if last else None)
 
 
-def _sagas(catalog: Catalog, pair: Pair) -> list[str]:
+def _sagas(catalog: Catalog, pair: SagaTables) -> list[str]:
     return [saga.name for saga in catalog if _rank(saga.name) == PAIRS.index(pair)]
 
 
@@ -72,11 +72,11 @@ def _view(catalog: Catalog, one: Instance) -> dict[str, Any]:
         "id": one.id,
         "key": one.key,
         "state": one.state,
-        "wakeAt": views.perhaps(one.wake_at),
+        "wakeAt": serializers.perhaps(one.wake_at),
         "wakeReason": one.wake_reason,
         "step": _step(catalog, one),
         "attempt": one.attempt,
-        "deadlineAt": views.perhaps(one.limit),
+        "deadlineAt": serializers.perhaps(one.limit),
     }
 
 

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from orchestrix.api.access import Door
+from orchestrix.api.auth import Door
 from orchestrix.api.problems import CODES
 from orchestrix.saga.messages import dump
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from orchestrix.api.instance_routes import Answers, json_of
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.schemas import HealthBody
-from orchestrix.api.shared import Answers, json_of
 from orchestrix.api.start import JSON
 from orchestrix.lifecycle import Check
 from orchestrix.saga.messages import dump

@@ -39,7 +39,7 @@ def key_of(
     if not values:
         return None
     if len(values) > 1:
-        raise bad_header(HEADER, "stands twice.")
+        raise bad_header(HEADER, "was given more than once.")
     key = plain_key(values[0])
     place = [request.method, request.scope["path"]]
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))

@@ -12,17 +12,17 @@ from starlette.responses import Response
 
 from orchestrix import clock
 from orchestrix.api import cursors
-from orchestrix.api.context import ApiContext
+from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.listing import DEFAULT_LIMIT, page_response
 from orchestrix.api.parameters import Parameter
 from orchestrix.api.problems import bad_header, bad_parameter, not_found
 from orchestrix.api.routes import Call
+from orchestrix.api.serializers import moment
 from orchestrix.api.stream import HEADERS, KEEP_ALIVE, RETRY_MS
-from orchestrix.api.views import moment
-from orchestrix.domain.jobs import Job
-from orchestrix.errors import RetryLater
-from orchestrix.persistence import job_logs, jobs
-from orchestrix.persistence.job_logs import After, Log
+from orchestrix.domain.jobs import JobRow
+from orchestrix.errors import RetryableError
+from orchestrix.persistence.jobs import job_logs, jobs
+from orchestrix.persistence.jobs.job_logs import After, JobLogLine
 from orchestrix.saga.messages import MAX_ID, dump
 
 log = logging.getLogger("orchestrix.api")
@@ -44,7 +44,7 @@ def job_id(call: Call) -> str:
         raise not_found(f"job {text[:60]!r}") from None
 
 
-async def load(call: Call) -> Job:
+async def load(call: Call) -> JobRow:
     """The job that the path names; raises `Problem` 404."""
     wanted = job_id(call)
     async with call.context.database.read() as connection:
@@ -72,7 +72,7 @@ async def list_lines(call: Call) -> Response:
     return page_response(call, items, cursors.encode(ORDER, _name(last), 0) if last else None)
 
 
-def line(one: Log) -> dict[str, Any]:
+def line(one: JobLogLine) -> dict[str, Any]:
     """One line."""
     return {
         "historyId": one.history_id,
@@ -85,7 +85,7 @@ def line(one: Log) -> dict[str, Any]:
     }
 
 
-async def _follow(call: Call, job: Job, after: After | None) -> Response:
+async def _follow(call: Call, job: JobRow, after: After | None) -> Response:
     """Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away."""
     text = call.request.headers.get("last-event-id", "")
     if text not in ("", NOTHING) and (after := await _place(call.context, job.id, text.replace(":", " "))) is None:
@@ -102,7 +102,7 @@ async def _events(context: ApiContext, job_id: str, after: After | None) -> Asyn
     try:
         async for event in _followed(context, job_id, after):
             yield event
-    except RetryLater as away:
+    except RetryableError as away:
         # The answer has begun, so there is no status left to tell it by: the client comes back where it was.
         log.debug("a stream ends early: %s", away)
 
@@ -130,24 +130,24 @@ async def _followed(context: ApiContext, job_id: str, after: After | None) -> As
         await context.job_watch.changed(job_id, KEEP_ALIVE)
 
 
-async def _lines(context: ApiContext, job_id: str, after: After | None) -> list[Log]:
+async def _lines(context: ApiContext, job_id: str, after: After | None) -> list[JobLogLine]:
     async with context.database.read() as connection:
         return await job_logs.page(connection, job_id, CHUNK, after)
 
 
-async def _is_over(context: ApiContext, job: Job) -> bool:
+async def _is_over(context: ApiContext, job: JobRow) -> bool:
     """Whether no line can follow."""
     async with context.database.read() as connection:
         return job.id in await job_logs.complete(connection, [job])
 
 
-def _end(job: Job | None) -> dict[str, Any]:
+def _end(job: JobRow | None) -> dict[str, Any]:
     if job is None:
         return {"state": None, "logsComplete": False, "logCut": False}
     return {"state": job.state, "logsComplete": True, "logCut": bool(job.log_cut)}
 
 
-def _name(one: Log) -> str:
+def _name(one: JobLogLine) -> str:
     return f"{one.history_id} {one.seq}"
 
 

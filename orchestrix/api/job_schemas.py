@@ -9,9 +9,9 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from orchestrix.api.demands import Span
+from orchestrix.api.action_requests import Span
 from orchestrix.api.names import ABOUT, Name
-from orchestrix.domain.jobs import MOST_RETRIES
+from orchestrix.domain.jobs import RETRIES_LIMIT
 
 _QUEUE: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 JOB: Final[dict[str, Any]] = {
@@ -99,7 +99,7 @@ class NewJob(BaseModel):
     timeout: Span | None = Field(
         None, description="The time that each attempt has to be begun, and then again to be done; without it, any time."
     )
-    retries: int = Field(0, ge=0, le=MOST_RETRIES, description="How many more attempts may follow one that fails.")
+    retries: int = Field(0, ge=0, le=RETRIES_LIMIT, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
     group: str | None = Field(None, description="A group of executors; not yet.")
     routing: str | None = Field(None, description="How one of the group is chosen; not yet.")

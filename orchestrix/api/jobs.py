@@ -10,30 +10,30 @@ from uuid import UUID
 from starlette.responses import Response
 
 from orchestrix.api import cursors, job_logs
-from orchestrix.api.bodies import parsed, read_object
+from orchestrix.api.action_requests import Demand
 from orchestrix.api.control import BODY_PROBLEMS
-from orchestrix.api.demands import Demand
 from orchestrix.api.headers import CORRELATION, correlation_id, matches, trace_context
 from orchestrix.api.idempotency import key_of, repeated
+from orchestrix.api.instance_routes import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
 from orchestrix.api.job_schemas import JobBody, JobPage, JobSummary, LogPage, NewJob
 from orchestrix.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from orchestrix.api.parameters import Parameter, Query
 from orchestrix.api.problems import Problem, bad_parameter, said
+from orchestrix.api.request_body import parsed, read_object
 from orchestrix.api.routes import Call, Route
-from orchestrix.api.shared import SHOWN, START_HEADERS, START_PROBLEMS, STARTED, header, json_of, page
+from orchestrix.api.serializers import moment, perhaps
 from orchestrix.api.start import JSON
-from orchestrix.api.views import moment, perhaps
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain.idempotency import StoredAnswer
-from orchestrix.domain.job_waits import may_wait, waits_for
-from orchestrix.domain.jobs import DISPATCHED, PENDING, STATES, Attempt, Job
-from orchestrix.errors import Conflict
-from orchestrix.jobs.submit import Order, OrderKey
-from orchestrix.orchestration.surroundings import FRESH
-from orchestrix.persistence import job_queues, jobs
+from orchestrix.domain.job_diagnosis import may_wait, waits_for
+from orchestrix.domain.jobs import DISPATCHED, PENDING, STATES, JobAttempt, JobRow
+from orchestrix.engine.broker_status import COUNT_TTL_S
+from orchestrix.errors import ConflictError
+from orchestrix.jobs.submission import JobRequest, JobRequestKey
 from orchestrix.persistence.engine import Connection
-from orchestrix.persistence.job_logs import complete
-from orchestrix.persistence.jobs import Filter
+from orchestrix.persistence.jobs import job_queues, jobs
+from orchestrix.persistence.jobs.job_logs import complete
+from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.saga.messages import dump
 
 ORDER: Final = "-createdAt job"
@@ -53,7 +53,7 @@ async def submit(call: Call) -> Response:
     wish = parsed(NewJob, body)
     assert wish.queue is not None, "the model has seen to that"
     traceparent, tracestate = trace_context(call.request)
-    order = Order(
+    order = JobRequest(
         queue=wish.queue,
         handler=wish.handler,
         payload=wish.payload,
@@ -65,7 +65,7 @@ async def submit(call: Call) -> Response:
         tracestate=tracestate,
     )
     match await call.context.submitter.submit(order, _key(call, body)):
-        case Job() as job:
+        case JobRow() as job:
             return Response(_body(job), 201, _headers(job))
         case before:
             return repeated(before)
@@ -74,7 +74,7 @@ async def submit(call: Call) -> Response:
 async def list_jobs(call: Call) -> Response:
     """One page, the newest first."""
     query = call.query
-    wanted = Filter(
+    wanted = JobFilter(
         states=query.choices("state", STATES),
         queue=query.text("queue"),
         created_by=query.text("createdBy"),
@@ -122,14 +122,14 @@ async def cancel(call: Call) -> Response:
     demand = parsed(Demand, await read_object(call.request))
     try:
         job = await call.context.canceller.cancel(wanted, demand.reason)
-    except Conflict as refused:
+    except ConflictError as refused:
         raise Problem("illegal_transition", said(refused), allowed=[]) from None
     async with call.context.database.read() as connection:
         done = job.id in await complete(connection, [job])
     return Response(dump(summary(job, done)), headers={"ETag": _etag(job)}, media_type=JSON)
 
 
-def summary(job: Job, done: bool = False) -> dict[str, Any]:
+def summary(job: JobRow, done: bool = False) -> dict[str, Any]:
     """The job by itself, and whether its log is `done`. What a lost attempt had done is no progress of the next one."""
     return {
         "id": job.id,
@@ -168,22 +168,22 @@ def summary(job: Job, done: bool = False) -> dict[str, Any]:
     }
 
 
-def whole(job: Job, tried: list[Attempt], waits: str | None = None, *, done: bool = False) -> dict[str, Any]:
+def whole(job: JobRow, tried: list[JobAttempt], waits: str | None = None, *, done: bool = False) -> dict[str, Any]:
     """The job with what its function gets, what it waits for, and its attempts."""
     more = {"payload": job.payload, "waitsFor": waits, "attempts": [_attempt(one) for one in tried]}
     return {**summary(job, done), **more}
 
 
-async def _empty(call: Call, found: Sequence[Job]) -> list[str]:
+async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
     """The queues of those jobs that have no order in them. The broker is asked, with no connection to the database."""
     now, limit = call.context.database.now(), call.context.silent
     waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
     sent = {dispatch_queue(job.queue): job.queue for job in waiting}
-    return [sent[name] for name in await call.context.surroundings.empty(sent, fresh=FRESH)]
+    return [sent[name] for name in await call.context.surroundings.empty(sent, fresh=COUNT_TTL_S)]
 
 
 async def _waits(
-    call: Call, connection: Connection, found: Sequence[Job], empty: Sequence[str]
+    call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
 ) -> dict[str, str | None]:
     """What those of the jobs wait for that may wait; as many questions for all as for one."""
     now, limit, trouble = connection.now(), call.context.silent, call.context.surroundings.trouble
@@ -192,7 +192,7 @@ async def _waits(
     return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}
 
 
-def _attempt(one: Attempt) -> dict[str, Any]:
+def _attempt(one: JobAttempt) -> dict[str, Any]:
     return {
         "historyId": one.history_id,
         "attempt": one.attempt,
@@ -205,19 +205,19 @@ def _attempt(one: Attempt) -> dict[str, Any]:
     }
 
 
-def _key(call: Call, body: dict[str, Any]) -> OrderKey | None:
+def _key(call: Call, body: dict[str, Any]) -> JobRequestKey | None:
     return key_of(call.request, call.actor, body, _kept)
 
 
-def _kept(job: Job, fingerprint: str) -> StoredAnswer:
+def _kept(job: JobRow, fingerprint: str) -> StoredAnswer:
     return StoredAnswer(fingerprint, 201, _headers(job), _body(job))
 
 
-def _body(job: Job) -> bytes:
+def _body(job: JobRow) -> bytes:
     return dump(whole(job, []))
 
 
-def _headers(job: Job) -> dict[str, str]:
+def _headers(job: JobRow) -> dict[str, str]:
     return {
         "Content-Type": JSON,
         "Location": f"/jobs/{job.id}",
@@ -226,7 +226,7 @@ def _headers(job: Job) -> dict[str, str]:
     }
 
 
-def _etag(job: Job) -> str:
+def _etag(job: JobRow) -> str:
     return f'"{job.version}"'
 
 

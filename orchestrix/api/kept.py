@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_
 from pydantic import BaseModel, PlainSerializer, Secret, SecretBytes, SecretStr, WrapSerializer
 from pydantic.fields import FieldInfo
 
-from orchestrix.saga.round_trip import called_in_data
+from orchestrix.saga.validation.round_trip import called_in_data
 
 _SECRETS: Final = (Secret, SecretBytes, SecretStr)
 _SERIALIZERS: Final = (PlainSerializer, WrapSerializer)

@@ -10,19 +10,19 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.responses import Response
 
 from orchestrix.api import cursors
-from orchestrix.api.kinds import Kind
-from orchestrix.api.names import LONGEST
+from orchestrix.api.instance_resource import InstanceResource
+from orchestrix.api.names import MAX_NAME_LENGTH
 from orchestrix.api.parameters import MAX_LIMIT, Parameter, Query
 from orchestrix.api.problems import bad_parameter
 from orchestrix.api.routes import Call
 from orchestrix.api.start import JSON
-from orchestrix.persistence import instances
-from orchestrix.persistence.instances import Filter
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instances import InstanceFilter
 from orchestrix.saga.messages import dump
 
 DEFAULT_LIMIT: Final = 50
 DEFAULT_SORT: Final = "-createdAt"
-_NAME: Final = {"type": "string", "maxLength": LONGEST}
+_NAME: Final = {"type": "string", "maxLength": MAX_NAME_LENGTH}
 _FLAG: Final = {"type": "boolean"}
 _TIME: Final = {"type": "string", "format": "date-time"}
 
@@ -54,7 +54,7 @@ def parameters(name: str) -> tuple[Parameter, ...]:
     )
 
 
-async def list_instances(call: Call, kind: Kind, name: str) -> Response:
+async def list_instances(call: Call, kind: InstanceResource, name: str) -> Response:
     """One page; the client calls the names `name`. Raises `Problem` 400 for a wrong parameter."""
     query = call.query
     sort = _sort(query, name)
@@ -102,8 +102,8 @@ def _after(query: Query, sort: str) -> tuple[datetime | str, int] | None:
     return cursors.decode(sort, cursor, str) if sort.endswith(NAME) else cursors.decode(sort, cursor, datetime)
 
 
-def _filter(query: Query, kind: Kind) -> Filter:
-    return Filter(
+def _filter(query: Query, kind: InstanceResource) -> InstanceFilter:
+    return InstanceFilter(
         states=query.choices("state", kind.states),
         created_by=query.text("createdBy"),
         created_after=query.moment("createdAfter"),

@@ -11,10 +11,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrix import clock
-from orchestrix.api.guard import Guard
 from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, is_correlation_id
+from orchestrix.api.origin_guard import OriginGuard
 from orchestrix.api.problems import Problem, bad_header, cut_short, has_head, internal_error
-from orchestrix.telemetry.context import correlated
+from orchestrix.telemetry.correlation import correlated
 
 log = logging.getLogger("orchestrix.api")
 
@@ -22,14 +22,14 @@ MAX_BODY: Final = 256 * 1024
 """Bytes that a request's body may have."""
 
 
-class Edge:
+class ApiMiddleware:
     """The outermost layer: whose pages may ask, correlation ids, the size limit, errors that nobody caught, and the
     access log.
 
     Plain ASGI without tasks of its own: a client that goes away never cancels a handler.
     """
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: OriginGuard) -> None:
         self._app, self._guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +82,7 @@ class _Exchange:
         """What a log line about this request carries."""
         return {"correlation_id": self.correlation_id}
 
-    def admit(self, guard: Guard) -> None:
+    def admit(self, guard: OriginGuard) -> None:
         """Raises `Problem` for a request that no handler needs to see."""
         guard.admit(self.scope["method"], self.scope["path"], self._headers)
         if self._refused:

@@ -47,7 +47,7 @@ class Query:
                 raise bad_parameter(name, "has control characters.")
             held = self._values.setdefault(name, [])
             if held and not known[name].many:
-                raise bad_parameter(name, "stands twice.")
+                raise bad_parameter(name, "was given more than once.")
             held.append(value)
 
     def text(self, name: str, *, blank: bool = False) -> str | None:

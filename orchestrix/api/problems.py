@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from orchestrix.api.wrong_fields import wrong_fields
-from orchestrix.errors import NotFound, OutcomeUnknown, RetryLater
+from orchestrix.api.validation_errors import wrong_fields
+from orchestrix.errors import NotFound, OutcomeUnknown, RetryableError
 from orchestrix.lifecycle import Health
 from orchestrix.saga.messages import dump
-from orchestrix.saga.refusals import MOST
+from orchestrix.saga.validation.model_errors import MAX_ERRORS
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "/docs#"
@@ -25,7 +25,7 @@ TOLD: Final = 5
 """How many wrong fields the sentence names; `errors` has all of them."""
 
 
-class Kind(NamedTuple):
+class ProblemType(NamedTuple):
     """One row of the table: the status, and the title that never changes."""
 
     status: int
@@ -33,33 +33,33 @@ class Kind(NamedTuple):
 
 
 # Every error is a problem of RFC 9457 with a `code` from this table.
-CODES: Final[Mapping[str, Kind]] = {
-    "malformed_json": Kind(400, "The body is not acceptable JSON"),
-    "bad_parameter": Kind(400, "A query parameter is wrong"),
-    "bad_header": Kind(400, "A request header is wrong"),
-    "bad_request": Kind(400, "The request is wrong"),
-    "unauthorized": Kind(401, "The API does not know who asks"),
-    "foreign_origin": Kind(403, "The request comes from another site"),
-    "not_found": Kind(404, "There is no such thing"),
-    "method_not_allowed": Kind(405, "The method is not allowed here"),
-    "request_timeout": Kind(408, "The request took too long to arrive"),
-    "already_exists": Kind(409, "The name is taken"),
-    "use_apps": Kind(409, "Apps are created elsewhere"),
-    "idempotency_in_flight": Kind(409, "A request with this key has not ended yet"),
-    "illegal_transition": Kind(409, "That does not fit the state"),
-    "version_mismatch": Kind(412, "It has changed meanwhile"),
-    "body_too_large": Kind(413, "The body is too large"),
-    "unsupported_media_type": Kind(415, "The body must be JSON"),
-    "misdirected": Kind(421, "The request was meant for another host"),
-    "invalid_body": Kind(422, "The body does not fit the schema"),
-    "idempotency_key_reused": Kind(422, "The key was used for another request"),
-    "too_many_requests": Kind(429, "Too many at once, or one after the other"),
-    "head_too_large": Kind(431, "The head of the request is too large"),
-    "internal_error": Kind(500, "The server made a mistake"),
-    "not_implemented": Kind(501, "The request needs what this server does not have"),
-    "unavailable": Kind(503, "Try again later"),
-    "too_many_connections": Kind(503, "There are too many connections"),
-    "outcome_unknown": Kind(503, "It may or may not have happened"),
+CODES: Final[Mapping[str, ProblemType]] = {
+    "malformed_json": ProblemType(400, "The body is not acceptable JSON"),
+    "bad_parameter": ProblemType(400, "A query parameter is wrong"),
+    "bad_header": ProblemType(400, "A request header is wrong"),
+    "bad_request": ProblemType(400, "The request is wrong"),
+    "unauthorized": ProblemType(401, "The API does not know who asks"),
+    "foreign_origin": ProblemType(403, "The request comes from another site"),
+    "not_found": ProblemType(404, "There is no such thing"),
+    "method_not_allowed": ProblemType(405, "The method is not allowed here"),
+    "request_timeout": ProblemType(408, "The request took too long to arrive"),
+    "already_exists": ProblemType(409, "The name is taken"),
+    "use_apps": ProblemType(409, "Apps are created elsewhere"),
+    "idempotency_in_flight": ProblemType(409, "A request with this key has not ended yet"),
+    "illegal_transition": ProblemType(409, "That does not fit the state"),
+    "version_mismatch": ProblemType(412, "It has changed meanwhile"),
+    "body_too_large": ProblemType(413, "The body is too large"),
+    "unsupported_media_type": ProblemType(415, "The body must be JSON"),
+    "misdirected": ProblemType(421, "The request was meant for another host"),
+    "invalid_body": ProblemType(422, "The body does not fit the schema"),
+    "idempotency_key_reused": ProblemType(422, "The key was used for another request"),
+    "too_many_requests": ProblemType(429, "Too many at once, or one after the other"),
+    "head_too_large": ProblemType(431, "The head of the request is too large"),
+    "internal_error": ProblemType(500, "The server made a mistake"),
+    "not_implemented": ProblemType(501, "The request needs what this server does not have"),
+    "unavailable": ProblemType(503, "Try again later"),
+    "too_many_connections": ProblemType(503, "There are too many connections"),
+    "outcome_unknown": ProblemType(503, "It may or may not have happened"),
 }
 
 _CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -104,7 +104,7 @@ class Problem(Exception):
 def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
     """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
     told = [_told(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
-    more = [f"{len(errors) - TOLD}{' or more others' if len(errors) >= MOST else ' more'} are wrong"]
+    more = [f"{len(errors) - TOLD}{' or more others' if len(errors) >= MAX_ERRORS else ' more'} are wrong"]
     more = more if len(errors) > TOLD else []
     return Problem("invalid_body", ended("; ".join(told + more)), errors=[dict(error) for error in errors])
 
@@ -163,11 +163,11 @@ def add_handlers(app: FastAPI, health: Health) -> None:
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(NotFound, _absent)
     app.add_exception_handler(OutcomeUnknown, _outcome_unknown)
-    app.add_exception_handler(RetryLater, unavailable)
+    app.add_exception_handler(RetryableError, unavailable)
 
 
 def _response(
-    kind: Kind, code: str, detail: str, headers: Mapping[str, str], members: Mapping[str, Any] | None = None
+    kind: ProblemType, code: str, detail: str, headers: Mapping[str, str], members: Mapping[str, Any] | None = None
 ) -> Response:
     body = {"type": TYPE_PREFIX + code, "title": kind.title, "status": kind.status, "detail": detail, "code": code}
     return Response(dump({**body, **(members or {})}), kind.status, dict(headers), MEDIA_TYPE)
@@ -181,7 +181,7 @@ async def _problem(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
-    kind = CODES.get(code) or Kind(error.status_code, HTTPStatus(error.status_code).phrase)
+    kind = CODES.get(code) or ProblemType(error.status_code, HTTPStatus(error.status_code).phrase)
     headers, place = dict(error.headers or {}), repr(request.scope["path"][:200])
     detail = f"There is nothing at {place}." if error.status_code == 404 else str(error.detail)
     if error.status_code == 405:

@@ -7,14 +7,14 @@ from typing import Final
 
 from starlette.responses import Response
 
-from orchestrix.api.bodies import parsed, read_perhaps
+from orchestrix.api.action_requests import RedispatchDemand
 from orchestrix.api.control import BODY_PROBLEMS
-from orchestrix.api.demands import RedispatchDemand
 from orchestrix.api.idempotency import key_of, repeated, stored
+from orchestrix.api.instance_routes import KEY, KEY_PROBLEMS, REPEATED, json_of
 from orchestrix.api.problems import not_found
+from orchestrix.api.request_body import parsed, read_perhaps
 from orchestrix.api.routes import Call, Route
 from orchestrix.api.schemas import RedispatchBody
-from orchestrix.api.shared import KEY, KEY_PROBLEMS, REPEATED, json_of
 from orchestrix.api.start import JSON
 from orchestrix.domain.idempotency import StoredAnswer
 from orchestrix.saga.messages import dump

@@ -11,19 +11,19 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
-from orchestrix.api.bodies import DATA_ABOUT
-from orchestrix.api.forms import form_of
 from orchestrix.api.kept import lost, writes_text
-from orchestrix.api.names import ABOUT, LONGEST, normal
+from orchestrix.api.names import ABOUT, MAX_NAME_LENGTH, normal
 from orchestrix.api.problems import invalid_body
+from orchestrix.api.request_body import DATA_ABOUT
+from orchestrix.api.schema_text import form_of
 from orchestrix.api.start import Wish
-from orchestrix.api.wrong_fields import pointer, wrong_fields
+from orchestrix.api.validation_errors import pointer, wrong_fields
 from orchestrix.resource import CREATED_BY, DATA, FIXED, Resource
-from orchestrix.saga.defaults import begun
-from orchestrix.saga.definition import BadData, Saga
+from orchestrix.saga.definition import InvalidDataError, Saga
+from orchestrix.saga.initial_data import begun
 from orchestrix.saga.messages import dump
-from orchestrix.saga.refusals import errors_of
-from orchestrix.saga.round_trip import called_in_data
+from orchestrix.saga.validation.model_errors import errors_of
+from orchestrix.saga.validation.round_trip import called_in_data
 
 _PLAIN: Final = (str, dict[str, Any])
 TWICE: Final = "stands outside of data already: send it once"
@@ -39,7 +39,7 @@ class _Named:
         found = handler(schema)
         if found.get("type") == "string":
             found["minLength"] = max(1, found.get("minLength", 1))
-            found["maxLength"] = min(LONGEST, found.get("maxLength", LONGEST))
+            found["maxLength"] = min(MAX_NAME_LENGTH, found.get("maxLength", MAX_NAME_LENGTH))
         return {"description": ABOUT, **found}
 
 
@@ -117,7 +117,7 @@ class RequestModel:
         """What the saga begins with; what its model refuses is told of the field in which the client sends it."""
         try:
             return begun(saga, data)
-        except BadData as refused:
+        except InvalidDataError as refused:
             inner = [error for error in refused.errors if not self._outside(error, data)]
             outer = [error for error in refused.errors if self._outside(error, data)]
             above = (DATA,) if DATA in self.names.values() else ()

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from orchestrix.api import control, kinds, listing, shared
+from orchestrix.api import control, instance_resource, instance_routes, listing
 from orchestrix.api.answers import AnswerModel, member_of, page_of, preview_of
-from orchestrix.api.bodies import read_object
-from orchestrix.api.kinds import KindOf
+from orchestrix.api.instance_resource import KindOf
 from orchestrix.api.listing import list_instances
-from orchestrix.api.nouns import Noun, noun_of
+from orchestrix.api.operation_names import Noun, noun_of
+from orchestrix.api.request_body import read_object
 from orchestrix.api.requests import RequestModel
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.start import start
@@ -47,7 +47,7 @@ class Served:
     def kind_of(self) -> KindOf:
         """Which instances are meant."""
         resource = self.resource
-        return kinds.at(resource.path, resource.saga.name, self.answer.view, member_of(self.noun))
+        return instance_resource.at(resource.path, resource.saga.name, self.answer.view, member_of(self.noun))
 
 
 def served(resources: Sequence[Resource], catalog: Catalog) -> tuple[Served, ...]:
@@ -83,10 +83,10 @@ def _routes(one: Served) -> tuple[Route, ...]:
             f"Create {noun.a_one}",
             f"Commits the {noun.one} and answers at once; the steps of the saga `{saga}` are done behind that.",
             tag=tag,
-            headers=shared.START_HEADERS,
+            headers=instance_routes.START_HEADERS,
             body=one.request.model,
-            answers=shared.started(answer),
-            problems=shared.START_PROBLEMS,
+            answers=instance_routes.started(answer),
+            problems=instance_routes.START_PROBLEMS,
         ),
         Route(
             "GET",
@@ -96,10 +96,10 @@ def _routes(one: Served) -> tuple[Route, ...]:
             f"List {noun.many}",
             tag=tag,
             parameters=listing.parameters(one.resource.key_name),
-            answers=shared.page(one.page),
+            answers=instance_routes.page(one.page),
             problems=("bad_parameter", "unavailable"),
         ),
-        *shared.of_one(tag, path, noun.name, kind_of, answer),
+        *instance_routes.of_one(tag, path, noun.name, kind_of, answer),
         *control.of_one(tag, path, noun.name, kind_of, answer, one.preview),
     )
 

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrix.api import problems
-from orchestrix.api.access import ANONYMOUS, Door, client
-from orchestrix.api.context import ApiContext
-from orchestrix.api.guard import SAFE
+from orchestrix.api.auth import ANONYMOUS, Door, client
+from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.origin_guard import SAFE
 from orchestrix.api.parameters import Parameter, Query
 from orchestrix.api.schemas import ProblemBody
 from orchestrix.saga.messages import storable

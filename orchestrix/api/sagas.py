@@ -8,11 +8,11 @@ from typing import Any, Final
 from pydantic import BaseModel, create_model
 from starlette.responses import Response
 
-from orchestrix.api import control, kinds, listing, shared
-from orchestrix.api.bodies import NewSaga, checked_data, parsed, read_object
-from orchestrix.api.kinds import KindOf
+from orchestrix.api import control, instance_resource, instance_routes, listing
+from orchestrix.api.instance_resource import KindOf
 from orchestrix.api.listing import KEY, list_instances
 from orchestrix.api.problems import Problem
+from orchestrix.api.request_body import NewSaga, checked_data, parsed, read_object
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.schemas import PageBase, PreviewBase, SagaBody, SagaPage, SagaPreview
 from orchestrix.api.start import Wish, start
@@ -24,7 +24,7 @@ PATH: Final = "/sagas/{name}"
 def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
     """The calls. Where apps are one of `resources`, they are started at its path alone."""
     has_apps = any(one.saga.name == APP for one in resources)
-    kind_of = kinds.named({one.saga.name: one.key_name for one in resources})
+    kind_of = instance_resource.named({one.saga.name: one.key_name for one in resources})
     body, page, preview = models(resources)
     elsewhere = f" Instances of the saga `{APP}` are created by `POST {APPS}`." if has_apps else ""
     return (
@@ -36,10 +36,10 @@ def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
             "Start an instance of a saga",
             f"`key` is unique within the saga.{elsewhere}",
             tag="sagas",
-            headers=shared.START_HEADERS,
+            headers=instance_routes.START_HEADERS,
             body=NewSaga,
-            answers=shared.started(body),
-            problems=("not_found", *(("use_apps",) if has_apps else ()), *shared.START_PROBLEMS),
+            answers=instance_routes.started(body),
+            problems=("not_found", *(("use_apps",) if has_apps else ()), *instance_routes.START_PROBLEMS),
         ),
         Route(
             "GET",
@@ -49,10 +49,10 @@ def routes(resources: Iterable[Resource]) -> tuple[Route, ...]:
             "List the instances of a saga",
             tag="sagas",
             parameters=listing.parameters(KEY),
-            answers=shared.page(page),
+            answers=instance_routes.page(page),
             problems=("not_found", "bad_parameter", "unavailable"),
         ),
-        *shared.of_one("sagas", PATH, "Saga", kind_of, body),
+        *instance_routes.of_one("sagas", PATH, "Saga", kind_of, body),
         *control.of_one("sagas", PATH, "Saga", kind_of, body, preview),
     )
 

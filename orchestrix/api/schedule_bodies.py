@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrix.domain.schedules import Misfire, Outcome, Overlap, State
+from orchestrix.domain.schedules import FiringOutcome, Misfire, Overlap, ScheduleState
 
 SCHEDULE: Final[dict[str, Any]] = {
     "id": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d21",
@@ -81,7 +81,7 @@ class ScheduleBody(BaseModel):
 
     id: UUID
     name: str
-    state: State
+    state: ScheduleState
     cron: str | None
     intervalMs: int | None
     timeZone: str
@@ -102,7 +102,7 @@ class ScheduleBody(BaseModel):
     nextAt: datetime | None = Field(description="The same with its jitter.")
     trouble: str | None = Field(description="Why it could not be read when it was due.")
     lastDueAt: datetime | None
-    lastOutcome: Outcome | None = Field(description="What became of the last due time.")
+    lastOutcome: FiringOutcome | None = Field(description="What became of the last due time.")
     lastJobId: UUID | None
     lastMisfire: MisfireBody | None
     fired: int = Field(description="How many runs were made of due times.")

@@ -18,11 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrix.api.demands import SHORTEST_SPAN, SPAN, Moment, Reason, Span, read_span
+from orchestrix.api.action_requests import SHORTEST_SPAN, SPAN, Moment, Reason, Span, read_span
 from orchestrix.api.job_schemas import NewJob, QueueName
 from orchestrix.api.names import Name
-from orchestrix.domain.jobs import MOST_RETRIES
-from orchestrix.domain.schedules import MOST_BACKFILLED, MOST_CAUGHT_UP, Misfire, Overlap, is_id
+from orchestrix.domain.jobs import RETRIES_LIMIT
+from orchestrix.domain.schedules import BACKFILL_LIMIT, CATCH_UP_LIMIT, Misfire, Overlap, is_id
 
 M = TypeVar("M", bound=BaseModel)
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
@@ -130,7 +130,7 @@ class JobChange(BaseModel):
     handler: Name | None = None
     payload: dict[str, Any] | None = Field(None, description="The whole of the new one: an object.")
     timeout: Span | None = Field(None, description="null takes it away.")
-    retries: int | None = Field(None, ge=0, le=MOST_RETRIES)
+    retries: int | None = Field(None, ge=0, le=RETRIES_LIMIT)
 
     @model_validator(mode="after")
     def _needed(self) -> JobChange:
@@ -209,7 +209,7 @@ class NewSchedule(_Policy):
     timeZone: str = Field("UTC", description=_ZONE)
     overlap: Overlapping = Field(Overlap.SKIP, description="What a due time does that finds an earlier run at work.")
     misfire: Misfiring = Field(Misfire.FIRE_ONCE, description="What is done for due times that nobody saw in time.")
-    catchUp: int = Field(10, ge=1, le=MOST_CAUGHT_UP, description="With catch_up: so many of the last runs.")
+    catchUp: int = Field(10, ge=1, le=CATCH_UP_LIMIT, description="With catch_up: so many of the last runs.")
     missedAfter: Span = Field(timedelta(minutes=1), description="How late a due time counts as missed.")
     job: ScheduledJob
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
@@ -229,7 +229,7 @@ class SchedulePatch(_Policy):
     timeZone: str | None = Field(None, description=_ZONE)
     overlap: Overlapping | None = None
     misfire: Misfiring | None = None
-    catchUp: int | None = Field(None, ge=1, le=MOST_CAUGHT_UP)
+    catchUp: int | None = Field(None, ge=1, le=CATCH_UP_LIMIT)
     missedAfter: Span | None = None
     job: JobChange | None = None
     reason: Reason | None = None
@@ -264,7 +264,7 @@ class BackfillDemand(BaseModel):
     model_config = _shown({"from": "2026-01-01T00:00:00Z", "to": "2026-01-31T00:00:00Z", "dryRun": True})
 
     from_: Day = Field(alias="from", description="The first moment that counts.")
-    to: Day = Field(description=f"The first one that does not; not in the future. At most {MOST_BACKFILLED} due times.")
+    to: Day = Field(description=f"The first one that does not; not in the future. At most {BACKFILL_LIMIT} due times.")
     dryRun: bool = Field(False, description="Only tell which due times these are.")
     reason: Reason | None = None
 

@@ -10,26 +10,34 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from orchestrix.api import cursors
-from orchestrix.api.bodies import parsed, read_object
+from orchestrix.api.action_requests import NO_REASON
 from orchestrix.api.control import BODY_PROBLEMS, IF_MATCH, REASON, reason_of
-from orchestrix.api.demands import NO_REASON
 from orchestrix.api.headers import if_match, matches, moved_on
+from orchestrix.api.instance_routes import SHOWN, Answers, header, json_of, page
 from orchestrix.api.job_schemas import JobBody
 from orchestrix.api.jobs import whole
 from orchestrix.api.listing import CURSOR, DEFAULT_LIMIT, LIMIT, page_response
 from orchestrix.api.parameters import Parameter
 from orchestrix.api.problems import Problem, invalid_body, not_found, said
+from orchestrix.api.request_body import parsed, read_object
 from orchestrix.api.routes import Call, Handler, Route
 from orchestrix.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody, SchedulePage
 from orchestrix.api.schedule_schemas import NAME, BackfillDemand, NewSchedule, ScheduleDemand, SchedulePatch
-from orchestrix.api.shared import SHOWN, Answers, header, json_of, page
+from orchestrix.api.serializers import moment, perhaps
 from orchestrix.api.start import JSON
-from orchestrix.api.views import moment, perhaps
 from orchestrix.domain.schedules import Schedule
 from orchestrix.errors import NotFound
-from orchestrix.jobs.timetable import BadSchedule, By, Changed, Coming, NameTaken, NotNow, Timetable
-from orchestrix.persistence import schedules
+from orchestrix.persistence.jobs import schedules
 from orchestrix.saga.messages import dump
+from orchestrix.schedules.service import (
+    InvalidSchedule,
+    ScheduleBusy,
+    ScheduleNameTaken,
+    ScheduleRequester,
+    ScheduleService,
+    ScheduleVersionMismatch,
+    UpcomingRun,
+)
 
 ORDER: Final = "name of schedule"
 MOST_PREVIEWED: Final = 100
@@ -43,7 +51,7 @@ async def create(call: Call) -> Response:
     wish = parsed(NewSchedule, await read_object(call.request))
     fields = {name: value for name, value in wish.fields().items() if value is not None}
     with _refusals(""):
-        made = await _timetable(call).create(fields, By(call.actor, NO_REASON))
+        made = await _timetable(call).create(fields, ScheduleRequester(call.actor, NO_REASON))
     return _answer(made, 201, {"Location": f"/schedules/{made.id}"})
 
 
@@ -74,7 +82,9 @@ async def change(call: Call) -> Response:
         return _answer(await _changed(_timetable(call), key, wish, _by(call, wish.reason), version))
 
 
-async def _changed(timetable: Timetable, key: str, wish: SchedulePatch, by: By, version: int | None) -> Schedule:
+async def _changed(
+    timetable: ScheduleService, key: str, wish: SchedulePatch, by: ScheduleRequester, version: int | None
+) -> Schedule:
     """A change of the job is one of what it is now; where somebody else changes it meanwhile, it is looked at again."""
     if wish.job is None:
         return await timetable.change(key, wish.fields(), by, version)
@@ -83,7 +93,7 @@ async def _changed(timetable: Timetable, key: str, wish: SchedulePatch, by: By, 
         fields = {**wish.fields(), "job": wish.job.over(now.job)}
         try:
             return await timetable.change(key, fields, by, now.version if version is None else version)
-        except Changed:
+        except ScheduleVersionMismatch:
             if version is not None:
                 raise
 
@@ -100,7 +110,7 @@ async def resume(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Forgets it; as it was, and what has become of its runs."""
-    key, by = _key(call), By(call.actor, await reason_of(call))
+    key, by = _key(call), ScheduleRequester(call.actor, await reason_of(call))
     with _refusals(key):
         gone = await _timetable(call).delete(key, by)
     body = {**view(gone.schedule), "runsCancelled": gone.cancelled, "runsOngoing": gone.ongoing}
@@ -202,27 +212,27 @@ def _misfire(one: Schedule) -> dict[str, Any] | None:
     return {**times, "ran": one.last_misfire["ran"]}
 
 
-def _coming(one: Coming) -> dict[str, str]:
+def _coming(one: UpcomingRun) -> dict[str, str]:
     return {"dueAt": moment(one.due_at), "beginsAt": moment(one.begins_at), "local": one.local}
 
 
-async def _steer(call: Call, verb: Callable[[str, By], Awaitable[Schedule]]) -> Response:
+async def _steer(call: Call, verb: Callable[[str, ScheduleRequester], Awaitable[Schedule]]) -> Response:
     key, by = _key(call), await _given(call)
     with _refusals(key):
         return _answer(await verb(key, by))
 
 
-async def _given(call: Call) -> By:
+async def _given(call: Call) -> ScheduleRequester:
     """Who asks, and why; the body may be left out."""
     given = parsed(ScheduleDemand, await read_object(call.request)) if await call.request.body() else ScheduleDemand()
     return _by(call, given.reason)
 
 
-def _by(call: Call, reason: str | None) -> By:
-    return By(call.actor, reason or NO_REASON)
+def _by(call: Call, reason: str | None) -> ScheduleRequester:
+    return ScheduleRequester(call.actor, reason or NO_REASON)
 
 
-def _timetable(call: Call) -> Timetable:
+def _timetable(call: Call) -> ScheduleService:
     return call.context.timetable
 
 
@@ -249,14 +259,14 @@ def _refusals(key: str) -> Iterator[None]:
         yield
     except NotFound:
         raise not_found(f"schedule {key[:100]!r}") from None
-    except BadSchedule as wrong:
+    except InvalidSchedule as wrong:
         raise invalid_body([{"pointer": f"/{name}", "detail": what} for name, what in wrong.faults]) from None
-    except NameTaken as taken:
+    except ScheduleNameTaken as taken:
         raise Problem("already_exists", said(taken), existing=f"/schedules/{taken.id}") from None
-    except Changed as other:
+    except ScheduleVersionMismatch as other:
         etag = {"ETag": f'"{other.current}"'}
         raise Problem("version_mismatch", moved_on(other.current), headers=etag, current=other.current) from None
-    except NotNow as refused:
+    except ScheduleBusy as refused:
         raise Problem("illegal_transition", said(refused)) from None
 
 

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from orchestrix.api.access import ANONYMOUS
+from orchestrix.api.auth import ANONYMOUS
 from orchestrix.api.headers import CORRELATION, correlation_id, trace_context
 from orchestrix.api.idempotency import key_of, repeated
-from orchestrix.api.kinds import Kind
+from orchestrix.api.instance_resource import InstanceResource
 from orchestrix.api.problems import Problem
 from orchestrix.api.routes import Call
-from orchestrix.api.views import etag
+from orchestrix.api.serializers import etag
 from orchestrix.domain.idempotency import StoredAnswer
-from orchestrix.orchestration.requests import IdempotencyKey, Started, StartRequest, StartResult, Taken
+from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, StartedSaga, StartRequest, StartResult
 from orchestrix.saga.messages import dump
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import Start
+from orchestrix.saga.transition import SagaStart
 
 JSON: Final = "application/json"
 
@@ -33,10 +33,10 @@ class Wish:
     data: dict[str, Any]
 
 
-async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> Response:
+async def start(call: Call, kind: InstanceResource, wish: Wish, body: Mapping[str, Any]) -> Response:
     """Commits the instance and answers 200, or raises `Problem`. `body` is what the client sent, for its key."""
     traceparent, tracestate = trace_context(call.request)
-    wanted = Start(
+    wanted = SagaStart(
         key=wish.key,
         created_by=wish.created_by,
         correlation_id=correlation_id(call.request),
@@ -52,11 +52,11 @@ async def start(call: Call, kind: Kind, wish: Wish, body: Mapping[str, Any]) -> 
     return _answer(kind, wish, result)
 
 
-def _answer(kind: Kind, wish: Wish, result: StartResult) -> Response:
+def _answer(kind: InstanceResource, wish: Wish, result: StartResult) -> Response:
     match result:
-        case Started(instance):
+        case StartedSaga(instance):
             return Response(_body(kind, instance), headers=_headers(kind, instance))
-        case Taken(existing):
+        case ExistingSaga(existing):
             link = kind.link(existing) if existing is not None else None
             raise Problem(
                 "already_exists", f"There is one named {wish.key!r} already: choose another name.", existing=link
@@ -65,15 +65,15 @@ def _answer(kind: Kind, wish: Wish, result: StartResult) -> Response:
             return repeated(result)
 
 
-def _stored(kind: Kind, instance: Instance, fingerprint: str) -> StoredAnswer:
+def _stored(kind: InstanceResource, instance: Instance, fingerprint: str) -> StoredAnswer:
     return StoredAnswer(fingerprint, 200, _headers(kind, instance), _body(kind, instance))
 
 
-def _body(kind: Kind, instance: Instance) -> bytes:
+def _body(kind: InstanceResource, instance: Instance) -> bytes:
     return dump(kind.view(instance))
 
 
-def _headers(kind: Kind, instance: Instance) -> dict[str, str]:
+def _headers(kind: InstanceResource, instance: Instance) -> dict[str, str]:
     return {
         "Content-Type": JSON,
         "Location": kind.link(instance.id),

@@ -9,18 +9,18 @@ from typing import Final
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import Response
 
-from orchestrix.api import views
-from orchestrix.api.context import ApiContext
+from orchestrix.api import serializers
+from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.headers import last_event_id
-from orchestrix.api.kinds import Kind
+from orchestrix.api.instance import load
+from orchestrix.api.instance_resource import InstanceResource
+from orchestrix.api.long_poll import moved
 from orchestrix.api.parameters import Parameter
 from orchestrix.api.routes import Call
-from orchestrix.api.single import load
-from orchestrix.api.waiting import moved
-from orchestrix.errors import RetryLater
-from orchestrix.persistence import history, instances
+from orchestrix.errors import RetryableError
+from orchestrix.persistence.sagas import history, instances
 from orchestrix.saga.messages import dump
-from orchestrix.saga.state import Change, Instance
+from orchestrix.saga.state import Instance, StateChange
 
 log = logging.getLogger("orchestrix.api")
 
@@ -35,7 +35,7 @@ AFTER: Final = Parameter(
 )
 
 
-async def follow(call: Call, kind: Kind) -> Response:
+async def follow(call: Call, kind: InstanceResource) -> Response:
     """Server-sent events, one for each row of history.
 
     Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away.
@@ -52,17 +52,17 @@ async def follow(call: Call, kind: Kind) -> Response:
     return EventSourceResponse(events, headers=HEADERS)
 
 
-async def _events(context: ApiContext, kind: Kind, instance_id: int, after: int) -> AsyncIterator[bytes]:
+async def _events(context: ApiContext, kind: InstanceResource, instance_id: int, after: int) -> AsyncIterator[bytes]:
     yield format_sse_event(retry=RETRY_MS)
     try:
         async for event in _followed(context, kind, instance_id, after):
             yield event
-    except RetryLater as away:
+    except RetryableError as away:
         # The answer has begun, so there is no status left to tell it by: the client comes back where it was.
         log.debug("a stream ends early: %s", away)
 
 
-async def _followed(context: ApiContext, kind: Kind, instance_id: int, after: int) -> AsyncIterator[bytes]:
+async def _followed(context: ApiContext, kind: InstanceResource, instance_id: int, after: int) -> AsyncIterator[bytes]:
     while not context.health.draining:
         instance, changes = await _news(context, kind, instance_id, after)
         for change in changes:
@@ -76,7 +76,9 @@ async def _followed(context: ApiContext, kind: Kind, instance_id: int, after: in
             yield KEEPALIVE_COMMENT
 
 
-async def _news(context: ApiContext, kind: Kind, instance_id: int, after: int) -> tuple[Instance, list[Change]]:
+async def _news(
+    context: ApiContext, kind: InstanceResource, instance_id: int, after: int
+) -> tuple[Instance, list[StateChange]]:
     async with context.database.read() as connection:
         # In this order: an instance that is newer than its history here is looked at again, the opposite would hang.
         changes = await history.listing(connection, kind.pair, instance_id, after, CHUNK)
@@ -85,6 +87,6 @@ async def _news(context: ApiContext, kind: Kind, instance_id: int, after: int) -
     return instance, list(changes)
 
 
-def _event(change: Change) -> bytes:
-    body = dump({**views.change(change), "state": change.to_state})
+def _event(change: StateChange) -> bytes:
+    body = dump({**serializers.change(change), "state": change.to_state})
     return format_sse_event(event="state", id=str(change.version), data_str=body.decode())

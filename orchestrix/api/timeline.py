@@ -8,24 +8,25 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from orchestrix.api.kinds import Kind
+from orchestrix.api.instance import awaited
+from orchestrix.api.instance_resource import InstanceResource
 from orchestrix.api.listing import page_response
+from orchestrix.api.message_history import MessageHistory, commands, events
 from orchestrix.api.routes import Call
-from orchestrix.api.single import awaited
-from orchestrix.api.told import Told, commands, events
-from orchestrix.api.views import moment, perhaps
-from orchestrix.persistence import dead_letters, history, notes, outbox
+from orchestrix.api.serializers import moment, perhaps
+from orchestrix.persistence import dead_letters, outbox
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Connection
-from orchestrix.persistence.notes import Note
 from orchestrix.persistence.outbox import OutboxRow
-from orchestrix.saga.state import PAUSED, RETRY, UNSENT, Change, Instance
+from orchestrix.persistence.sagas import history, ignored_messages
+from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
+from orchestrix.saga.state import PAUSED, RETRY, UNSENT, Instance, StateChange
 
 CHUNK: Final = 500
 Message = dict[str, Any]
 
 
-async def list_messages(call: Call, kind: Kind) -> Response:
+async def list_messages(call: Call, kind: InstanceResource) -> Response:
     """Commands and events of one instance, the oldest first.
 
     Composed of history, pending outbox, notes and dead letters. With `wait`, as they are at the end of the wait.
@@ -34,7 +35,7 @@ async def list_messages(call: Call, kind: Kind) -> Response:
     async with call.context.database.read() as connection:
         changes = await _all_changes(connection, kind, instance.id)
         unsent = await outbox.of_instance(connection, kind.saga.name, instance.id)
-        ignored = await notes.listing(connection, kind.saga.name, instance.id)
+        ignored = await ignored_messages.listing(connection, kind.saga.name, instance.id)
         dead = await dead_letters.of_instance(connection, kind.saga.name, instance.id)
     saga = call.context.catalog.of(instance) or kind.saga
     present = {row.id for row in unsent}
@@ -48,8 +49,8 @@ async def list_messages(call: Call, kind: Kind) -> Response:
     return page_response(call, [message for _, message in found], None)
 
 
-async def _all_changes(connection: Connection, kind: Kind, wanted: int) -> Sequence[Change]:
-    found: list[Change] = []
+async def _all_changes(connection: Connection, kind: InstanceResource, wanted: int) -> Sequence[StateChange]:
+    found: list[StateChange] = []
     while True:
         after = found[-1].version if found else 0
         more = await history.listing(connection, kind.pair, wanted, after, CHUNK)
@@ -58,7 +59,7 @@ async def _all_changes(connection: Connection, kind: Kind, wanted: int) -> Seque
             return found
 
 
-def _sent(told: Told, instance: Instance) -> Message:
+def _sent(told: MessageHistory, instance: Instance) -> Message:
     change = told.change
     later = _later(instance) if change.command_id == instance.command_id else None
     status = "pending" if later else "sent"
@@ -75,7 +76,7 @@ def _later(instance: Instance) -> str | None:
     return "it waits for its next try" if reason == RETRY else None
 
 
-def _accepted(told: Told) -> Message:
+def _accepted(told: MessageHistory) -> Message:
     change = told.change
     message = _message("event", told.type, change.caused_by, "accepted", change.version, change.at)
     return {**message, "reason": told.said}
@@ -87,7 +88,7 @@ def _unsent(row: OutboxRow) -> Message:
     return {**message, "reason": row.parked_reason}
 
 
-def _ignored(note: Note) -> Message:
+def _ignored(note: IgnoredMessage) -> Message:
     kind = "command" if note.type.startswith("cmd.") else "event"
     message = _message(kind, note.type, None, "ignored", None, note.first_at)
     return {**message, "reason": note.reason, "count": note.count, "lastAt": moment(note.last_at)}

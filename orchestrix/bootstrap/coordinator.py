@@ -6,31 +6,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrix.bootstrap.jobs import Jobs
-from orchestrix.bootstrap.parts import Connect, unique_name
+from orchestrix.bootstrap.factories import Connect, unique_name
+from orchestrix.bootstrap.jobs import NodeJobs
 from orchestrix.broker.topology import cluster_topology
 from orchestrix.cluster.coordinator import Coordinator
-from orchestrix.cluster.life import Life
+from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.persistence.engine import Database
 
-LINK_HEARTBEAT: Final = 5
+LINK_HEARTBEAT_S: Final = 5
 """Seconds: the broker takes the token from a leader that is frozen or cut off after two to three of them."""
-STATEMENT_LIMIT: Final = 5.0
-POOL: Final = 4
+STATEMENT_TIMEOUT_S: Final = 5.0
+POOL_SIZE: Final = 4
 """Connections: a lease, a heartbeat, a look, and one to end who stands in the way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterDependencies:
     """What a coordinator stands on. `connect` makes its links to the broker."""
 
     settings: Settings
     roles: Sequence[str]
     database: Database
     connect: Connect
-    jobs: Jobs
+    jobs: NodeJobs
 
 
 def membership_database(settings: Settings, database: Database, roles: frozenset[str]) -> Database:
@@ -40,10 +40,12 @@ def membership_database(settings: Settings, database: Database, roles: frozenset
     """
     if database.dialect.one_writer or settings.database_url is None or "coordinator" not in roles:
         return database
-    return Database(settings.database_url, pool_size=POOL, name="orchestrix-cluster", statement_limit=STATEMENT_LIMIT)
+    return Database(
+        settings.database_url, pool_size=POOL_SIZE, name="orchestrix-cluster", statement_limit=STATEMENT_TIMEOUT_S
+    )
 
 
-def make_coordinator(node_id: str, around: Cluster) -> Coordinator:
+def make_coordinator(node_id: str, around: ClusterDependencies) -> Coordinator:
     """A coordinator that begins under `node_id`; nothing of it runs yet."""
     ids = _ids(node_id, around.settings)
     return Coordinator(lambda: _life(next(ids), around))
@@ -55,13 +57,13 @@ def _ids(first: str, settings: Settings) -> Iterator[str]:
         yield unique_name(settings)
 
 
-def _life(node_id: str, around: Cluster) -> Life:
+def _life(node_id: str, around: ClusterDependencies) -> ClusterMember:
     jobs = around.jobs
     work = jobs.coordinator(node_id)
-    life = Life(
+    life = ClusterMember(
         Identity(node_id, around.settings.node_id, around.roles),
         around.database,
-        around.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT),
+        around.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT_S),
         around.settings.cluster,
         sole=jobs.alone,
         work=work,

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrix.bootstrap.former import Former, Left, bury
-from orchestrix.bootstrap.hands import Hands
+from orchestrix.bootstrap.dev_recovery import PreviousDev, RecoveryResult, declare_dead
+from orchestrix.bootstrap.dev_worker import DevWorker
+from orchestrix.bootstrap.file_permissions import DATABASE, tighten
+from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.bootstrap.node import Node, build_node
-from orchestrix.bootstrap.owner_only import DATABASE, tighten
-from orchestrix.bootstrap.ports import listening, nearby
-from orchestrix.broker.devserver import DevServer
-from orchestrix.config import Settings
-from orchestrix.config_urls import sqlite_url
-from orchestrix.persistence import schema
+from orchestrix.broker.embedded import EmbeddedBroker
+from orchestrix.config.settings import Settings
+from orchestrix.config.urls import sqlite_url
+from orchestrix.persistence.schema import migrator
 from orchestrix.worker.composition import assemble
 
 ROLES = frozenset({"api", "orchestrator", "coordinator"})
@@ -30,29 +30,31 @@ class Development:
     settings: Settings
     broker_url: str
     node: Node
-    worker: Hands
-    left: Left
+    worker: DevWorker
+    left: RecoveryResult
 
 
 @asynccontextmanager
 async def development(
-    settings: Settings, *, folder: Path, broker_ports: Sequence[int], former: Former | None = None
+    settings: Settings, *, folder: Path, broker_ports: Sequence[int], former: PreviousDev | None = None
 ) -> AsyncIterator[Development]:
     """The parts, with the broker and the schema ready and nothing else started; the broker ends with the block.
 
     Raises `ConfigError`, `DefinitionError` and `SchemaMismatch`.
     """
     local = _local(settings, folder)
-    broker = DevServer()
+    broker = EmbeddedBroker()
     await broker.start(listening("127.0.0.1", nearby(*broker_ports)))
     try:
         assert local.database_url is not None
-        await schema.upgrade(local.database_url)
+        await migrator.upgrade(local.database_url)
         node = build_node(local, ROLES, broker.url, alone=True)
         worker = assemble(local, node.database, node.broker, node.catalog, name=node.name, reader=node.definitions)
         catalog, patience = node.catalog, local.worker.stop_timeout
-        hands = Hands(worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.known_as, patience)
-        left = await bury(node.database, former) if former is not None else Left()
+        hands = DevWorker(
+            worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.known_as, patience
+        )
+        left = await declare_dead(node.database, former) if former is not None else RecoveryResult()
         yield Development(local, broker.url, node, hands, left)
     finally:
         await broker.stop()

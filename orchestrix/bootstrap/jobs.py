@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrix.bootstrap.parts import Connect
+from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import jobs_topology
-from orchestrix.config import Settings
-from orchestrix.jobs.cancel import Canceller, Stops
-from orchestrix.jobs.coordinator import Coordinator, Surroundings
+from orchestrix.config.settings import Settings
+from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
+from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.dispatch import Relay
-from orchestrix.jobs.poke import LeaderPoke
-from orchestrix.jobs.steps import StepJobs
-from orchestrix.jobs.submit import Submitter
-from orchestrix.jobs.timetable import Timetable
-from orchestrix.jobs.undelivered import Undelivered
-from orchestrix.jobs.watch import JobWatch
+from orchestrix.jobs.leader_notifier import LeaderNotifier
+from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
+from orchestrix.jobs.step_jobs import StepJobs
+from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.persistence.engine import Database
+from orchestrix.schedules.service import ScheduleService
 
-LINK_HEARTBEAT: Final = 3
+LINK_HEARTBEAT_S: Final = 3
 """Seconds: for two to three of them the broker keeps the queues of jobs for a connection that is broken on our side
 alone, and gives what workers say to nobody else."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Jobs:
+class NodeJobs:
     """What a node knows and does of jobs, whatever its roles; `coordinator` makes the part of one that takes them.
 
     `connect` makes a connection to the broker, under a name and with a topology of its own.
@@ -38,25 +38,25 @@ class Jobs:
     broker: Broker
     connect: Connect
     alone: bool = False
-    watch: JobWatch = field(default_factory=JobWatch)
-    poke: LeaderPoke = field(init=False)
-    submitter: Submitter = field(init=False)
-    canceller: Canceller = field(init=False)
-    timetable: Timetable = field(init=False)
+    watch: JobChangeNotifier = field(default_factory=JobChangeNotifier)
+    poke: LeaderNotifier = field(init=False)
+    submitter: JobSubmitter = field(init=False)
+    canceller: JobCanceller = field(init=False)
+    timetable: ScheduleService = field(init=False)
     steps: StepJobs = field(init=False)
-    undelivered: Undelivered = field(init=False)
-    present: Coordinator | None = None
+    undelivered: DeadDispatchHandler = field(init=False)
+    present: JobCoordinator | None = None
     """The part in jobs that runs, if one does."""
 
     def __post_init__(self) -> None:
-        self.poke = LeaderPoke(self.database, self.broker, self._is_here, self.due)
-        self.submitter = Submitter(self.database, self.poke)
-        stops = Stops(self.broker)
+        self.poke = LeaderNotifier(self.database, self.broker, self._is_here, self.due)
+        self.submitter = JobSubmitter(self.database, self.poke)
+        stops = StopPublisher(self.broker)
         sent = self.relay.poke
-        self.canceller = Canceller(self.database, stops.tell, self.watch.tell, sent, self.poke)
+        self.canceller = JobCanceller(self.database, stops.tell, self.watch.tell, sent, self.poke)
         self.steps = StepJobs(self.poke, stop=stops.tell, sent=sent, news=self.watch.tell)
-        self.undelivered = Undelivered(self.database, due=self.poke, sent=sent, news=self.watch.tell)
-        self.timetable = Timetable(self.database, self.poke, stops.tell)
+        self.undelivered = DeadDispatchHandler(self.database, due=self.poke, sent=sent, news=self.watch.tell)
+        self.timetable = ScheduleService(self.database, self.poke, stops.tell)
 
     def due(self) -> None:
         """A job is due, a schedule has changed, or this node is to drain: whoever it concerns looks at once."""
@@ -73,18 +73,18 @@ class Jobs:
         """How many jobs this node reads."""
         return self.present.count if self.present is not None else 0
 
-    def coordinator(self, node: str) -> Coordinator:
+    def coordinator(self, node: str) -> JobCoordinator:
         """The part in jobs of the node that is called so now; nothing of it runs yet."""
-        self.present = Coordinator(node, self._surroundings(node), alone=self.alone)
+        self.present = JobCoordinator(node, self._surroundings(node), alone=self.alone)
         return self.present
 
-    def _surroundings(self, node: str) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self, node: str) -> JobDependencies:
+        return JobDependencies(
             database=self.database,
             relay=self.relay,
-            control=self.connect(f"orchestrix jobs of {node}", jobs_topology(node), heartbeat=LINK_HEARTBEAT),
+            control=self.connect(f"orchestrix jobs of {node}", jobs_topology(node), heartbeat=LINK_HEARTBEAT_S),
             open_link=lambda number: self.connect(
-                f"orchestrix jobs {number} of {node}", None, heartbeat=LINK_HEARTBEAT
+                f"orchestrix jobs {number} of {node}", None, heartbeat=LINK_HEARTBEAT_S
             ),
             cluster=self.settings.cluster,
             jobs=self.settings.jobs,

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from orchestrix.bootstrap.coordinator import Cluster, make_coordinator, membership_database
-from orchestrix.bootstrap.jobs import Jobs
-from orchestrix.bootstrap.parts import (
+from orchestrix.bootstrap.coordinator import ClusterDependencies, make_coordinator, membership_database
+from orchestrix.bootstrap.factories import (
     Connect,
     DatabaseWatch,
     load_catalog,
@@ -18,43 +17,44 @@ from orchestrix.bootstrap.parts import (
     unique_name,
     watched,
 )
+from orchestrix.bootstrap.jobs import NodeJobs
 from orchestrix.broker.port import Broker, WantedTopology
-from orchestrix.broker.probe import Probing
+from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import STOPS, saga_topology
 from orchestrix.cluster.coordinator import Coordinator
-from orchestrix.cluster.drains import Drainer
-from orchestrix.cluster.vacancy import Vacancy
-from orchestrix.config import Settings
-from orchestrix.lifecycle import CLOSE, Health, Service, Services
-from orchestrix.orchestration.begins import BeginListener, QueueProgress
-from orchestrix.orchestration.clock_watch import ClockWatch
-from orchestrix.orchestration.control import Control
-from orchestrix.orchestration.dead_letters import DeadLetters
-from orchestrix.orchestration.events import EventListener
-from orchestrix.orchestration.held import HeldEvents
-from orchestrix.orchestration.housekeeping import Housekeeping
-from orchestrix.orchestration.incarnation import PATIENCE, Incarnation
-from orchestrix.orchestration.job_letters import JobLetters
-from orchestrix.orchestration.job_steps import JobSteps
-from orchestrix.orchestration.mover import DeadLetterMover
-from orchestrix.orchestration.quota import Quota
-from orchestrix.orchestration.redispatch import Redispatch
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.orchestration.starts import Starter
-from orchestrix.orchestration.stuck import Stuck
-from orchestrix.orchestration.surroundings import Surroundings
-from orchestrix.orchestration.wakeups import Wakeups
-from orchestrix.orchestration.watch import Watch
-from orchestrix.orchestration.why import Explainer
+from orchestrix.cluster.drain_requests import DrainRequester
+from orchestrix.cluster.leader_monitor import LeaderMonitor
+from orchestrix.config.settings import Settings
+from orchestrix.dead_letters.collector import DeadLetterCollector
+from orchestrix.dead_letters.job_dead_letters import JobDeadLetters
+from orchestrix.dead_letters.quota import DeadLetterQuota
+from orchestrix.dead_letters.service import DeadLetterService
+from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.control import SagaControl
+from orchestrix.engine.event_listener import EventListener
+from orchestrix.engine.explain.stuck import StuckSagas
+from orchestrix.engine.explain.why import SagaExplainer
+from orchestrix.engine.held_events import HeldEvents
+from orchestrix.engine.job_steps import JobSteps
+from orchestrix.engine.maintenance.broker_reset import TAKEOVER_TIMEOUT_S, BrokerResetDetector
+from orchestrix.engine.maintenance.clock_regression import ClockRegressionDetector
+from orchestrix.engine.maintenance.pruner import Pruner
+from orchestrix.engine.redispatch import RedispatchService
+from orchestrix.engine.starter import SagaStarter
+from orchestrix.engine.step_starts import QueueProgress, StepStartListener
+from orchestrix.engine.timers import SagaTimers
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, Health, Service, Services
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.versions import Definitions
+from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServiceAdapter:
     """A part whose start and stop have other names."""
 
     begin: Callable[[], Awaitable[None]]
@@ -72,7 +72,7 @@ async def _nothing() -> None:
 
 
 @dataclass(slots=True)
-class Alarm:
+class CommitListeners:
     """Tells whoever watches wake-ups what has just been committed."""
 
     listeners: list[Callable[[Iterable[Instance]], None]] = field(default_factory=list)
@@ -97,8 +97,8 @@ class Node:
     catalog: Catalog
     health: Health
     relay: OutboxRelay
-    watch: Watch
-    starter: Starter
+    watch: SagaChangeNotifier
+    starter: SagaStarter
     database_watch: DatabaseWatch
     roles: frozenset[str]
     resources: Sequence[Resource] = ()
@@ -107,30 +107,30 @@ class Node:
     connect: Connect | None = None
     """Makes further connections to the broker, which a coordinator needs."""
     coordinator: Coordinator | None = field(init=False, default=None)
-    jobs: Jobs = field(init=False)
+    jobs: NodeJobs = field(init=False)
     links: Services = field(init=False)
     duties: Services = field(init=False)
     post: Services = field(init=False)
-    incarnation: Incarnation = field(init=False)
-    definitions: Definitions = field(init=False)
-    control: Control = field(init=False)
-    explainer: Explainer = field(init=False)
-    stuck: Stuck = field(init=False)
-    surroundings: Surroundings = field(init=False)
-    redispatch: Redispatch = field(init=False)
-    letters: DeadLetters = field(init=False)
-    drainer: Drainer = field(init=False)
-    vacancy: Vacancy = field(init=False)
-    clock_watch: ClockWatch = field(init=False)
-    alarm: Alarm = field(default_factory=Alarm)
+    incarnation: BrokerResetDetector = field(init=False)
+    definitions: DefinitionStore = field(init=False)
+    control: SagaControl = field(init=False)
+    explainer: SagaExplainer = field(init=False)
+    stuck: StuckSagas = field(init=False)
+    surroundings: BrokerStatus = field(init=False)
+    redispatch: RedispatchService = field(init=False)
+    letters: DeadLetterService = field(init=False)
+    drainer: DrainRequester = field(init=False)
+    vacancy: LeaderMonitor = field(init=False)
+    clock_watch: ClockRegressionDetector = field(init=False)
+    alarm: CommitListeners = field(default_factory=CommitListeners)
     job_steps: JobSteps | None = None
     """What ties the jobs of steps to their sagas; the starter has it too."""
 
     def __post_init__(self) -> None:
         membership = membership_database(self.settings, self.database, self.roles)
-        closing = [Call(_nothing, one.close) for one in dict.fromkeys((self.database, membership))]
+        closing = [ServiceAdapter(_nothing, one.close) for one in dict.fromkeys((self.database, membership))]
         self.links = Services([*closing, self.database_watch, self.broker])
-        self.jobs = Jobs(
+        self.jobs = NodeJobs(
             settings=self.settings,
             database=self.database,
             relay=self.relay,
@@ -141,25 +141,25 @@ class Node:
         self.job_steps = steps = self.job_steps or JobSteps(self.catalog)
         steps.desk = self.jobs.steps
         self.relay.orders = self.jobs.undelivered
-        patience = 0.0 if self.alone else PATIENCE
-        self.incarnation = Incarnation(
+        patience = 0.0 if self.alone else TAKEOVER_TIMEOUT_S
+        self.incarnation = BrokerResetDetector(
             self.database, self.broker, self.relay, self.catalog, patience=patience, jobs=steps
         )
-        self.definitions = Definitions(self.database, self.catalog, self._learned)
+        self.definitions = DefinitionStore(self.database, self.catalog, self._learned)
         self.health.watch("Definitions", self.definitions.trouble, vital=False)
         reader = self.definitions
-        self.control = Control(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps, reader)
+        self.control = SagaControl(self.database, self.relay, self.watch, self.catalog, self.alarm.ring, steps, reader)
         silent = self.settings.jobs.silent
-        self.explainer = Explainer(self.database, self.broker, self.catalog, silent, self._phase, reader)
-        self.surroundings = Surroundings(self.broker)
-        self.stuck = Stuck(self.database, self.broker, self.settings.jobs.silent)
-        self.redispatch = Redispatch(self.database, self.relay, self.catalog, steps)
-        self.letters = DeadLetters(self.database, self.catalog, self.relay.poke)
-        self.drainer = Drainer(self.database, self.broker)
-        self.clock_watch = ClockWatch(self.database, self.settings.orchestrator.claim)
-        self.vacancy = Vacancy(self.database, self.settings.cluster.lease)
+        self.explainer = SagaExplainer(self.database, self.broker, self.catalog, silent, self._phase, reader)
+        self.surroundings = BrokerStatus(self.broker)
+        self.stuck = StuckSagas(self.database, self.broker, self.settings.jobs.silent)
+        self.redispatch = RedispatchService(self.database, self.relay, self.catalog, steps)
+        self.letters = DeadLetterService(self.database, self.catalog, self.relay.poke)
+        self.drainer = DrainRequester(self.database, self.broker)
+        self.clock_watch = ClockRegressionDetector(self.database, self.settings.orchestrator.claim)
+        self.vacancy = LeaderMonitor(self.database, self.settings.cluster.lease)
         if "coordinator" in self.roles and self.connect is not None:
-            around = Cluster(self.settings, sorted(self.roles), membership, self.connect, self.jobs)
+            around = ClusterDependencies(self.settings, sorted(self.roles), membership, self.connect, self.jobs)
             self.coordinator = make_coordinator(self.name, around)
         self.health.watch("Coordinator", self._coordination)
         if "api" in self.roles:
@@ -175,7 +175,7 @@ class Node:
     @property
     def within(self) -> float:
         """Seconds in which it leaves the cluster, whatever happens: each part of that has its own limit."""
-        return self.settings.cluster.handoff_hard + 5 * CLOSE
+        return self.settings.cluster.handoff_hard + 5 * CLOSE_TIMEOUT_S
 
     async def start(self) -> None:
         """Connects in the background; an absent database or broker is no error."""
@@ -248,16 +248,16 @@ class Node:
         if "orchestrator" in self.roles:
             duties += self._orchestration()
         else:
-            duties += [Probing(self.broker)]
+            duties += [BrokerProbe(self.broker)]
         if "api" in self.roles:
-            duties += [Call(self.starter.run, self.starter.stop), Housekeeping(self.database)]
+            duties += [ServiceAdapter(self.starter.run, self.starter.stop), Pruner(self.database)]
         return duties
 
     def _orchestration(self) -> list[Service]:
         tuned = self.settings.orchestrator
         self.health.watch("Topology", self.incarnation.trouble)
         progress = QueueProgress(self.database)
-        wakeups = Wakeups(
+        wakeups = SagaTimers(
             self.database,
             self.broker,
             self.relay,
@@ -294,13 +294,13 @@ class Node:
             reader=self.definitions,
             held=held.poke,
         )
-        begins = BeginListener(
+        begins = StepStartListener(
             self.database, self.broker, self.catalog, progress, batch=tuned.batch, reader=self.definitions
         )
-        quota = Quota(tuned.dead_letters_per_minute)
-        move = partial(DeadLetterMover, self.database, self.broker, self.catalog, self.relay.poke, quota=quota)
+        quota = DeadLetterQuota(tuned.dead_letters_per_minute)
+        move = partial(DeadLetterCollector, self.database, self.broker, self.catalog, self.relay.poke, quota=quota)
         mover, orders = move(), self.jobs.undelivered
-        letters = JobLetters(self.broker, orders, lambda queues: move(queues=queues, orders=orders))
+        letters = JobDeadLetters(self.broker, orders, lambda queues: move(queues=queues, orders=orders))
         self.health.watch("Dead letters", lambda: mover.trouble() or letters.trouble(), vital=False)
         self.alarm.learned += [listener.learned, mover.learned, held.poke]
         return [self.incarnation, progress, listener, begins, held, wakeups, mover, letters]
@@ -319,9 +319,9 @@ def build_node(
     tuned = settings.orchestrator
     topology = partial(saga_topology, catalog)
     relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
-    watch = Watch(database)
-    alarm, steps = Alarm(), JobSteps(catalog)
-    starter = Starter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring, jobs=steps)
+    watch = SagaChangeNotifier(database)
+    alarm, steps = CommitListeners(), JobSteps(catalog)
+    starter = SagaStarter(database, catalog, relay, watch, node=name, batch=tuned.batch, alarm=alarm.ring, jobs=steps)
     return Node(
         name=name,
         settings=settings,

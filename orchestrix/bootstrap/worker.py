@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from orchestrix.bootstrap.hands import ELSEWHERE, FAREWELL, tell_first, tell_last
-from orchestrix.bootstrap.parts import (
+from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
+from orchestrix.bootstrap.factories import (
     DatabaseWatch,
-    Signals,
+    StopSignals,
     first_of,
     given_up,
     load_catalog,
@@ -19,9 +19,9 @@ from orchestrix.bootstrap.parts import (
     unique_name,
 )
 from orchestrix.broker.topology import saga_topology
-from orchestrix.config import Settings
-from orchestrix.lifecycle import CLOSE, settle_memory, stage
-from orchestrix.persistence.versions import Definitions
+from orchestrix.config.settings import Settings
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
+from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.worker.composition import assemble
 
 log = logging.getLogger("orchestrix")
@@ -44,11 +44,11 @@ async def run_worker(
     database = open_database(settings)
     name = unique_name(settings)
     broker = open_broker(broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog))
-    definitions = Definitions(database, catalog)
+    definitions = DefinitionStore(database, catalog)
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
     watch = DatabaseWatch(database, name)
     patience = settings.worker.stop_timeout
-    with Signals(lambda: tell_last(worker, ELSEWHERE)) as signals:
+    with StopSignals(lambda: log_cut_off(worker, ELSEWHERE)) as signals:
         await broker.start()
         await watch.start()
 
@@ -66,9 +66,9 @@ async def run_worker(
             await first_of(signals.stop, beginning)
         finally:
             await given_up(beginning)
-            tell_first(worker, patience, ELSEWHERE)
-            await stage("stopping the worker", worker.stop(), patience + FAREWELL)
-            await stage("ending the look at definitions", definitions.stop(), CLOSE)
-            await stage("ending the watch of the database", watch.stop(), CLOSE)
-            await stage("leaving the broker", broker.stop(), CLOSE)
-            await stage("leaving the database", database.close(), CLOSE)
+            log_stopping(worker, patience, ELSEWHERE)
+            await stop_stage("stopping the worker", worker.stop(), patience + WORKER_STOP_GRACE_S)
+            await stop_stage("ending the look at definitions", definitions.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("ending the watch of the database", watch.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("leaving the broker", broker.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("leaving the database", database.close(), CLOSE_TIMEOUT_S)

@@ -7,18 +7,18 @@ import logging
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.errors import RetryLater, SchemaMismatch
+from orchestrix.errors import RetryableError, SchemaMismatch
 from orchestrix.lifecycle import ended
-from orchestrix.persistence import write_probes
+from orchestrix.persistence.cluster import write_probes
 from orchestrix.persistence.engine import Database, Transaction
 
 log = logging.getLogger("orchestrix")
 
-EVERY_S: Final = 5.0
+PROBE_INTERVAL_S: Final = 5.0
 """Seconds from the beginning of one write to that of the next."""
-LIMIT_S: Final = 2.0
+PROBE_TIMEOUT_S: Final = 2.0
 """Seconds that a write may take before the database counts as taking none."""
-PRUNE_EVERY: Final = 120
+WRITES_PER_PRUNE: Final = 120
 """Writes between two removals of the rows of processes that are gone."""
 
 
@@ -29,7 +29,7 @@ class WriteProbe:
     its own row.
     """
 
-    def __init__(self, database: Database, name: str, every_s: float = EVERY_S) -> None:
+    def __init__(self, database: Database, name: str, every_s: float = PROBE_INTERVAL_S) -> None:
         self._database, self._name, self._every_s = database, name, every_s
         self._task: asyncio.Task[None] | None = None
         self._count = 0
@@ -56,12 +56,12 @@ class WriteProbe:
     async def _result(self, began: float) -> str | None:
         writing = asyncio.ensure_future(self._database.run(self._write))
         try:
-            while not (await asyncio.wait({writing}, timeout=LIMIT_S))[0]:
+            while not (await asyncio.wait({writing}, timeout=PROBE_TIMEOUT_S))[0]:
                 # It may only stand behind others: what they have written meanwhile proves as much.
                 written = self._database.written_at
                 late = written is None or written < began
                 began = clock.monotonic()
-                self._note(f"the database has not taken a write within {LIMIT_S:g} s" if late else None)
+                self._note(f"the database has not taken a write within {PROBE_TIMEOUT_S:g} s" if late else None)
             return _trouble(writing)
         finally:
             if not writing.done():
@@ -69,7 +69,7 @@ class WriteProbe:
 
     async def _write(self, tx: Transaction) -> None:
         await write_probes.write(tx, self._name)
-        if self._count % PRUNE_EVERY == 0:
+        if self._count % WRITES_PER_PRUNE == 0:
             await write_probes.prune(tx)
         self._count += 1
 
@@ -87,7 +87,7 @@ def _trouble(writing: asyncio.Future[None]) -> str | None:
     error = writing.exception()
     if error is None:
         return None
-    if isinstance(error, RetryLater | SchemaMismatch):
+    if isinstance(error, RetryableError | SchemaMismatch):
         return str(error)
     log.debug("the write probe failed", exc_info=error)
     return f"the database cannot be written: {type(error).__name__}"

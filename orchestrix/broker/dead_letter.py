@@ -76,7 +76,7 @@ FORMS: Final[tuple[Callable[[Delivery, str], Outgoing], ...]] = (
 """A letter that the broker refuses is sent again in the next form."""
 
 
-async def bury(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery, str]]) -> None:
+async def publish_dead_letter(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery, str]]) -> None:
     """Publishes the dead letters and returns when each is confirmed.
 
     One whose channel is lost meanwhile is dropped: the broker gives the message out again. While the exchange is

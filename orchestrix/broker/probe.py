@@ -10,13 +10,13 @@ from orchestrix.lifecycle import Loop
 
 from .port import Broker, LinkState, Outcome, Outgoing
 
-NOBODY: Final = "orchestrix.nobody"
+UNROUTABLE_KEY: Final = "orchestrix.nobody"
 """No queue is called so: the broker sends back what is addressed to it, and counts it as returned."""
-WITHIN: Final = 5.0
+PROBE_TIMEOUT_S: Final = 5.0
 """Seconds that it has for that, over a link that may be slow."""
-EVERY: Final = 5.0
+PROBE_INTERVAL_S: Final = 5.0
 """Seconds between two of them where nobody asks."""
-LOOK: Final = 0.1
+BLOCKED_POLL_INTERVAL_S: Final = 0.1
 """Seconds between two looks whether it has said instead that it takes none."""
 
 
@@ -28,17 +28,17 @@ async def takes_messages(broker: Broker) -> bool:
     """
     if broker.state is not LinkState.UP or broker.blocked is not None:
         return False
-    probe = Outgoing("", NOBODY, b"{}", clock.uuid7(), type="probe")
-    sending = asyncio.create_task(broker.publish([probe], WITHIN), name="probe of the broker")
+    probe = Outgoing("", UNROUTABLE_KEY, b"{}", clock.uuid7(), type="probe")
+    sending = asyncio.create_task(broker.publish([probe], PROBE_TIMEOUT_S), name="probe of the broker")
     try:
         while not sending.done() and broker.blocked is None:
-            await asyncio.wait([sending], timeout=LOOK)
+            await asyncio.wait([sending], timeout=BLOCKED_POLL_INTERVAL_S)
         return sending.done() and sending.result()[0].outcome in (Outcome.RETURNED, Outcome.CONFIRMED)
     finally:
         sending.cancel()
 
 
-class Probing:
+class BrokerProbe:
     """Asks now and then, for a process whose duties do not: so that it can tell that its broker takes no messages."""
 
     def __init__(self, broker: Broker) -> None:
@@ -55,4 +55,4 @@ class Probing:
 
     async def _round(self) -> None:
         await takes_messages(self._broker)
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(PROBE_INTERVAL_S)

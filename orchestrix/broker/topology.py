@@ -20,7 +20,7 @@ JOB_CANCEL: Final = "orchestrix.job.cancel"
 JOB_ASSIGNED: Final = "orchestrix.job.assigned"
 JOB_HANDOFF: Final = "orchestrix.job.handoff"
 WORKER_HEARTBEAT: Final = "orchestrix.worker.heartbeat"
-DISPATCH: Final = "orchestrix.job.dispatch."
+DISPATCH_QUEUE_PREFIX: Final = "orchestrix.job.dispatch."
 """What the queues begin with by which jobs reach workers."""
 SINGLE: Final[Mapping[str, str | int | bool]] = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 """A queue that one consumer reads at a time, the next one when that is gone. Never a classic one: the consumer's end
@@ -99,7 +99,7 @@ def logs_queue(job_id: str) -> str:
 def is_channel(queue: str) -> bool:
     """Whether the queue is one of a job's own, by which its worker speaks."""
     job_id = queue.removeprefix("orchestrix.job.").partition(".")[0]
-    return queue in (status_queue(job_id), logs_queue(job_id)) and not queue.startswith(DISPATCH)
+    return queue in (status_queue(job_id), logs_queue(job_id)) and not queue.startswith(DISPATCH_QUEUE_PREFIX)
 
 
 def job_channels(job_id: str) -> Topology:
@@ -110,7 +110,7 @@ def job_channels(job_id: str) -> Topology:
 
 def dispatch_queue(queue: str) -> str:
     """Where the workers that serve `queue` find their jobs."""
-    return DISPATCH + queue
+    return DISPATCH_QUEUE_PREFIX + queue
 
 
 def job_dispatch(queue: str) -> Topology:
@@ -123,7 +123,7 @@ def cancel_queue(worker_id: str) -> str:
     return f"{JOB_CANCEL}.{worker_id}{CONNECTION}"
 
 
-def worker_ear(worker_id: str) -> Topology:
+def worker_cancel_queue(worker_id: str) -> Topology:
     """Where a worker hears which jobs are to stop, as long as it is connected."""
     ear = cancel_queue(worker_id)
     return Topology(
@@ -150,7 +150,7 @@ def handoff_ack(node_id: str) -> str:
     return f"{JOB_HANDOFF}.ack.{node_id}"
 
 
-def beats_queue(node_id: str) -> str:
+def worker_heartbeat_queue(node_id: str) -> str:
     """Where a node hears the beats of workers."""
     return f"{WORKER_HEARTBEAT}.{node_id}{CONNECTION}"
 
@@ -161,7 +161,7 @@ STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))
 
 def jobs_topology(node_id: str) -> Topology:
     """What the nodes share for jobs, and where this one hears acknowledgements and beats."""
-    acks, beats = handoff_ack(node_id), beats_queue(node_id)
+    acks, beats = handoff_ack(node_id), worker_heartbeat_queue(node_id)
     return queues_of_work(
         Topology(
             exchanges=(*STOPS.exchanges, Exchange(WORKER_HEARTBEAT, "topic")),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from orchestrix.cli.arguments import parse
-from orchestrix.cli.exits import INTERRUPTED, PIPE_CLOSED, report
+from orchestrix.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, report
 
 __all__ = ["main"]
 

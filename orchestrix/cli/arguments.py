@@ -73,18 +73,25 @@ class _Version(argparse.Action):
 def _add_processes(commands: Any) -> None:
     init = leaf(commands, "init", "init:init", "write a small service of your own to begin with, and its test")
     init.add_argument("dir", nargs="?", default=".", metavar="DIR", help="where to; made if it is not there (here)")
-    dev = leaf(commands, "dev", "run:dev", "everything in one process, nothing to install: API, orchestrator, workers")
+    dev = leaf(
+        commands,
+        "dev",
+        "commands.processes:dev",
+        "everything in one process, nothing to install: API, orchestrator, workers",
+    )
     dev.add_argument(
         "--port", type=whole(*_PORT), metavar="PORT", help="the API's port (8080; the next free one if taken)"
     )
 
-    serve = leaf(commands, "serve", "run:serve", "a node: HTTP API, orchestrator, coordinator, or all of them")
+    serve = leaf(
+        commands, "serve", "commands.processes:serve", "a node: HTTP API, orchestrator, coordinator, or all of them"
+    )
     serve.add_argument("--host", metavar="HOST", help="where the API listens (127.0.0.1)")
     serve.add_argument("--port", type=whole(*_PORT), metavar="PORT", help="where the API listens (8080)")
     serve.add_argument("--roles", metavar="ROLES", help="comma-separated: api, orchestrator, coordinator (all)")
     add_urls(serve)
 
-    worker = leaf(commands, "worker", "run:worker", "a worker: handles commands, runs jobs")
+    worker = leaf(commands, "worker", "commands.processes:worker", "a worker: handles commands, runs jobs")
     worker.add_argument(
         "-q", "--queue", action="append", default=[], metavar="QUEUE", help="a command to handle, again for more (all)"
     )
@@ -102,10 +109,12 @@ def _add_processes(commands: Any) -> None:
 
 def _add_schema(commands: Any) -> None:
     actions = group(commands, "db", "the database schema")
-    upgrade = leaf(actions, "upgrade", "schema:upgrade", "bring the schema to this version")
-    current = leaf(actions, "current", "schema:current", "show the schema's revision")
-    check = leaf(actions, "check", "schema:check", "compare the schema with what this version needs")
-    reset = leaf(actions, "clone-reset", "clone:reset", "make a copy of a database an installation of its own")
+    upgrade = leaf(actions, "upgrade", "commands.schema:upgrade", "bring the schema to this version")
+    current = leaf(actions, "current", "commands.schema:current", "show the schema's revision")
+    check = leaf(actions, "check", "commands.schema:check", "compare the schema with what this version needs")
+    reset = leaf(
+        actions, "clone-reset", "commands.clone_reset:reset", "make a copy of a database an installation of its own"
+    )
     reset.add_argument(
         "--yes", action="store_true", help="do not wait to see whether nodes that were heard of lately still beat"
     )
@@ -117,10 +126,10 @@ def _add_schema(commands: Any) -> None:
 
 def _add_apps(commands: Any) -> None:
     actions = group(commands, "apps", "apps: start them, look at them")
-    create = leaf(actions, "create", "sagas:create", "start an app")
+    create = leaf(actions, "create", "commands.sagas:create", "start an app")
     create.add_argument("key", metavar="NAME", help="the app's name, unique")
     _add_creation(create)
-    _add_list(leaf(actions, "list", "sagas:list_all", "list apps, newest first"), name="NAME")
+    _add_list(leaf(actions, "list", "commands.sagas:list_all", "list apps, newest first"), name="NAME")
     _add_readers(actions, "app")
     _add_verbs(actions, "app")
     actions.choices["create"].set_defaults(saga="app")
@@ -129,23 +138,25 @@ def _add_apps(commands: Any) -> None:
 
 def _add_sagas(commands: Any) -> None:
     actions = group(commands, "sagas", "the same for any saga")
-    create = leaf(actions, "create", "sagas:create", "start a saga")
+    create = leaf(actions, "create", "commands.sagas:create", "start a saga")
     _add_saga(create)
     create.add_argument("key", metavar="KEY", help="what the instance is called, unique within its saga")
     _add_creation(create)
-    listing = leaf(actions, "list", "sagas:list_all", "list instances of a saga, newest first")
+    listing = leaf(actions, "list", "commands.sagas:list_all", "list instances of a saga, newest first")
     _add_saga(listing)
     _add_list(listing, name="KEY")
     _add_readers(actions, None)
     _add_verbs(actions, None)
-    check = leaf(actions, "check", "version_check:check", "hold this code against the instances that are live")
+    check = leaf(actions, "check", "commands.version_check:check", "hold this code against the instances that are live")
     check.add_argument("--against", metavar="URL", help="of a database, or of an API (the settings' database)")
     add_client(check)
     _add_migrate(actions)
 
 
 def _add_migrate(actions: Any) -> None:
-    command = leaf(actions, "migrate", "migrate:migrate", "move live instances of older versions to a later one")
+    command = leaf(
+        actions, "migrate", "commands.migrate:migrate", "move live instances of older versions to a later one"
+    )
     _add_saga(command)
     command.add_argument("--to", type=whole(*_VERSION), required=True, metavar="N", help="the version to move them to")
     for flag, what in (("--map", "state"), ("--map-step", "step")):
@@ -163,15 +174,15 @@ def _add_migrate(actions: Any) -> None:
 
 def _add_deadlines(commands: Any) -> None:
     actions = group(commands, "deadlines", "what sagas wait for, and until when")
-    listing = leaf(actions, "list", "control:deadlines", "every next wake-up, the soonest first")
+    listing = leaf(actions, "list", "commands.control:deadlines", "every next wake-up, the soonest first")
     listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
     add_client(listing)
-    extend = leaf(actions, "extend", "control:act", "set or extend the deadline of what one waits for")
+    extend = leaf(actions, "extend", "commands.control:act", "set or extend the deadline of what one waits for")
     until = extend.add_mutually_exclusive_group(required=True)
     until.add_argument("--by", type=longer, metavar="TIME", help="so much longer, as 30s, 5m or 2h")
     until.add_argument("--at", metavar="TIME", help="RFC 3339, as 2026-01-31T12:00:00Z")
-    cancel = leaf(actions, "cancel", "control:act", "take the deadline away")
+    cancel = leaf(actions, "cancel", "commands.control:act", "take the deadline away")
     for command, verb in ((extend, "extend"), (cancel, "withdraw")):
         command.set_defaults(verb=verb)
         command.add_argument("--saga", default="app", metavar="SAGA", help="whose ID it is (app)")
@@ -179,7 +190,9 @@ def _add_deadlines(commands: Any) -> None:
 
 
 def _add_redispatch(commands: Any) -> None:
-    command = leaf(commands, "redispatch", "control:redispatch", "send again, under their ids, commands that are out")
+    command = leaf(
+        commands, "redispatch", "commands.control:redispatch", "send again, under their ids, commands that are out"
+    )
     command.add_argument("ids", nargs="*", type=whole(*_ID), metavar="ID", help="only these of --saga")
     command.add_argument("--saga", metavar="SAGA", help="only of this saga (all)")
     add_reason(command)
@@ -189,22 +202,22 @@ def _add_redispatch(commands: Any) -> None:
 
 def _add_dead_letters(commands: Any) -> None:
     actions = group(commands, "dlq", "dead letters: messages that could not be handled")
-    listing = leaf(actions, "list", "dead_letters:list_all", "what is there, the last to die first")
+    listing = leaf(actions, "list", "commands.dead_letters:list_all", "what is there, the last to die first")
     _add_filters(listing)
     listing.add_argument("--redriven", action="store_true", help="also those that were sent again")
     listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
-    show = leaf(actions, "show", "dead_letters:show", "show one with its body")
-    edit = leaf(actions, "edit", "dead_letters:edit", "change the body of one")
+    show = leaf(actions, "show", "commands.dead_letters:show", "show one with its body")
+    edit = leaf(actions, "edit", "commands.dead_letters:edit", "change the body of one")
     body = edit.add_mutually_exclusive_group(required=True)
     body.add_argument("--body", metavar="JSON", help="the new body: an object")
     body.add_argument("--file", metavar="PATH", help="the same from a file, or from standard input (-)")
-    redrive = leaf(actions, "redrive", "dead_letters:redrive", "send one again, or all that fit")
+    redrive = leaf(actions, "redrive", "commands.dead_letters:redrive", "send one again, or all that fit")
     redrive.add_argument("id", nargs="?", type=uuid, metavar="ID", help="only this one")
     _add_filters(redrive)
     redrive.add_argument("--all", action="store_true", help="all that are there")
     redrive.add_argument("--dry-run", action="store_true", help="only count those that fit")
-    drop = leaf(actions, "drop", "dead_letters:drop", "forget one")
+    drop = leaf(actions, "drop", "commands.dead_letters:drop", "forget one")
     for command in (show, edit, drop):
         command.add_argument("id", type=uuid, metavar="ID", help="as `dlq list` shows it")
     for command in (edit, redrive, drop):
@@ -218,26 +231,26 @@ def _add_filters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--queue", metavar="QUEUE", help="only those that died in this queue")
     command.add_argument("--saga", metavar="SAGA", help="only those of this saga")
     command.add_argument("--app", type=whole(*_ID), metavar="ID", help="only those of this app (of --saga, if given)")
-    command.add_argument("--died-of", metavar="REASON", help="only where the reason of the death begins so")
+    command.add_argument("--died-of", metavar="REASON", help="only dead letters whose reason starts with REASON")
 
 
 def _add_cluster(commands: Any) -> None:
     actions = group(commands, "cluster", "the nodes, and who leads")
-    add_client(leaf(actions, "status", "cluster:status", "the leader, the nodes, the last hand-overs"))
-    drain = leaf(actions, "drain", "cluster:drain", "let a node give away its jobs, and take no more")
+    add_client(leaf(actions, "status", "commands.cluster:status", "the leader, the nodes, the last hand-overs"))
+    drain = leaf(actions, "drain", "commands.cluster:drain", "let a node give away its jobs, and take no more")
     drain.add_argument("node", metavar="NODE", help="its id, as `cluster status` shows it, or its name")
     add_client(drain)
 
 
 def _add_others(commands: Any) -> None:
-    doctor = leaf(commands, "doctor", "doctor:doctor", "check settings, database, broker, git and API")
+    doctor = leaf(commands, "doctor", "doctor.command:doctor", "check settings, database, broker, git and API")
     add_urls(doctor)
     add_client(doctor)
     config = group(commands, "config", "the settings")
     show = leaf(config, "show", "settings:show", "every setting, its value and where that comes from")
     add_urls(show)
     add_client(show)
-    leaf(commands, "openapi", "run:openapi", "print the HTTP API as an OpenAPI document")
+    leaf(commands, "openapi", "commands.processes:openapi", "print the HTTP API as an OpenAPI document")
 
 
 def _add_readers(actions: Any, saga: str | None) -> None:
@@ -249,7 +262,7 @@ def _add_readers(actions: Any, saga: str | None) -> None:
         ("watch", "follow its changes until it ends"),
         ("why", "what it waits for, and what helps"),
     ):
-        command = leaf(actions, name, f"{'control' if name == 'why' else 'sagas'}:{name}", meaning)
+        command = leaf(actions, name, f"{'commands.control' if name == 'why' else 'commands.sagas'}:{name}", meaning)
         _choose_saga(command, saga)
         command.add_argument("id", type=whole(*_ID), metavar="ID", help="its number")
         add_client(command)
@@ -265,7 +278,7 @@ def _add_verbs(actions: Any, saga: str | None) -> None:
         ("cancel", "give up, and undo what was done"),
         ("terminate", "give up, and undo nothing"),
     ):
-        command = leaf(actions, name, "control:act", meaning)
+        command = leaf(actions, name, "commands.control:act", meaning)
         command.set_defaults(verb=name)
         _choose_saga(command, saga)
         if name == "edit":

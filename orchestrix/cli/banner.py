@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from orchestrix.cli.endpoints import hidden
 from orchestrix.cli.output import DIM, paint, visible
-from orchestrix.cli.places import hidden
 
 _SHOWN_ROLES = ("api", "orchestrator", "coordinator")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from orchestrix import clock, forks
-from orchestrix.cli.waiting import pause
-from orchestrix.config_urls import SQLITE, sqlite_url
-from orchestrix.errors import ConfigError, Conflict, Unavailable
+from orchestrix import clock, fork_safety
+from orchestrix.cli.interruptible_sleep import pause
+from orchestrix.config.urls import SQLITE_URL_PREFIX, sqlite_url
+from orchestrix.errors import ConfigError, ConflictError, Unavailable
 
 FOLDER = ".orchestrix"
-CLAIM_PATIENCE = 0.5
+CLAIM_TIMEOUT_S = 0.5
 _foreign = False
 """Whether this process was forked from a `dev`, whose files these are."""
 
@@ -35,7 +35,7 @@ class DevFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class DevRun:
     """One run of `dev`, by the name that its node and its worker have in the database; whether a second signal ended
     it.
     """
@@ -45,7 +45,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class LastPorts:
     """Which ports the last `dev` of this folder had; it tries them first."""
 
     api: int | None = None
@@ -130,11 +130,11 @@ def broker_url(folder: Path, first: str) -> Callable[[], str]:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[Life | None]:
+def claimed(folder: Path) -> Iterator[DevRun | None]:
     """This process is the `dev` of the folder until the block ends; then its file is gone, however the block ended.
 
     Gives the last one, if it was killed: its process is gone, for it had the lock as long as it lived. It is told of
-    until a `dev` has begun, which one that fails at its start has not. Raises `Conflict` while another one is, and
+    until a `dev` has begun, which one that fails at its start has not. Raises `ConflictError` while another one is, and
     `ConfigError` if the folder cannot be written.
     """
     global _foreign
@@ -146,7 +146,7 @@ def claimed(folder: Path) -> Iterator[Life | None]:
     except OSError as error:
         raise ConfigError(f"cannot write {folder / FOLDER} ({error.strerror}): choose another folder") from error
     _foreign = False
-    forget = forks.on_fork(lambda: _let_go(lock))
+    forget = fork_safety.on_fork(lambda: _let_go(lock))
     try:
         _lock(lock, folder)
         killed = _left_by_one_that_was_killed(folder)
@@ -173,11 +173,11 @@ def _in_the_way(folder: Path) -> str:
     return f"{folder / FOLDER} is a file, and must be a folder: move it away, or go to another folder"
 
 
-def _left_by_one_that_was_killed(folder: Path) -> Life | None:
+def _left_by_one_that_was_killed(folder: Path) -> DevRun | None:
     try:
         found = json.loads(_trusted(_life_path(folder)))
         node, mine = str(found["nodeId"]), found["lock"] == _lock_mark(folder)
-        return Life(node, found["cutOff"] is True) if mine and node.isprintable() else None
+        return DevRun(node, found["cutOff"] is True) if mine and node.isprintable() else None
     except (ConfigError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # what it was at is found out in another way, later
 
@@ -210,26 +210,26 @@ def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> 
     )
 
 
-def keep_life(folder: Path, life: Life) -> None:
+def keep_life(folder: Path, life: DevRun) -> None:
     """For the next `dev` of this folder, should this one not take its leave. Inside `claimed` only."""
     _replace(_life_path(folder), {"nodeId": life.node, "cutOff": life.cut_off, "lock": _lock_mark(folder)})
 
 
 def absolute(database_url: str, folder: Path) -> str:
     """A relative SQLite path means another file in another folder, so it is written out."""
-    place, mark, query = database_url.removeprefix(SQLITE).partition("?")
-    if not database_url.startswith(SQLITE) or place.startswith(("/", ":memory:", "file:")) or not place:
+    place, mark, query = database_url.removeprefix(SQLITE_URL_PREFIX).partition("?")
+    if not database_url.startswith(SQLITE_URL_PREFIX) or place.startswith(("/", ":memory:", "file:")) or not place:
         return database_url
     return f"{sqlite_url((folder / unquote(place)).resolve())}{mark}{query}"
 
 
-def last_ports(folder: Path) -> Ports:
+def last_ports(folder: Path) -> LastPorts:
     """The ports of the last `dev`; whatever cannot be read is simply not known."""
     try:
         found = json.loads(_last_path(folder).read_text(encoding="utf-8"))
-        return Ports(_whole(found["apiPort"]), _whole(found["brokerPort"]))
+        return LastPorts(_whole(found["apiPort"]), _whole(found["brokerPort"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return Ports()
+        return LastPorts()
 
 
 def keep_ports(folder: Path, *, api: int, broker: int) -> None:
@@ -239,13 +239,13 @@ def keep_ports(folder: Path, *, api: int, broker: int) -> None:
 
 def _lock(lock: int, folder: Path) -> None:
     """Takes the lock. A look by `alive` holds it for a moment too, so one refusal is no proof of another `dev`."""
-    deadline = clock.monotonic() + CLAIM_PATIENCE
+    deadline = clock.monotonic() + CLAIM_TIMEOUT_S
     while True:
         try:
             return _flock(lock)
         except OSError as busy:
             if clock.monotonic() >= deadline:
-                raise Conflict(_already(folder)) from busy
+                raise ConflictError(_already(folder)) from busy
         pause(0.02)
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from orchestrix.cli import exits, output
-from orchestrix.errors import Conflict, GiveUp
+from orchestrix.cli import exit_codes, output
+from orchestrix.errors import ConflictError, PermanentError
 
 TEMPLATE: Final = Path(__file__).with_name("template")
 SUFFIX: Final = ".tmpl"
@@ -19,23 +19,27 @@ SUFFIX: Final = ".tmpl"
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """`init [DIR]`. Raises `Conflict`, and writes nothing, if one of the files is there."""
+    """`init [DIR]`. Raises `ConflictError`, and writes nothing, if one of the files is there."""
     folder = Path(arguments.dir)
     files = _template()
     try:
         if os.path.lexists(folder) and not folder.is_dir():
-            raise GiveUp(f"{folder} is no folder: name another")
+            raise PermanentError(f"{folder} is no folder: name another")
         if taken := [str(path) for path in sorted(files) if _is_taken(folder, path)]:
-            raise Conflict(f"{folder} has {', '.join(taken)} already, so that nothing was written: name another folder")
+            raise ConflictError(
+                f"{folder} has {', '.join(taken)} already, so that nothing was written: name another folder"
+            )
         _write(folder, files)
     except FileExistsError as error:
-        raise Conflict(f"{error.filename} has just come into being, so that nothing was written: try again") from error
+        raise ConflictError(
+            f"{error.filename} has just come into being, so that nothing was written: try again"
+        ) from error
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise GiveUp(f"{folder} cannot be written to ({why}): name a folder of your own") from error
+        raise PermanentError(f"{folder} cannot be written to ({why}): name a folder of your own") from error
     for line in _told(folder, files):
         print(output.visible(line))
-    return exits.OK
+    return exit_codes.OK
 
 
 def _template() -> Mapping[Path, str]:

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     """Adds `jobs …`."""
     actions = group(commands, "jobs", "jobs: long work for the workers of a queue")
     _add_submit(actions)
-    listing = leaf(actions, "list", "jobs:list_all", "list jobs, newest first")
+    listing = leaf(actions, "list", "commands.jobs:list_all", "list jobs, newest first")
     listing.add_argument(
         "--state", action="append", default=[], metavar="STATE", help="only in this state; again for more"
     )
@@ -21,10 +21,10 @@ def add(commands: Any) -> None:
     listing.add_argument("--created-by", metavar="WHO", help="only those asked for by WHO")
     listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
-    show = leaf(actions, "show", "jobs:show", "show a job with its attempts")
-    logs = leaf(actions, "logs", "jobs:logs", "what it has logged")
+    show = leaf(actions, "show", "commands.jobs:show", "show a job with its attempts")
+    logs = leaf(actions, "logs", "commands.jobs:logs", "what it has logged")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with each line as it comes, until the end")
-    cancel = leaf(actions, "cancel", "jobs:cancel", "stop a job")
+    cancel = leaf(actions, "cancel", "commands.jobs:cancel", "stop a job")
     for command in (show, logs, cancel):
         command.add_argument("id", type=uuid, metavar="ID", help="as `jobs list` shows it")
     add_reason(cancel)
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
 
 def _add_submit(actions: Any) -> None:
-    command = leaf(actions, "submit", "jobs:submit", "put a job down")
+    command = leaf(actions, "submit", "commands.jobs:submit", "put a job down")
     command.add_argument("queue", metavar="QUEUE", help="whose workers do it")
     command.add_argument("handler", metavar="HANDLER", help="which of their functions")
     command.add_argument("--payload", metavar="JSON", help="what the function gets: an object")

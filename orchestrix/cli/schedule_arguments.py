@@ -15,24 +15,24 @@ COUNT = 1, 100
 def add(commands: Any) -> None:
     """Adds `schedules …`."""
     actions = group(commands, "schedules", "schedules: jobs that begin by themselves")
-    create = leaf(actions, "create", "schedules:create", "make a schedule")
+    create = leaf(actions, "create", "commands.schedules:create", "make a schedule")
     create.add_argument("name", metavar="NAME", help="how it is called, unique")
     create.add_argument("queue", metavar="QUEUE", help="whose workers do its jobs")
     create.add_argument("handler", metavar="HANDLER", help="which of their functions")
     _add_job(create)
     create.add_argument("--by", metavar="WHO", help="who asks for it (createdBy)")
-    listing = leaf(actions, "list", "schedules:list_all", "list schedules by name")
+    listing = leaf(actions, "list", "commands.schedules:list_all", "list schedules by name")
     listing.add_argument("--limit", type=whole(*LIMIT), metavar="N", help="how many at once, at most 200")
     listing.add_argument("--cursor", metavar="CURSOR", help="go on where a list ended")
-    edit = leaf(actions, "edit", "schedules:edit", "change what is named, and leave the rest")
+    edit = leaf(actions, "edit", "commands.schedules:edit", "change what is named, and leave the rest")
     edit.add_argument("--queue", metavar="QUEUE", help="whose workers do its jobs")
     edit.add_argument("--handler", metavar="HANDLER", help="which of their functions")
     _add_job(edit, also_none=True)
     for command in (create, edit):
         _add_policy(command, needed=command is create)
-    preview = leaf(actions, "preview", "schedules:preview", "when it will be due")
+    preview = leaf(actions, "preview", "commands.schedules:preview", "when it will be due")
     preview.add_argument("--count", type=whole(*COUNT), metavar="N", help="how many times (10)")
-    several = [edit, preview, leaf(actions, "show", "schedules:show", "show one"), *_verbs(actions)]
+    several = [edit, preview, leaf(actions, "show", "commands.schedules:show", "show one"), *_verbs(actions)]
     for command in several:
         command.add_argument("name", metavar="NAME", help="its name or its id")
     for command in (create, listing, *several):
@@ -41,16 +41,16 @@ def add(commands: Any) -> None:
 
 def _verbs(actions: Any) -> list[argparse.ArgumentParser]:
     """The commands that do something and may say why."""
-    backfill = leaf(actions, "backfill", "schedules:backfill", "run what was due in the past and has no run")
+    backfill = leaf(actions, "backfill", "commands.schedules:backfill", "run what was due in the past and has no run")
     for flag, meaning in (("--from", "the first moment that counts, as 2026-01-31T12:00:00Z"), ("--to", "the end")):
         backfill.add_argument(flag, dest=flag.strip("-") + "_", required=True, metavar="TIME", help=meaning)
     backfill.add_argument("--dry-run", action="store_true", help="only tell which due times these are")
     found = [
         backfill,
-        leaf(actions, "pause", "schedules:steer", "let its due times pass"),
-        leaf(actions, "resume", "schedules:steer", "end the pause"),
-        leaf(actions, "run", "schedules:run", "run it once, now"),
-        leaf(actions, "delete", "schedules:delete", "forget it"),
+        leaf(actions, "pause", "commands.schedules:steer", "let its due times pass"),
+        leaf(actions, "resume", "commands.schedules:steer", "end the pause"),
+        leaf(actions, "run", "commands.schedules:run", "run it once, now"),
+        leaf(actions, "delete", "commands.schedules:delete", "forget it"),
     ]
     for command in found:
         add_reason(command)

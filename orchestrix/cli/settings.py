@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrix import config, config_file, crash
-from orchestrix.cli import devfile, exits, output
+from orchestrix import crash
+from orchestrix.cli import devfile, exit_codes, output
 from orchestrix.cli.shown_values import HIDDEN, fields_of, shown
-from orchestrix.config import Settings
-from orchestrix.config_words import nearest
+from orchestrix.config import file as config_file
+from orchestrix.config import settings as config
+from orchestrix.config.error_text import nearest
+from orchestrix.config.settings import Settings
 from orchestrix.errors import OrchestrixError
 from orchestrix.telemetry import logs
 
@@ -37,7 +39,7 @@ def load(arguments: argparse.Namespace, *, judged: bool = False) -> Settings:
     crash.arm(os.environ)
     settings = read(arguments)
     for sentence in idle(settings) if judged else config.idle_variables():
-        exits.warn(sentence)
+        exit_codes.warn(sentence)
     return settings
 
 
@@ -63,7 +65,7 @@ def idle(settings: Settings) -> list[str]:
 
 
 def _claimed(settings: Settings) -> list[str] | None:
-    from orchestrix.worker.authored import load_sections
+    from orchestrix.worker.author_code import load_sections
 
     try:
         return load_sections(settings).names
@@ -112,7 +114,7 @@ def show(arguments: argparse.Namespace) -> int:
         output.print_table(
             ("SETTING", "VALUE", "SOURCE"), [(item["setting"], item["value"], item["source"]) for item in items]
         )
-    return exits.OK
+    return exit_codes.OK
 
 
 def source(name: str, environ: Mapping[str, str], given: Mapping[str, Any], settings: Settings) -> str:
@@ -137,7 +139,7 @@ def _add_dev(values: dict[str, Any], sources: dict[str, str], folder: Path) -> N
     try:
         found = devfile.running(folder)
     except OrchestrixError as error:
-        return exits.warn(str(error))
+        return exit_codes.warn(str(error))
     for name in _FROM_DEV:
         if not values[name] and found is not None:
             values[name], sources[name] = shown(getattr(found, name)), "dev.json"
@@ -150,12 +152,12 @@ def _add_file(values: dict[str, Any], sources: dict[str, str], settings: Setting
 
 def _add_sections(values: dict[str, Any], sources: dict[str, str], settings: Settings) -> None:
     """What the author's modules declare; nothing where one cannot be imported."""
-    from orchestrix.worker.authored import load_sections
+    from orchestrix.worker.author_code import load_sections
 
     try:
         sections = load_sections(settings)
     except OrchestrixError as error:
-        return exits.warn(str(error))
+        return exit_codes.warn(str(error))
     for section, found in sections:
         for name, value in fields_of(found).items():
             place = f"{section}.{name}"

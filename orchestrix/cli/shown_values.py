@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
-from orchestrix.cli.places import hidden
+from orchestrix.cli.endpoints import hidden
 
 HIDDEN: Final = "***"
 _BETWEEN: Final = re.compile(r"([,;\s]+)(?=[A-Za-z][A-Za-z0-9+.-]*://)")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Bytes; a change is far below."""
 
 
-class Lines(Protocol):
+class LineReader(Protocol):
     """What can be read line by line; an empty line end means that the stream is over."""
 
     def readline(self, limit: int = ..., /) -> bytes:
@@ -18,7 +18,7 @@ class Lines(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """One event."""
 
     id: str
@@ -26,16 +26,16 @@ class Event:
     data: str
 
 
-def events(stream: Lines) -> Iterator[Event]:
+def events(stream: LineReader) -> Iterator[ServerSentEvent]:
     """The events, as they come, until the stream ends; one that was not finished by then does not count.
 
     Raises `OSError` for a line of more than a mebibyte, and what reading raises.
     """
     last_id = ""
     fields: dict[str, list[str]] = {}
-    while line := stream.readline(LONGEST_LINE):
+    while line := stream.readline(MAX_LINE_BYTES):
         if not line.endswith(b"\n"):
-            if len(line) >= LONGEST_LINE:
+            if len(line) >= MAX_LINE_BYTES:
                 raise OSError("a line without end")
             return
         text = line.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
@@ -45,5 +45,5 @@ def events(stream: Lines) -> Iterator[Event]:
             continue
         last_id = fields.get("id", [last_id])[-1]
         if "data" in fields:
-            yield Event(last_id, fields.get("event", ["message"])[-1], "\n".join(fields["data"]))
+            yield ServerSentEvent(last_id, fields.get("event", ["message"])[-1], "\n".join(fields["data"]))
         fields = {}

@@ -9,8 +9,8 @@ from typing import Final
 
 from pydantic_core import to_jsonable_python
 
-from orchestrix.api.forms import form_of
 from orchestrix.api.requests import RequestModel
+from orchestrix.api.schema_text import form_of
 from orchestrix.resource import Resource
 from orchestrix.saga.messages import dump
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from orchestrix.cluster.life import Life
+from orchestrix.cluster.member import ClusterMember
 from orchestrix.domain.leases import Fence
 from orchestrix.lifecycle import backoff, ended
 
@@ -19,7 +19,7 @@ class Coordinator:
     `on_rejoin` are told the new id then, before that life begins.
     """
 
-    def __init__(self, make: Callable[[], Life]) -> None:
+    def __init__(self, make: Callable[[], ClusterMember]) -> None:
         self._make = make
         self._life = make()
         self._task: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class Coordinator:
         self._task = asyncio.create_task(self._live(), name="coordinator")
 
     async def stop(self) -> None:
-        """Leaves the cluster in good order; see `Life.stop`."""
+        """Leaves the cluster in good order; see `ClusterMember.stop`."""
         try:
             if self._task is not None:
                 await ended(self._task)

@@ -13,13 +13,13 @@ from orchestrix.broker.port import Broker, Consumer, LinkState, Outgoing
 from orchestrix.broker.topology import HEARTBEAT, heartbeat_queue
 from orchestrix.domain.nodes import NodeState
 from orchestrix.lifecycle import Loop
-from orchestrix.saga.messages import Unreadable, dump, load
+from orchestrix.saga.messages import UnreadableMessage, dump, load
 
 PREFETCH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class NodeHeartbeat:
     """A node's word about itself. `at` is when it was heard, on the monotonic clock."""
 
     node_id: str
@@ -35,25 +35,25 @@ def heartbeat_message(node_id: str, job_count: int, state: NodeState, at: dateti
     return Outgoing(HEARTBEAT, node_id, body, clock.uuid7(), type="node.heartbeat")
 
 
-def read_heartbeat(body: bytes) -> Heartbeat | None:
+def read_heartbeat(body: bytes) -> NodeHeartbeat | None:
     """What was said; None if it is no heartbeat. A program that knows no states is alive."""
     try:
         fields: Mapping[str, Any] = load(body)
         node_id, jobs = fields["nodeId"], fields.get("jobCount", 0)
         state = NodeState(fields.get("state", NodeState.ALIVE))
-    except (Unreadable, KeyError, ValueError):
+    except (UnreadableMessage, KeyError, ValueError):
         return None
     if not isinstance(node_id, str) or isinstance(jobs, bool) or not isinstance(jobs, int):
         return None
-    return Heartbeat(node_id, jobs, state, clock.monotonic())
+    return NodeHeartbeat(node_id, jobs, state, clock.monotonic())
 
 
-class Ears:
+class HeartbeatListener:
     """Hears every node's heartbeats. `heard` has the last one of each, as long as the link lasts."""
 
     def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker, self._node_id = broker, node_id
-        self.heard: dict[str, Heartbeat] = {}
+        self.heard: dict[str, NodeHeartbeat] = {}
         self._consumer: Consumer | None = None
         self._loop = Loop("heartbeats", self._round)
         self._linked_at: float | None = None

@@ -13,40 +13,51 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Queue, Topology
 from orchestrix.broker.topology import LEADER, SINGLE
 from orchestrix.cluster.duties import Duty
-from orchestrix.cluster.seat import Seat
-from orchestrix.cluster.tokens import read_token, token_message
-from orchestrix.domain.leases import SEED, Bid, Fence, Handling, Mode, Token, Waiting, handling, patience
-from orchestrix.errors import Deposed, RetryLater, Unavailable
-from orchestrix.lifecycle import Loop, Services, Wake, backoff, ended, left_behind
+from orchestrix.cluster.election_tokens import read_token, token_message
+from orchestrix.cluster.lease_store import LeaseStore
+from orchestrix.cluster.term_tasks import cancelled, stopped, the_one
+from orchestrix.domain.leases import (
+    INITIAL_TOKEN,
+    Candidacy,
+    Fence,
+    LeaderMode,
+    LeaderToken,
+    TokenHandling,
+    WaitingCandidate,
+    campaign_delay_s,
+    handling,
+)
+from orchestrix.errors import RetryableError, StaleTermError, Unavailable
+from orchestrix.lifecycle import Loop, Services, WakeSignal, abandon, backoff
 
 log = logging.getLogger("orchestrix.cluster")
 
-REMINT: Final = 300.0
+TOKEN_REFRESH_INTERVAL_S: Final = 300.0
 """Seconds after which the held token is replaced: brokers take back what is held for half an hour."""
-MINT_AGAIN: Final = 2.0
+TOKEN_RETRY_INTERVAL_S: Final = 2.0
 """The same where the broker has not confirmed the last one."""
-CONFIRM: Final = 5.0
-COMES_BACK: Final = 1.0
+CONFIRM_TIMEOUT_S: Final = 5.0
+TOKEN_RETURN_TIMEOUT_S: Final = 1.0
 """Seconds in which a fresh token comes back to a leader that is first in line."""
-SPROUT: Final = 1.0
+INITIAL_TOKEN_TIMEOUT_S: Final = 1.0
 """Seconds in which a seed finds whoever is first in line, unless he hangs."""
-LET_GO: Final = 0.25
+DUTIES_STOP_TIMEOUT_S: Final = 0.25
 """Seconds that the duties have to stop before the successor is let in; its term keeps them from writing anyway."""
-OVER: Final = 3.0
+DUTIES_ABANDON_TIMEOUT_S: Final = 3.0
 """Seconds more after which they are left behind, so that a node ends, or stands in line again, whatever they do."""
-LAST_WORD: Final = 1.0
+LAST_WRITE_TIMEOUT_S: Final = 1.0
 """Seconds that the successor waits for the last write of a leader."""
-LATE_WORD: Final = 5.0
+LATE_LAST_WRITE_TIMEOUT_S: Final = 5.0
 """The same write may take so long where it tells whether others have begun a term while this leader slept."""
-LINE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
+ELECTION_QUEUE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
 
 
 @dataclass(slots=True)
-class _Reign:
+class _LeadershipTerm:
     """One term in office. `until` is on the monotonic clock; `held` are the tokens in hand, by `consumer`."""
 
     fence: Fence
-    mode: Mode
+    mode: LeaderMode
     until: float
     held: list[Delivery]
     consumer: Consumer
@@ -54,7 +65,7 @@ class _Reign:
     mint_at: float = 0.0
     minted: bool = False
     awaited_until: float | None = None
-    nudge: Wake = field(default_factory=Wake)
+    nudge: WakeSignal = field(default_factory=WakeSignal)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def lose(self, why: str) -> None:
@@ -65,12 +76,12 @@ class _Reign:
 class Leadership:
     """A node's part in the election, and the duties of the leader while it is that.
 
-    `broker` is a link that carries no other work; `lease` and `renew` are in seconds. `sole`: see `Waiting`.
+    `broker` is a link that carries no other work; `lease` and `renew` are in seconds. `sole`: see `WaitingCandidate`.
     """
 
     def __init__(
         self,
-        seat: Seat,
+        seat: LeaseStore,
         broker: Broker,
         node_id: str,
         duties: Sequence[Duty],
@@ -82,7 +93,7 @@ class Leadership:
         self._seat, self._broker, self._node_id, self._duties = seat, broker, node_id, duties
         self._lease, self._renew_every, self._sole = lease, renew, sole
         self._consumer: Consumer | None = None
-        self._reign: _Reign | None = None
+        self._reign: _LeadershipTerm | None = None
         self._losses = 0
         self._up_at: float | None = None
         self._leaving = False
@@ -107,7 +118,9 @@ class Leadership:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Resigns, if it leads, and hands the token on; then the duties have ended, or are left behind after `OVER`."""
+        """Resigns, if it leads, and hands the token on; then the duties have ended, or are left behind after
+        `DUTIES_ABANDON_TIMEOUT_S`.
+        """
         self._leaving = True
         await self._loop.stop()
         if self._ending is not None:
@@ -127,7 +140,7 @@ class Leadership:
 
     def _channel_lost(self, why: str) -> None:
         self._losses += 1
-        if self._reign is not None and self._reign.mode is Mode.BROKER:
+        if self._reign is not None and self._reign.mode is LeaderMode.BROKER:
             self._reign.lose(why)
         elif self._reign is not None:
             self._reign.mint_at = 0.0  # it leads on, but its token may be gone with the queue
@@ -141,14 +154,14 @@ class Leadership:
             return
         crash.point("leader.after_token")
         losses, asked = self._losses, clock.monotonic()
-        mode = Mode.BROKER if token is not None or self._broker.state is LinkState.UP else Mode.ALONE
+        mode = LeaderMode.BROKER if token is not None or self._broker.state is LinkState.UP else LeaderMode.ALONE
         try:
-            bid = Bid(self._node_id, mode, token is not None, there=asked - self._began)
+            bid = Candidacy(self._node_id, mode, token is not None, there=asked - self._began)
             fence = await self._seat.campaign(bid, asked)
             if fence is not None:
                 crash.point("leader.after_commit")
                 reign = self._crowned(fence, mode, asked + self._lease, token)
-                if losses != self._losses and mode is Mode.BROKER:
+                if losses != self._losses and mode is LeaderMode.BROKER:
                     reign.lose("the link was lost during the campaign")
                 await self._lead(reign)
         except Exception:
@@ -159,7 +172,7 @@ class Leadership:
 
     async def _line_up(self) -> None:
         if self._consumer is None:
-            self._consumer = await self._broker.consume([LEADER], 1, own=LINE)
+            self._consumer = await self._broker.consume([LEADER], 1, own=ELECTION_QUEUE)
             self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
 
     async def _leave_line(self) -> None:
@@ -171,10 +184,10 @@ class Leadership:
             await asyncio.wait({self._ending})  # who is in a hurry does not cancel it, for the duties would go on
             self._ending.result()
 
-    def _crowned(self, fence: Fence, mode: Mode, until: float, token: Delivery | None) -> _Reign:
+    def _crowned(self, fence: Fence, mode: LeaderMode, until: float, token: Delivery | None) -> _LeadershipTerm:
         assert self._consumer is not None
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return _Reign(fence, mode, until, [] if token is None else [token], self._consumer, lost)
+        return _LeadershipTerm(fence, mode, until, [] if token is None else [token], self._consumer, lost)
 
     async def _called(self) -> Delivery | None:
         """A token, as soon as there is one; None when the node may campaign without."""
@@ -184,11 +197,11 @@ class Leadership:
         try:
             await asyncio.wait({token, vacancy}, return_when=asyncio.FIRST_COMPLETED)
             if token.done():
-                return _only(token.result())
+                return the_one(token.result())
             vacancy.result()
             return None
         finally:
-            await _ended({token, vacancy})
+            await cancelled({token, vacancy})
 
     async def _vacancy(self) -> None:
         """Returns when nobody leads, by the row, and this node has waited for long enough."""
@@ -202,8 +215,8 @@ class Leadership:
             elif left <= 0:
                 if sown or not await self._sow():
                     return
-                sown, left = True, SPROUT * (1 + jitter)
-            elif sown and left > SPROUT:
+                sown, left = True, INITIAL_TOKEN_TIMEOUT_S * (1 + jitter)
+            elif sown and left > INITIAL_TOKEN_TIMEOUT_S:
                 sown = False
             await asyncio.sleep(min(left, self._renew_every / 2))
 
@@ -211,23 +224,25 @@ class Leadership:
         """Seconds until the node may campaign without a token; None while the database is away."""
         try:
             lease = await self._seat.look()
-        except RetryLater as away:
+        except RetryableError as away:
             log.debug("no look at the lease: %s", away)
             return None
         now = clock.monotonic()
         linked = 0.0 if self._up_at is None else now - self._up_at
-        return patience(Waiting(self._node_id, now - began, linked, self._lease, jitter, self._sole), lease)
+        return campaign_delay_s(
+            WaitingCandidate(self._node_id, now - began, linked, self._lease, jitter, self._sole), lease
+        )
 
     async def _sow(self) -> bool:
         """Puts a token into the queue, for whoever is first in line; False if the broker does not take it."""
         if self._broker.state is not LinkState.UP:
             return False
-        (published,) = await self._broker.publish([token_message(SEED)], CONFIRM)
+        (published,) = await self._broker.publish([token_message(INITIAL_TOKEN)], CONFIRM_TIMEOUT_S)
         return published.outcome is Outcome.CONFIRMED
 
-    async def _lead(self, reign: _Reign) -> None:
+    async def _lead(self, reign: _LeadershipTerm) -> None:
         self._reign = reign
-        log.info("leads: term %d, mode %s", reign.fence.term, reign.mode)
+        log.info("elected leader: term %d, mode %s", reign.fence.term, reign.mode)
         services = Services([duty(reign.fence) for duty in self._duties])
         begun = asyncio.create_task(services.start(), name="duties")
         reign.tasks = {
@@ -238,7 +253,7 @@ class Leadership:
         try:
             while not reign.lost.done():
                 await self._watch(reign)
-            log.warning("leads no more: term %d: %s", reign.fence.term, reign.lost.result())
+            log.warning("leadership lost: term %d: %s", reign.fence.term, reign.lost.result())
         finally:
             self._reign = None
             self._handed.clear()
@@ -246,27 +261,29 @@ class Leadership:
             self._ending = asyncio.create_task(self._end(reign, services), name="end of a reign")
             await self._handed.wait()
 
-    async def _end(self, reign: _Reign, services: Services) -> None:
+    async def _end(self, reign: _LeadershipTerm, services: Services) -> None:
         """Stops the duties. `_handed` is set when the successor may come: they have stopped, or take long."""
         late = clock.monotonic() >= reign.until  # whatever else was noticed first
-        stopping = asyncio.create_task(_stopped(reign.tasks, services), name="end of duties")
+        stopping = asyncio.create_task(stopped(reign.tasks, services), name="end of duties")
         last = {stopping}
         try:
-            await asyncio.wait(last, timeout=LET_GO)
+            await asyncio.wait(last, timeout=DUTIES_STOP_TIMEOUT_S)
             if self._leaving or late:
-                word = asyncio.create_task(self._say_last(reign, LATE_WORD if late else LAST_WORD), name="last word")
-                await asyncio.wait({word}, timeout=LAST_WORD)
+                word = asyncio.create_task(
+                    self._say_last(reign, LATE_LAST_WRITE_TIMEOUT_S if late else LAST_WRITE_TIMEOUT_S), name="last word"
+                )
+                await asyncio.wait({word}, timeout=LAST_WRITE_TIMEOUT_S)
                 last.add(word)
         finally:
             self._handed.set()
-        over, still = await asyncio.wait(last, timeout=OVER)
-        left_behind(*still)
+        over, still = await asyncio.wait(last, timeout=DUTIES_ABANDON_TIMEOUT_S)
+        abandon(*still)
         if stopping in still:
             log.error("term %d: its duties do not end, and are left behind; the term is over", reign.fence.term)
         for task in over:
             task.result()
 
-    async def _watch(self, reign: _Reign) -> None:
+    async def _watch(self, reign: _LeadershipTerm) -> None:
         """Until something happens to the reign, at most until its lease has run out."""
         left = reign.until - clock.monotonic()
         if left <= 0:
@@ -281,21 +298,21 @@ class Leadership:
                 reign.lose(why)
         return None
 
-    async def _say_last(self, reign: _Reign, within: float) -> None:
+    async def _say_last(self, reign: _LeadershipTerm, within: float) -> None:
         """Marks the row, if that is possible in time. Where a newer term has begun, its refusal is seen here."""
         try:
             async with asyncio.timeout(within):
                 crash.point("leader.before_resign")
                 await self._seat.resign(reign.fence)
                 crash.point("leader.after_resign")
-        except Deposed as refused:
+        except StaleTermError as refused:
             log.warning("%s", refused)
-        except (RetryLater, TimeoutError):
+        except (RetryableError, TimeoutError):
             log.info("the end of term %d could not be noted: its lease tells", reign.fence.term)
 
     # The lease.
 
-    async def _keep_lease(self, reign: _Reign) -> str:
+    async def _keep_lease(self, reign: _LeadershipTerm) -> str:
         """Renews it; says why that is over."""
         failures, first = 0, True
         while True:
@@ -306,32 +323,32 @@ class Leadership:
                 else:
                     await self._renew(reign)
                 failures = 0
-            except Deposed as refused:
+            except StaleTermError as refused:
                 log.warning("%s", refused)
                 return "a newer term has begun"
-            except (RetryLater, TimeoutError) as away:
+            except (RetryableError, TimeoutError) as away:
                 log.debug("term %d: %s", reign.fence.term, away)
                 failures += 1
             # In an outage it is asked again soon: the lease is running.
             await reign.nudge.wait(min(backoff(failures), self._renew_every / 5) if failures else self._renew_every)
 
-    async def _renew(self, reign: _Reign) -> None:
+    async def _renew(self, reign: _LeadershipTerm) -> None:
         """Counts from before the question: the answer may have been long on its way."""
         asked = clock.monotonic()
         linked = self._broker.state is LinkState.UP
-        mode = Mode.BROKER if linked or reign.mode is Mode.BROKER else Mode.ALONE
+        mode = LeaderMode.BROKER if linked or reign.mode is LeaderMode.BROKER else LeaderMode.ALONE
         async with asyncio.timeout(self._lease / 3):
             await self._seat.renew(reign.fence, mode)
         reign.until = asked + self._lease
         if mode is not reign.mode:
             reign.mode = mode
-            log.info("leads: term %d, mode %s", reign.fence.term, mode)
+            log.info("elected leader: term %d, mode %s", reign.fence.term, mode)
             if self._broker.state is not LinkState.UP:
                 reign.lose("the link was lost again")
 
     # The token.
 
-    async def _keep_token(self, reign: _Reign) -> str:
+    async def _keep_token(self, reign: _LeadershipTerm) -> str:
         """Sees to it that there is a token of this term, and holds it; says why that is over."""
         while True:
             if clock.monotonic() >= reign.mint_at:
@@ -344,53 +361,36 @@ class Leadership:
                 continue
             reign.awaited_until = None
             fate = handling(read_token(delivery.body), reign.fence)
-            if fate is Handling.CAMPAIGN:
+            if fate is TokenHandling.CAMPAIGN:
                 return "a newer token has come"
-            if fate is Handling.DROP and reign.minted:
+            if fate is TokenHandling.DROP and reign.minted:
                 await reign.consumer.acknowledge([delivery])
             else:
                 reign.held.append(delivery)
 
-    async def _next_token(self, reign: _Reign) -> Delivery | None:
+    async def _next_token(self, reign: _LeadershipTerm) -> Delivery | None:
         """None when it may be time for a fresh one, or when the last one has gone to somebody else."""
-        until = min(reign.mint_at, clock.monotonic() + MINT_AGAIN, reign.awaited_until or math.inf)
+        until = min(reign.mint_at, clock.monotonic() + TOKEN_RETRY_INTERVAL_S, reign.awaited_until or math.inf)
         try:
             async with asyncio.timeout(max(0.0, until - clock.monotonic())):
-                return _only(await reign.consumer.receive(1))
+                return the_one(await reign.consumer.receive(1))
         except TimeoutError:
             if reign.awaited_until is not None and clock.monotonic() >= reign.awaited_until:
                 reign.awaited_until = None
                 reign.nudge.set()  # whoever has it may lead by now: the row tells
             return None
 
-    async def _mint(self, reign: _Reign) -> None:
+    async def _mint(self, reign: _LeadershipTerm) -> None:
         """A fresh token; only when the broker has it, those in hand are acknowledged."""
-        reign.mint_at = clock.monotonic() + MINT_AGAIN
+        reign.mint_at = clock.monotonic() + TOKEN_RETRY_INTERVAL_S
         if self._broker.state is not LinkState.UP:
             return
-        mine = Token(reign.fence.term, reign.fence.holder)
-        (published,) = await self._broker.publish([token_message(mine)], CONFIRM)
+        mine = LeaderToken(reign.fence.term, reign.fence.holder)
+        (published,) = await self._broker.publish([token_message(mine)], CONFIRM_TIMEOUT_S)
         if published.outcome is Outcome.CONFIRMED:
             crash.point("leader.after_mint")
             reign.minted = True
-            reign.mint_at = clock.monotonic() + REMINT
-            reign.awaited_until = clock.monotonic() + COMES_BACK
+            reign.mint_at = clock.monotonic() + TOKEN_REFRESH_INTERVAL_S
+            reign.awaited_until = clock.monotonic() + TOKEN_RETURN_TIMEOUT_S
             held, reign.held = reign.held, []
             await reign.consumer.acknowledge(held)
-
-
-def _only(received: list[Delivery]) -> Delivery:
-    if not received:
-        raise Unavailable("nobody reads the leader's queue any more")
-    return received[0]
-
-
-async def _stopped(tasks: set[asyncio.Task[Any]], services: Services) -> None:
-    """Ends what keeps the lead, then what is done with it."""
-    await _ended(tasks)
-    await services.stop()
-
-
-async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancels what still runs and waits until it has ended. What they failed with was told before, or matters not."""
-    await asyncio.gather(*(ended(task) for task in tasks), return_exceptions=True)

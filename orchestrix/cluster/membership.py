@@ -15,17 +15,17 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState
 from orchestrix.cluster.heartbeats import heartbeat_message
 from orchestrix.domain.nodes import NodeState
-from orchestrix.errors import RetryLater
-from orchestrix.lifecycle import Loop, Wake
-from orchestrix.persistence import nodes
+from orchestrix.errors import RetryableError
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database, Transaction
 
 log = logging.getLogger("orchestrix.cluster")
 
-WITHOUT_LINK: Final = 10
+HEARTBEAT_SPEEDUP_WITHOUT_LINK: Final = 10
 """So many times more often does a node beat that has no link: by its queue it seems to be gone."""
-ANNOUNCE: Final = 2.0
-LEAVE: Final = 2.0
+ANNOUNCE_TIMEOUT_S: Final = 2.0
+LEAVE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Membership:
         self._heartbeat, self._dead = heartbeat, dead
         self._state = NodeState.ALIVE
         self._beaten_at: float | None = None
-        self._wake = Wake()
+        self._wake = WakeSignal()
         self.joined = asyncio.Event()
         self.found_dead = asyncio.Event()
         """Set when the node has learnt that it was declared dead."""
@@ -82,13 +82,13 @@ class Membership:
         await self._loop.stop()
         self._state = NodeState.LEFT
         try:
-            async with asyncio.timeout(LEAVE):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 if self.joined.is_set() and not self.found_dead.is_set():
                     await self._database.run(lambda tx: nodes.leave(tx, self._who.id))
                 await self._announce()
-        except (RetryLater, TimeoutError) as away:
-            why = str(away) or f"no answer within {LEAVE:g} s"
-            log.warning("node %s leaves without a word: %s", self._who.id, why)
+        except (RetryableError, TimeoutError) as away:
+            why = str(away) or f"no answer within {LEAVE_TIMEOUT_S:g} s"
+            log.warning("node %s could not mark itself LEFT: %s", self._who.id, why)
 
     def trouble(self) -> str | None:
         """The health probe."""
@@ -109,7 +109,7 @@ class Membership:
         self.joined.set()
         await self._announce()
         linked = self._broker.state is LinkState.UP
-        every = self._heartbeat if linked else self._heartbeat / WITHOUT_LINK
+        every = self._heartbeat if linked else self._heartbeat / HEARTBEAT_SPEEDUP_WITHOUT_LINK
         await self._wake.wait(max(0.0, self._beaten_at + every - clock.monotonic()))
 
     async def _write(self, tx: Transaction) -> bool:
@@ -124,4 +124,4 @@ class Membership:
         if self._broker.blocked is not None:
             return
         beat = heartbeat_message(self._who.id, self._load(), self._state, self._database.now())
-        await self._broker.publish([beat], ANNOUNCE)
+        await self._broker.publish([beat], ANNOUNCE_TIMEOUT_S)

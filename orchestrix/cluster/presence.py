@@ -11,16 +11,16 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing
 from orchestrix.broker.topology import node_queue
 from orchestrix.lifecycle import Loop
-from orchestrix.saga.messages import Unreadable, dump, load
+from orchestrix.saga.messages import UnreadableMessage, dump, load
 
 log = logging.getLogger("orchestrix.cluster")
 
-PING: Final = "ping"
+PING_KIND: Final = "ping"
 PREFETCH: Final = 50
-PING_WITHIN: Final = 2.0
+PING_TIMEOUT_S: Final = 2.0
 
 
-class Presence:
+class NodePresence:
     """Reads the queue that only this node has: what is in it says that somebody wants it to look.
 
     `poked` is told the kind of each poke; it must not block.
@@ -47,7 +47,7 @@ class Presence:
         found = await self._consumer.receive(PREFETCH)
         if not found:
             await asyncio.sleep(1.0)  # the link is closed: the end is near
-        for kind in {_kind(one.body) for one in found} - {PING, None}:
+        for kind in {_kind(one.body) for one in found} - {PING_KIND, None}:
             self._poked(str(kind))
         await self._consumer.acknowledge(found)
 
@@ -55,16 +55,16 @@ class Presence:
 def _kind(body: bytes) -> str | None:
     try:
         kind = load(body).get("kind")
-    except Unreadable:
+    except UnreadableMessage:
         return None
     return kind if isinstance(kind, str) else None
 
 
 async def missing(broker: Broker, node_ids: Sequence[str]) -> set[str] | None:
     """Which of the nodes have no queue at the broker; None where it cannot be told of all of them."""
-    body = dump({"kind": PING})
+    body = dump({"kind": PING_KIND})
     pings = [Outgoing("", node_queue(node_id), body, clock.uuid7(), type="node.ping") for node_id in node_ids]
-    outcomes = [one.outcome for one in await broker.publish(pings, PING_WITHIN)]
+    outcomes = [one.outcome for one in await broker.publish(pings, PING_TIMEOUT_S)]
     if not set(outcomes) <= {Outcome.CONFIRMED, Outcome.RETURNED}:
         return None
     return {node_id for node_id, outcome in zip(node_ids, outcomes, strict=True) if outcome is Outcome.RETURNED}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-TIMES: Final = 2
+OVERLOAD_FACTOR: Final = 2
 """A node is overloaded only with so many times the jobs of the least loaded one …"""
-APART: Final = 10
+OVERLOAD_MARGIN: Final = 10
 """… and with so many more: a few jobs are not worth the move."""
 
 
@@ -31,4 +31,4 @@ def handed_over(loads: Mapping[str, int]) -> dict[str, int]:
 
 
 def _far_above(load: int, least: int) -> bool:
-    return load >= TIMES * least and load - least >= APART
+    return load >= OVERLOAD_FACTOR * least and load - least >= OVERLOAD_MARGIN

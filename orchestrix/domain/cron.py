@@ -19,7 +19,7 @@ ALIASES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-LONGEST: Final = 200
+EXPRESSION_LIMIT: Final = 200
 """Characters of an expression."""
 
 _DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -174,8 +174,8 @@ class Cron:
 def _checked(expression: str) -> str:
     """The expression in five fields; raises `Invalid`."""
     text = expression.strip()
-    if len(text) > LONGEST:
-        raise Invalid(f"cron has {len(text)} characters; at most {LONGEST} are read")
+    if len(text) > EXPRESSION_LIMIT:
+        raise Invalid(f"cron has {len(text)} characters; at most {EXPRESSION_LIMIT} are read")
     if text.startswith("@"):
         if text.lower() not in ALIASES:
             raise Invalid(f"cron {text[:40]!r} is not known: write one of {', '.join(ALIASES)}, or five fields")

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from orchestrix.saga.definition import FreeData, Saga
 
-MESSAGE_LIMIT = 300
+MESSAGE_LIMIT_CHARS = 300
 """Characters of what is said about a value that the schema refuses."""
 
 
@@ -49,7 +49,9 @@ def model_of(schema: Mapping[str, Any] | None) -> type[BaseModel]:
                 return data
             if wrong is not None:
                 place = ".".join(map(str, wrong.path)) or "data"
-                raise PydanticCustomError("schema", "{said}", {"said": f"{place}: {wrong.message[:MESSAGE_LIMIT]}"})
+                raise PydanticCustomError(
+                    "schema", "{said}", {"said": f"{place}: {wrong.message[:MESSAGE_LIMIT_CHARS]}"}
+                )
             return data
 
     return StoredData

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-LATE: Final = 30.0
+LATE_ANSWER_LIMIT_S: Final = 30.0
 """Seconds for which an answer still counts that comes after all has been tried."""
 
 SHUTDOWN: Final = "Shutdown"
@@ -15,7 +15,7 @@ REBALANCE: Final = "Rebalance"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HandoffLimits:
     """`ack` seconds are waited for an answer to each of `tries` offers; after `hard` seconds all is over."""
 
     ack: float = 5.0
@@ -28,7 +28,7 @@ class Limits:
         return self.ack * self.tries
 
 
-class Step(Enum):
+class HandoffStep(Enum):
     """What to do."""
 
     WAIT = "wait"
@@ -43,7 +43,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HandoffProgress:
     """How it stands with one job. `offers` is how often it was offered; `marked` whether as ORPHAN_PENDING."""
 
     offers: int = 0
@@ -51,25 +51,29 @@ class Offer:
     marked: bool = False
 
 
-def next_step(offer: Offer, elapsed: float, limits: Limits) -> Step:
+def next_step(offer: HandoffProgress, elapsed: float, limits: HandoffLimits) -> HandoffStep:
     """The four cases, for a job whose hand-off began `elapsed` seconds ago.
 
     A: answered within `ack`. B: not answered, offered again. C: not answered at all, marked; an answer still counts for
     a while. D: the hard limit.
     """
     if offer.acked:
-        return Step.REMOVED
-    if elapsed >= limits.hard or (offer.marked and elapsed >= limits.all_tried + LATE):
-        return Step.FORCE
+        return HandoffStep.REMOVED
+    if elapsed >= limits.hard or (offer.marked and elapsed >= limits.all_tried + LATE_ANSWER_LIMIT_S):
+        return HandoffStep.FORCE
     if offer.marked:
-        return Step.WAIT
+        return HandoffStep.WAIT
     if elapsed >= limits.all_tried:
-        return Step.ORPHAN_PENDING
-    return Step.PUBLISH if offer.offers < limits.tries and elapsed >= offer.offers * limits.ack else Step.WAIT
+        return HandoffStep.ORPHAN_PENDING
+    return (
+        HandoffStep.PUBLISH
+        if offer.offers < limits.tries and elapsed >= offer.offers * limits.ack
+        else HandoffStep.WAIT
+    )
 
 
-def next_look(offer: Offer, limits: Limits) -> float:
+def next_look(offer: HandoffProgress, limits: HandoffLimits) -> float:
     """Seconds after the beginning at which, without an answer, there is something to do again."""
     if offer.marked:
-        return min(limits.hard, limits.all_tried + LATE)
+        return min(limits.hard, limits.all_tried + LATE_ANSWER_LIMIT_S)
     return min(limits.hard, limits.all_tried, offer.offers * limits.ack)

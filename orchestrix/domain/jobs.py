@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from orchestrix.domain.job_pauses import pause, wished
-from orchestrix.errors import Conflict
+from orchestrix.domain.job_retry_delays import requested_delay, retry_delay
+from orchestrix.errors import ConflictError
 
 PENDING: Final = "PENDING"
 DISPATCHED: Final = "DISPATCHED"
@@ -36,12 +36,12 @@ TIMEOUT: Final = "Timeout"
 WORKER_STOPPED: Final = "WorkerStopped"
 """The type of an error that says that the worker ended before the attempt, which is nobody's failure."""
 
-MOST_RETRIES: Final = 1000
-_HEARING: Final = timedelta(seconds=5)
+RETRIES_LIMIT: Final = 1000
+_NEW_OWNER_GRACE: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobRow:
     """Long work for a worker that serves `queue`.
 
     `history_id` names its present attempt, or the last one; `attempt` counts all, `tries` those that count against
@@ -118,7 +118,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class JobAttempt:
     """One try of a job. `last_log_seq` is what its worker said at its end; up to that, logs are still taken."""
 
     history_id: str
@@ -148,7 +148,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AttemptStatus:
     """What a worker says of an attempt. `seq` counts its statuses and logs together, from 1."""
 
     job_id: str
@@ -163,27 +163,27 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class JobTransition:
     """A job after something has happened to it, and its attempt if that has changed.
 
     `stop` is the history id of an attempt whose worker is to be told to stop.
     """
 
-    job: Job
-    attempt: Attempt | None = None
+    job: JobRow
+    attempt: JobAttempt | None = None
     stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
-    """A status that changes nothing; `stop` is as in `Moved`."""
+class IgnoredStatus:
+    """A status that changes nothing; `stop` is as in `JobTransition`."""
 
     reason: str
     stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AttemptEnding:
     """How an attempt ended without success.
 
     `counts` says whether it uses up a try, `after` how long the next one is to wait, where the worker has a wish.
@@ -204,13 +204,13 @@ class Ending:
         return self.answered and self.counts and self.state == FAILED
 
 
-SILENT: Final = Ending(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
-OVERDUE: Final = Ending(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
-FORGOTTEN: Final = Ending(LOST, {"type": "BrokerLost", "message": "the broker had lost its memory"}, counts=False)
-TWICE: Final = Ending(LOST, {"type": "BegunTwice", "message": "a second worker had begun the same try"}, counts=False)
+WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
+ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
+BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its memory"}, counts=False)
+BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "begun by another worker"}, counts=False)
 
 
-def dispatched(job: Job, history_id: str, now: datetime) -> Moved:
+def dispatched(job: JobRow, history_id: str, now: datetime) -> JobTransition:
     """The next attempt of a job that is due leaves for a worker."""
     fresh = replace(
         _changed(job, now),
@@ -228,17 +228,17 @@ def dispatched(job: Job, history_id: str, now: datetime) -> Moved:
         last_log_seq=None,
         progress=None,
     )
-    return Moved(fresh, _attempt(fresh))
+    return JobTransition(fresh, _attempt(fresh))
 
 
-def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | Ignored:
+def reported(job: JobRow, status: AttemptStatus, now: datetime, chance: float) -> JobTransition | IgnoredStatus:
     """What a worker's status does. `chance` in [0, 1) draws the wait before another try."""
     if status.history_id != job.history_id or not job.live:
         return _stranger(job, status)
     if job.worker_id not in (None, status.worker_id):
-        return ended(job, TWICE, now, chance) if status.status == RUNNING else Ignored("another-worker")
+        return ended(job, BEGUN_TWICE, now, chance) if status.status == RUNNING else IgnoredStatus("another-worker")
     if status.seq <= job.seq:
-        return Ignored("repeated")
+        return IgnoredStatus("repeated")
     job = replace(job, seq=status.seq, worker_id=job.worker_id or status.worker_id, started_at=job.started_at or now)
     if status.status == RUNNING:
         return _running(job, status, now)
@@ -251,7 +251,7 @@ def reported(job: Job, status: Status, now: datetime, chance: float) -> Moved | 
     return _finished(replace(job, result=status.result, error=error), status.status, now)
 
 
-def ended(job: Job, ending: Ending, now: datetime, chance: float) -> Moved:
+def ended(job: JobRow, ending: AttemptEnding, now: datetime, chance: float) -> JobTransition:
     """The present attempt has ended without success: another one follows if the policy allows it.
 
     Whoever still works on it is told to stop.
@@ -263,35 +263,35 @@ def ended(job: Job, ending: Ending, now: datetime, chance: float) -> Moved:
     if job.cancel_reason is not None and not ending.judged:
         return replace(_finished(job, CANCELLED, now, of_attempt=ending.state), stop=stop)
     if job.cancel_reason is None and (not ending.counts or (ending.retryable and job.tries <= job.retries)):
-        return Moved(_waiting(job, ending, now, chance), _attempt(job, ending.state, now), stop)
+        return JobTransition(_waiting(job, ending, now, chance), _attempt(job, ending.state, now), stop)
     return replace(_finished(job, _verdict(ending), now, of_attempt=ending.state), stop=stop)
 
 
-def cancelled(job: Job, reason: str, now: datetime) -> Moved:
+def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
     """Somebody wants it to end. Where a worker is at it, that must hear of it and say so first.
 
-    Asking again changes nothing. Raises `Conflict` for a job that has ended otherwise.
+    Asking again changes nothing. Raises `ConflictError` for a job that has ended otherwise.
     """
     if job.state == CANCELLED or (job.state == RUNNING and job.cancel_reason is not None):
-        return Moved(job, stop=job.history_id if job.state == RUNNING else None)
+        return JobTransition(job, stop=job.history_id if job.state == RUNNING else None)
     if job.ended:
-        raise Conflict(f"the job has ended already: {job.state}")
+        raise ConflictError(f"the job has ended already: {job.state}")
     asked = replace(job, cancel_reason=reason)
     if job.state == RUNNING:
-        return Moved(_changed(asked, now), stop=job.history_id)
+        return JobTransition(_changed(asked, now), stop=job.history_id)
     if job.state == PENDING:
-        return Moved(replace(_finished(asked, CANCELLED, now).job))
+        return JobTransition(replace(_finished(asked, CANCELLED, now).job))
     return replace(_finished(asked, CANCELLED, now), stop=job.history_id)
 
 
-def taken(job: Job, node: str, now: datetime) -> Job:
+def taken(job: JobRow, node: str, now: datetime) -> JobRow:
     """The job under a new owner, who has a moment to hear what was said to the last one before its time is over.
 
     Its worker is as silent as it was, but that is held against it only once the new owner has listened for as long.
     """
     wake_at = job.wake_at
     if job.live and job.owner is not None and wake_at is not None:
-        wake_at = max(wake_at, now + _HEARING)
+        wake_at = max(wake_at, now + _NEW_OWNER_GRACE)
     return replace(
         _changed(job, now),
         ownership=OWNED,
@@ -305,28 +305,28 @@ def taken(job: Job, node: str, now: datetime) -> Job:
     )
 
 
-def offered(job: Job, reason: str, ownership: str | None, now: datetime) -> Job:
+def offered(job: JobRow, reason: str, ownership: str | None, now: datetime) -> JobRow:
     """The job is on offer to other nodes, under the owner that it has."""
     tries = job.handoff_tries + 1
     return replace(_changed(job, now), ownership=ownership, handoff_reason=reason, handoff_at=now, handoff_tries=tries)
 
 
-def kept(job: Job, now: datetime) -> Job:
+def kept(job: JobRow, now: datetime) -> JobRow:
     """Nobody wanted it: its owner goes on with it."""
     return replace(_changed(job, now), ownership=OWNED, handoff_reason=None, handoff_at=None, handoff_tries=0)
 
 
-def closed(job: Job, now: datetime) -> Job:
+def closed(job: JobRow, now: datetime) -> JobRow:
     """Its queues are gone and nobody needs to own it."""
     return replace(_changed(job, now), channels=0, owner=None, ownership=None, handoff_reason=None, handoff_at=None)
 
 
-def reopened(job: Job, now: datetime) -> Job:
+def reopened(job: JobRow, now: datetime) -> JobRow:
     """A worker that was at it for too long may have made its queues anew: somebody has to look."""
     return replace(_changed(job, now), channels=1, handoff_at=now)
 
 
-def _running(job: Job, status: Status, now: datetime) -> Moved:
+def _running(job: JobRow, status: AttemptStatus, now: datetime) -> JobTransition:
     first = job.state == DISPATCHED
     fresh = replace(
         _changed(job, now),
@@ -335,49 +335,49 @@ def _running(job: Job, status: Status, now: datetime) -> Moved:
         worker_beat_at=now,
         wake_at=_until(job, now) if first else job.wake_at,
     )
-    return Moved(fresh, _attempt(fresh) if first else None)
+    return JobTransition(fresh, _attempt(fresh) if first else None)
 
 
-def _stranger(job: Job, status: Status) -> Ignored:
+def _stranger(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
     """A status of an attempt that is over. Who ended it by himself need not be told."""
     if status.history_id == job.history_id and job.seq >= status.seq:
-        return Ignored("repeated")
-    return Ignored("another-attempt", status.history_id if status.status == RUNNING else None)
+        return IgnoredStatus("repeated")
+    return IgnoredStatus("another-attempt", status.history_id if status.status == RUNNING else None)
 
 
-def _failure(status: Status) -> Ending:
+def _failure(status: AttemptStatus) -> AttemptEnding:
     error = dict(status.error or {"type": "Error", "message": ""})
     retryable = error.get("retryable") is not False and error.get("hold") is not True  # a person is asked
-    return Ending(
+    return AttemptEnding(
         TIMED_OUT if error.get("type") == TIMEOUT else FAILED,
         error,
         retryable=retryable,
         counts=not (retryable and error.get("type") == WORKER_STOPPED),
         last_log_seq=status.last_log_seq,
         answered=True,
-        after=wished(error.get("retryAfterMs")),
+        after=requested_delay(error.get("retryAfterMs")),
     )
 
 
-def _verdict(ending: Ending) -> str:
+def _verdict(ending: AttemptEnding) -> str:
     return TIMED_OUT if ending.state == TIMED_OUT else FAILED
 
 
-def _waiting(job: Job, ending: Ending, now: datetime, chance: float) -> Job:
-    usual = pause(job.attempt, job.tries, counts=ending.counts, chance=chance)
+def _waiting(job: JobRow, ending: AttemptEnding, now: datetime, chance: float) -> JobRow:
+    usual = retry_delay(job.attempt, job.tries, counts=ending.counts, chance=chance)
     wait = usual if ending.after is None else ending.after
     return replace(_changed(job, now), state=PENDING, wake_at=now + wait, worker_id=None, worker_beat_at=None)
 
 
-def _finished(job: Job, state: str, now: datetime, of_attempt: str | None = None) -> Moved:
+def _finished(job: JobRow, state: str, now: datetime, of_attempt: str | None = None) -> JobTransition:
     attempt = _attempt(job, of_attempt or state, now) if job.live else None
-    return Moved(replace(_changed(job, now), state=state, wake_at=None, finished_at=now), attempt)
+    return JobTransition(replace(_changed(job, now), state=state, wake_at=None, finished_at=now), attempt)
 
 
-def _attempt(job: Job, state: str | None = None, finished_at: datetime | None = None) -> Attempt:
+def _attempt(job: JobRow, state: str | None = None, finished_at: datetime | None = None) -> JobAttempt:
     assert job.history_id is not None, "an attempt has a name"
     assert job.dispatched_at is not None, "an attempt was dispatched"
-    return Attempt(
+    return JobAttempt(
         job.history_id,
         job.id,
         job.attempt,
@@ -391,9 +391,9 @@ def _attempt(job: Job, state: str | None = None, finished_at: datetime | None = 
     )
 
 
-def _changed(job: Job, now: datetime) -> Job:
+def _changed(job: JobRow, now: datetime) -> JobRow:
     return replace(job, version=job.version + 1, updated_at=now)
 
 
-def _until(job: Job, now: datetime) -> datetime | None:
+def _until(job: JobRow, now: datetime) -> datetime | None:
     return None if job.timeout_ms is None else now + timedelta(milliseconds=job.timeout_ms)

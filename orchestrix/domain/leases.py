@@ -9,11 +9,11 @@ from typing import Final
 
 NOBODY: Final = ""
 """The holder of a term that nobody ever had."""
-RETAKE: Final = 5.0
+RETAKE_DELAY_S: Final = 5.0
 """Seconds after which a node may take again the lease that it let go of, if nobody else has the token."""
-LINKED: Final = 2.0
+DEPOSE_DELAY_S: Final = 2.0
 """Seconds that a node's link to the broker must be up before it deposes a leader without: the token comes sooner."""
-RESIGNED: Final = 0.5
+RESIGNED_DELAY_S: Final = 0.5
 """Seconds after a resignation in which the token finds the successor."""
 
 
@@ -28,14 +28,14 @@ class Fence:
     holder: str
 
 
-class Mode(StrEnum):
+class LeaderMode(StrEnum):
     """Whether a leader has a link to the broker."""
 
     BROKER = "broker"
     ALONE = "alone"
 
 
-class Reason(StrEnum):
+class ElectionReason(StrEnum):
     """Why a new term began."""
 
     FIRST = "first"
@@ -61,7 +61,7 @@ class Lease:
 
     term: int
     holder: str
-    mode: Mode
+    mode: LeaderMode
     lease_until: datetime
     gained_at: datetime
     resigned_at: datetime | None
@@ -86,39 +86,39 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Bid:
+class Candidacy:
     """A node's wish to lead. `by_token` says that the broker gave it the token.
 
     `there` is for how many seconds it had been waiting in this life when it noticed that nobody leads, where it tells.
     """
 
     node_id: str
-    mode: Mode
+    mode: LeaderMode
     by_token: bool
     there: float | None = None
 
 
-def ground(bid: Bid, lease: Lease | None) -> Reason | None:
+def election_reason(bid: Candidacy, lease: Lease | None) -> ElectionReason | None:
     """Why the bidder may begin the next term over the row as it is now; None if it may not.
 
     Who has the token always may: the broker gives it away when its holder's channel is gone. A lease that was taken
     meanwhile ends every other claim.
     """
     if lease is None or lease.holder == NOBODY:
-        return Reason.FIRST
+        return ElectionReason.FIRST
     if lease.holder == bid.node_id:
-        return Reason.RETAKEN
+        return ElectionReason.RETAKEN
     if lease.resigned_at is not None:
-        return Reason.RESIGNED if bid.by_token or lease.lapsed else None
+        return ElectionReason.RESIGNED if bid.by_token or lease.lapsed else None
     if lease.lapsed:
-        return Reason.EXPIRED
-    if lease.mode is Mode.ALONE and bid.mode is Mode.BROKER:
-        return Reason.DEPOSED
-    return Reason.LOST if bid.by_token else None
+        return ElectionReason.EXPIRED
+    if lease.mode is LeaderMode.ALONE and bid.mode is LeaderMode.BROKER:
+        return ElectionReason.DEPOSED
+    return ElectionReason.LOST if bid.by_token else None
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCandidate:
     """How it stands with a node that waits without a token, in seconds. `linked` is 0 while it has no broker."""
 
     node_id: str
@@ -131,42 +131,42 @@ class Waiting:
     """Whether the broker lives and dies with this process, so that a former leader has lost its link to it."""
 
 
-def patience(waiting: Waiting, lease: Lease | None) -> float:
+def campaign_delay_s(waiting: WaitingCandidate, lease: Lease | None) -> float:
     """Seconds until the node may campaign without a token, if the row stays as it is."""
     if lease is None or lease.holder == NOBODY or (waiting.sole and lease.holder != waiting.node_id):
-        return max(waiting.jitter * RESIGNED, _unlinked(waiting)) - waiting.waited
+        return max(waiting.jitter * RESIGNED_DELAY_S, _unlinked(waiting)) - waiting.waited
     if lease.holder == waiting.node_id:
-        return RETAKE * (1 + waiting.jitter / 5) - waiting.waited
+        return RETAKE_DELAY_S * (1 + waiting.jitter / 5) - waiting.waited
     by_time = lease.left + _slack(waiting, lease)
-    if lease.mode is Mode.ALONE and waiting.linked > 0:
-        return min(by_time, LINKED + waiting.jitter - waiting.linked)
+    if lease.mode is LeaderMode.ALONE and waiting.linked > 0:
+        return min(by_time, DEPOSE_DELAY_S + waiting.jitter - waiting.linked)
     return by_time
 
 
-def _unlinked(waiting: Waiting) -> float:
+def _unlinked(waiting: WaitingCandidate) -> float:
     """A node that has only just started may have no broker yet, and would lead alone for a moment."""
-    return LINKED if waiting.linked <= 0 else 0.0
+    return DEPOSE_DELAY_S if waiting.linked <= 0 else 0.0
 
 
-def _slack(waiting: Waiting, lease: Lease) -> float:
+def _slack(waiting: WaitingCandidate, lease: Lease) -> float:
     if lease.resigned_at is not None:
-        return RESIGNED * (1 + waiting.jitter)
+        return RESIGNED_DELAY_S * (1 + waiting.jitter)
     return waiting.lease * (0.02 + 0.08 * waiting.jitter)
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class LeaderToken:
     """A message of the leader's queue."""
 
     term: int
     node_id: str
 
 
-SEED: Final = Token(0, NOBODY)
+INITIAL_TOKEN: Final = LeaderToken(0, NOBODY)
 """The token that anybody may put into the queue where nobody leads. Every leader's is newer."""
 
 
-class Handling(Enum):
+class TokenHandling(Enum):
     """What becomes of a token."""
 
     HOLD = "hold"
@@ -174,14 +174,14 @@ class Handling(Enum):
     CAMPAIGN = "campaign"
 
 
-def handling(token: Token, leading: Fence | None) -> Handling:
+def handling(token: LeaderToken, leading: Fence | None) -> TokenHandling:
     """What a node does with a token; `leading` is the fence of a leader in office.
 
     Its own is held, or it would elect itself for ever. An older one is somebody's copy. A newer one says that the node
     leads no more.
     """
     if leading is None:
-        return Handling.CAMPAIGN
-    if token == Token(leading.term, leading.holder):
-        return Handling.HOLD
-    return Handling.DROP if token.term < leading.term else Handling.CAMPAIGN
+        return TokenHandling.CAMPAIGN
+    if token == LeaderToken(leading.term, leading.holder):
+        return TokenHandling.HOLD
+    return TokenHandling.DROP if token.term < leading.term else TokenHandling.CAMPAIGN

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from orchestrix.domain.ages import age_s
+from orchestrix.domain.stored_times import age_s
 
 
 class NodeState(StrEnum):
@@ -23,7 +23,7 @@ LIVE = (NodeState.ALIVE, NodeState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeRow:
     """A row of `nodes`. Times are the database's."""
 
     id: str
@@ -36,7 +36,7 @@ class Node:
     ended_at: datetime | None
 
 
-def is_silent(node: Node, *, now: datetime, since: datetime, limit: float) -> bool:
+def is_silent(node: NodeRow, *, now: datetime, since: datetime, limit: float) -> bool:
     """Whether nothing was heard of the node for `limit` seconds.
 
     Silence counts from `since` at the earliest: before that, whoever asks was not listening. A beat that is yet to come
@@ -51,7 +51,7 @@ class _Missed:
     beat_at: datetime
 
 
-class Absences:
+class MissingNodes:
     """Which node is missing, by its presence queue: twice, `apart` seconds apart, with no beat between."""
 
     def __init__(self, apart: float) -> None:

@@ -9,22 +9,22 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
-from orchestrix.domain.ages import AHEAD
 from orchestrix.domain.cron import Cron
-from orchestrix.domain.jobs import Job
+from orchestrix.domain.jobs import JobRow
+from orchestrix.domain.stored_times import CLOCK_TOLERANCE
 from orchestrix.errors import Invalid
 
-HELD: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
+HELD_WAKE_AT: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
 """The `wake_at` of a job that waits for the end of another one of its schedule."""
-MOST_HELD: Final = 2000
+HELD_RUNS_LIMIT: Final = 2000
 """Runs of one schedule that wait for their turn; a due time beyond is skipped."""
-SHORTEST_MISSED: Final = timedelta(seconds=10)
+MISSED_AFTER_MIN: Final = timedelta(seconds=10)
 """Twice the time in which a due time is seen for sure."""
 _TOO_SOON: Final = "is too short: due times would count as missed before anybody has looked, which is every 5 s;"
-MOST_CAUGHT_UP: Final = 100
-MOST_BACKFILLED: Final = 1000
+CATCH_UP_LIMIT: Final = 100
+BACKFILL_LIMIT: Final = 1000
 
-OFTEN: Final = timedelta(hours=1)
+FREQUENT_INTERVAL: Final = timedelta(hours=1)
 """Due times at most so far apart come again after the clock was set back."""
 
 _TICK: Final = timedelta(microseconds=1)
@@ -48,7 +48,7 @@ class Misfire(StrEnum):
     CATCH_UP = "catch_up"
 
 
-class State(StrEnum):
+class ScheduleState(StrEnum):
     """Whether a schedule will be due again."""
 
     ACTIVE = "ACTIVE"
@@ -56,7 +56,7 @@ class State(StrEnum):
     ENDED = "ENDED"
 
 
-class Outcome(StrEnum):
+class FiringOutcome(StrEnum):
     """What became of the last due time."""
 
     STARTED = "started"
@@ -66,7 +66,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class Interval:
     """Due at `anchor` and then each `step`, whatever clocks on walls do."""
 
     step: timedelta
@@ -110,18 +110,18 @@ class Schedule:
     next_at: datetime | None = None
     trouble: str | None = None
     last_due_at: datetime | None = None
-    last_outcome: Outcome | None = None
+    last_outcome: FiringOutcome | None = None
     last_job_id: str | None = None
     last_misfire: Mapping[str, Any] | None = None
     fired: int = 0
     skipped: int = 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> ScheduleState:
         """Whether it will be due again."""
         if self.paused_at is not None:
-            return State.PAUSED
-        return State.ENDED if self.due_at is None else State.ACTIVE
+            return ScheduleState.PAUSED
+        return ScheduleState.ENDED if self.due_at is None else ScheduleState.ACTIVE
 
     @property
     def missed_after(self) -> timedelta:
@@ -135,10 +135,10 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class DueTimes:
     """All due times of a schedule."""
 
-    timing: Cron | Every
+    timing: Cron | Interval
     starts_at: datetime | None = None
     ends_at: datetime | None = None
 
@@ -179,7 +179,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class UnfinishedRuns:
     """How many runs of a schedule have not ended.
 
     Those that work, those that may begin, and those that wait for another one's end.
@@ -196,7 +196,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ScheduledRun:
     """A job to make for a due time, or for somebody who wants it now; `held` until an earlier one has ended."""
 
     due_at: datetime | None
@@ -213,16 +213,16 @@ class Firing:
 
     due_at: datetime
     next_due: datetime | None
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ScheduledRun, ...] = ()
     cancel: bool = False
     missed: datetime | None = None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> FiringOutcome:
         """The same in a word."""
         if self.runs:
-            return Outcome.QUEUED if self.runs[-1].held else Outcome.STARTED
-        return Outcome.SKIPPED if self.missed is None else Outcome.MISSED
+            return FiringOutcome.QUEUED if self.runs[-1].held else FiringOutcome.STARTED
+        return FiringOutcome.SKIPPED if self.missed is None else FiringOutcome.MISSED
 
 
 def is_id(key: str) -> bool:
@@ -232,31 +232,31 @@ def is_id(key: str) -> bool:
     return lengths == [8, 4, 4, 4, 12] and all(digit in "0123456789abcdef" for group in groups for digit in group)
 
 
-def times_of(schedule: Schedule, zone: tzinfo, now: datetime | None = None) -> Times:
+def times_of(schedule: Schedule, zone: tzinfo, now: datetime | None = None) -> DueTimes:
     """The due times of `schedule`, whose time zone is `zone`. Raises `Invalid`.
 
     With `now` an interval that was made before the clock was set back goes on by the clock as it is.
     """
-    timing: Cron | Every
+    timing: Cron | Interval
     if schedule.cron is not None:
         timing = Cron(schedule.cron, zone)
     elif schedule.interval_ms is not None:
-        timing = Every(timedelta(milliseconds=schedule.interval_ms), begin_of(schedule, now))
+        timing = Interval(timedelta(milliseconds=schedule.interval_ms), begin_of(schedule, now))
     else:
         raise Invalid("a schedule needs cron or interval")
-    return Times(timing, schedule.starts_at, schedule.ends_at)
+    return DueTimes(timing, schedule.starts_at, schedule.ends_at)
 
 
 def begin_of(schedule: Schedule, now: datetime | None = None) -> datetime:
     """The first due time of an interval: nothing was due before."""
     begin = schedule.starts_at or schedule.created_at.replace(microsecond=0)
-    if now is None or schedule.starts_at is not None or begin <= now + AHEAD:
+    if now is None or schedule.starts_at is not None or begin <= now + CLOCK_TOLERANCE:
         return begin
     step = timedelta(milliseconds=schedule.interval_ms or 1)
     return begin - ((begin - now) // step + 1) * step
 
 
-def rewound(schedule: Schedule, times: Times, now: datetime) -> Schedule:
+def reset_due_time(schedule: Schedule, times: DueTimes, now: datetime) -> Schedule:
     """`schedule` with the next of all its due times, where it waits for a later one: the clock was set back since."""
     if schedule.due_at is None or schedule.due_at <= now:
         return schedule
@@ -264,7 +264,7 @@ def rewound(schedule: Schedule, times: Times, now: datetime) -> Schedule:
     return awaiting(schedule, next_due) if next_due is not None and next_due < schedule.due_at else schedule
 
 
-def comes_again(run: Run, times: Times) -> bool:
+def comes_again(run: ScheduledRun, times: DueTimes) -> bool:
     """Whether a due time that had its job needs another one where the clock was set back since that was made.
 
     What comes so often does not wait until the old time has come again. What comes seldom has had its run.
@@ -272,7 +272,7 @@ def comes_again(run: Run, times: Times) -> bool:
     if run.due_at is None:
         return False
     following = times.after(run.due_at)
-    return following is not None and following - run.due_at <= OFTEN
+    return following is not None and following - run.due_at <= FREQUENT_INTERVAL
 
 
 def moment_of(schedule: Schedule, due: datetime) -> datetime:
@@ -289,7 +289,7 @@ def awaiting(schedule: Schedule, due: datetime | None) -> Schedule:
     return replace(schedule, due_at=due, next_at=None if due is None else moment_of(schedule, due))
 
 
-def fire(schedule: Schedule, times: Times, now: datetime, busy: Busy) -> Firing:
+def fire(schedule: Schedule, times: DueTimes, now: datetime, busy: UnfinishedRuns) -> Firing:
     """What becomes of the due time that has come. A due time was missed if nobody acted on it in time."""
     due = schedule.due_at
     assert due is not None, "only what is due is fired"
@@ -302,26 +302,26 @@ def fire(schedule: Schedule, times: Times, now: datetime, busy: Busy) -> Firing:
         return firing
     if schedule.misfire is Misfire.FIRE_ONCE:
         return _due(schedule, last, busy, firing)
-    room = min(schedule.catch_up, MOST_HELD - busy.held)
+    room = min(schedule.catch_up, HELD_RUNS_LIMIT - busy.held)
     return replace(firing, runs=in_turn(_last(times, due, last, room), busy))
 
 
-def in_turn(dues: list[datetime], busy: Busy) -> tuple[Run, ...]:
+def in_turn(dues: list[datetime], busy: UnfinishedRuns) -> tuple[ScheduledRun, ...]:
     """Runs that work one after another, behind those that are there."""
-    return tuple(Run(due, held=place > 0 or not busy.free) for place, due in enumerate(dues))
+    return tuple(ScheduledRun(due, held=place > 0 or not busy.free) for place, due in enumerate(dues))
 
 
-def _due(schedule: Schedule, due: datetime, busy: Busy, firing: Firing) -> Firing:
+def _due(schedule: Schedule, due: datetime, busy: UnfinishedRuns, firing: Firing) -> Firing:
     if busy.free:
-        return replace(firing, runs=(Run(due),))
+        return replace(firing, runs=(ScheduledRun(due),))
     if schedule.overlap is Overlap.CANCEL_PREVIOUS:
-        return replace(firing, runs=(Run(due, held=busy.running > 0),), cancel=True)
-    if schedule.overlap is Overlap.QUEUE and busy.held < MOST_HELD:
-        return replace(firing, runs=(Run(due, held=True),))
+        return replace(firing, runs=(ScheduledRun(due, held=busy.running > 0),), cancel=True)
+    if schedule.overlap is Overlap.QUEUE and busy.held < HELD_RUNS_LIMIT:
+        return replace(firing, runs=(ScheduledRun(due, held=True),))
     return firing
 
 
-def _last(times: Times, first: datetime, last: datetime, count: int) -> list[datetime]:
+def _last(times: DueTimes, first: datetime, last: datetime, count: int) -> list[datetime]:
     """The last `count` due times from `first` to `last`, the oldest first."""
     found: list[datetime] = []
     due: datetime | None = last
@@ -331,22 +331,22 @@ def _last(times: Times, first: datetime, last: datetime, count: int) -> list[dat
     return found[::-1]
 
 
-def job_of(schedule: Schedule, run: Run, id: str, now: datetime, by: str | None = None) -> Job:
+def job_of(schedule: Schedule, run: ScheduledRun, id: str, now: datetime, by: str | None = None) -> JobRow:
     """The job of a run that `by` wants; by default whoever has made the schedule."""
-    return Job(
+    return JobRow(
         **schedule.job,
         id=id,
         created_by=by or schedule.created_by,
         correlation_id=id,
         created_at=now,
         updated_at=now,
-        wake_at=HELD if run.held else now,
+        wake_at=HELD_WAKE_AT if run.held else now,
         schedule_id=schedule.id,
         due_at=run.due_at,
     )
 
 
-def after_firing(schedule: Schedule, firing: Firing, jobs: Sequence[Job], now: datetime) -> Schedule:
+def after_firing(schedule: Schedule, firing: Firing, jobs: Sequence[JobRow], now: datetime) -> Schedule:
     """The schedule when `jobs` have been made of the runs of `firing`."""
     fresh = awaiting(schedule, firing.next_due)
     misfire = schedule.last_misfire
@@ -361,16 +361,16 @@ def after_firing(schedule: Schedule, firing: Firing, jobs: Sequence[Job], now: d
         last_job_id=jobs[-1].id if jobs else schedule.last_job_id,
         last_misfire=misfire,
         fired=schedule.fired + len(jobs),
-        skipped=schedule.skipped + (firing.outcome is Outcome.SKIPPED),
+        skipped=schedule.skipped + (firing.outcome is FiringOutcome.SKIPPED),
     )
 
 
-def released(job: Job, now: datetime) -> Job:
+def released(job: JobRow, now: datetime) -> JobRow:
     """It has waited for its turn and may begin."""
     return replace(job, wake_at=now, updated_at=now, version=job.version + 1)
 
 
-def faults(schedule: Schedule, times: Times, now: datetime) -> list[tuple[str, str]]:
+def faults(schedule: Schedule, times: DueTimes, now: datetime) -> list[tuple[str, str]]:
     """(field, what is wrong and what to do about it) for everything that is not to be written so, or not together."""
     found = _of_cron(times)
     if schedule.starts_at is not None and schedule.ends_at is not None and schedule.ends_at < schedule.starts_at:
@@ -379,8 +379,8 @@ def faults(schedule: Schedule, times: Times, now: datetime) -> list[tuple[str, s
         found.append(("endsAt", "is before the next due time: it would never be due; put it later or leave it out"))
     if schedule.interval_ms is not None and schedule.jitter_ms >= schedule.interval_ms:
         found.append(("jitter", "must be below interval, or a run could begin after the next one: lower it"))
-    if schedule.missed_after < SHORTEST_MISSED:
-        found.append(("missedAfter", f"{_TOO_SOON} write {SHORTEST_MISSED.total_seconds():g}s or more"))
+    if schedule.missed_after < MISSED_AFTER_MIN:
+        found.append(("missedAfter", f"{_TOO_SOON} write {MISSED_AFTER_MIN.total_seconds():g}s or more"))
     if schedule.misfire is Misfire.CATCH_UP and schedule.overlap is Overlap.CANCEL_PREVIOUS:
         found.append(
             ("misfire", "catch_up runs one after another what overlap cancel_previous would cancel: choose fire_once")
@@ -388,7 +388,7 @@ def faults(schedule: Schedule, times: Times, now: datetime) -> list[tuple[str, s
     return found
 
 
-def _of_cron(times: Times) -> list[tuple[str, str]]:
+def _of_cron(times: DueTimes) -> list[tuple[str, str]]:
     try:
         if isinstance(times.timing, Cron):
             times.timing.check_new()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from orchestrix.saga.form import differences
+from orchestrix.saga.versions.serialization import differences
 
 Key = tuple[str, int]
 """A saga's name and a version of it."""
@@ -20,7 +20,7 @@ _TIMES: Final = ("timeout", "queue_timeout", "base", "cap")
 
 
 class Definition(NamedTuple):
-    """A version of a saga, as `orchestrix.saga.form` writes it."""
+    """A version of a saga, as `orchestrix.saga.versions.serialization` writes it."""
 
     saga: str
     version: int

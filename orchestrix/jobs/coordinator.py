@@ -9,38 +9,38 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrix.broker.port import Broker
-from orchestrix.config import ClusterSettings, JobsSettings
-from orchestrix.domain.handoff import SHUTDOWN, Limits
+from orchestrix.config.settings import ClusterSettings, JobsSettings
+from orchestrix.domain.handoff import SHUTDOWN, HandoffLimits
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
-from orchestrix.errors import RetryLater
-from orchestrix.jobs.beats import Beats
-from orchestrix.jobs.cancel import Stops
-from orchestrix.jobs.dispatch import Dispatcher, Relay
-from orchestrix.jobs.events import JobEvents
-from orchestrix.jobs.footing import Footing
-from orchestrix.jobs.handing import Acks, Giver
-from orchestrix.jobs.holdings import Holdings
-from orchestrix.jobs.lines import Cap
-from orchestrix.jobs.lost_orders import LostOrders
-from orchestrix.jobs.rebalance import Rebalance
-from orchestrix.jobs.reconcile import Reconcile
-from orchestrix.jobs.schedules import Scheduler
-from orchestrix.jobs.sweeps import Broom, Office, Orphanage, Sweep, Watchman
-from orchestrix.jobs.taking import Taker
-from orchestrix.lifecycle import Later, Service, Services, Wake
-from orchestrix.persistence import nodes
+from orchestrix.errors import RetryableError
+from orchestrix.jobs.cancellation import StopPublisher
+from orchestrix.jobs.dispatch import JobDispatcher, Relay
+from orchestrix.jobs.events import JobEventListener
+from orchestrix.jobs.log_lines import LogLimit
+from orchestrix.jobs.ownership.handoff_publisher import JobHandoffAckListener, JobHandoffPublisher
+from orchestrix.jobs.ownership.handoff_subscriber import JobHandoffSubscriber
+from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
+from orchestrix.jobs.ownership.rebalancer import JobRebalancer
+from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
+from orchestrix.jobs.ownership.self_fencing import SelfFencing
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector, PeriodicDuty, QueueCleaner
+from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.jobs.worker_heartbeats import WorkerHeartbeatListener
+from orchestrix.lifecycle import DelayedService, Service, Services, WakeSignal
+from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
+from orchestrix.schedules.scheduler import Scheduler
 
 log = logging.getLogger("orchestrix.jobs")
 
-BROOM_AFTER: Final = 1.0
-LOST_AFTER: Final = 1.5
+QUEUE_CLEANER_DELAY_S: Final = 1.0
+LOST_DISPATCH_DELAY_S: Final = 1.5
 """Seconds from the gain of the lead until what nobody waits for begins: queues are swept, lost orders looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class JobDependencies:
     """What the part in jobs stands on.
 
     `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs. `poke`
@@ -58,49 +58,49 @@ class Surroundings:
 
 
 @dataclass(slots=True)
-class Coordinator:
+class JobCoordinator:
     """One node's part in jobs, under one id. `duties` are what it does beside while it leads.
 
     It ends by handing over what it owns, unless it is `alone` and nobody could take it, or has been declared dead.
     """
 
     node: str
-    around: Surroundings
+    around: JobDependencies
     alone: bool = False
     draining: bool = False
-    due: Wake = field(default_factory=Wake)
-    orphaned: Wake = field(default_factory=Wake)
-    ordered: Wake = field(default_factory=Wake)
+    due: WakeSignal = field(default_factory=WakeSignal)
+    orphaned: WakeSignal = field(default_factory=WakeSignal)
+    ordered: WakeSignal = field(default_factory=WakeSignal)
     on_drain: list[Callable[[], None]] = field(default_factory=list)
-    scheduled: Wake = field(default_factory=Wake)
-    stops: Stops = field(init=False)
-    events: JobEvents = field(init=False)
-    holdings: Holdings = field(init=False)
-    taker: Taker = field(init=False)
-    giver: Giver = field(init=False)
-    rebalance: Rebalance = field(init=False)
-    reconcile: Reconcile = field(init=False)
-    beats: Beats = field(init=False)
+    scheduled: WakeSignal = field(default_factory=WakeSignal)
+    stops: StopPublisher = field(init=False)
+    events: JobEventListener = field(init=False)
+    holdings: OwnedJobs = field(init=False)
+    taker: JobHandoffSubscriber = field(init=False)
+    giver: JobHandoffPublisher = field(init=False)
+    rebalance: JobRebalancer = field(init=False)
+    reconcile: OwnershipReconciler = field(init=False)
+    beats: WorkerHeartbeatListener = field(init=False)
     _services: Services = field(init=False)
     _giving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         around, tuned = self.around, self.around.cluster
         database, control, node = around.database, around.control, self.node
-        self.stops = Stops(control)
+        self.stops = StopPublisher(control)
         sent = around.relay.poke
-        cap = Cap(around.jobs.log_lines, around.jobs.log_bytes)
+        cap = LogLimit(around.jobs.log_lines, around.jobs.log_bytes)
         tell, due, news = self.stops.tell, self.poke, around.news
-        self.events = JobEvents(database, node, stop=tell, due=due, news=news, sent=sent, cap=cap)
-        self.holdings = Holdings(database, self.events, node, around.open_link)
-        self.taker = Taker(database, control, self.holdings, node)
-        acks = Acks(control, node)
-        limits = Limits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
-        self.giver = Giver(database, control, self.holdings, acks, node, limits)
-        self.rebalance = Rebalance(database, self.taker, self.giver, node, every=tuned.orphan_check)
-        self.reconcile = Reconcile(database, self.holdings, node, around.control, every=tuned.reconcile)
-        self.beats = Beats(database, control, node)
-        footing = Footing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
+        self.events = JobEventListener(database, node, stop=tell, due=due, news=news, sent=sent, cap=cap)
+        self.holdings = OwnedJobs(database, self.events, node, around.open_link)
+        self.taker = JobHandoffSubscriber(database, control, self.holdings, node)
+        acks = JobHandoffAckListener(control, node)
+        limits = HandoffLimits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
+        self.giver = JobHandoffPublisher(database, control, self.holdings, acks, node, limits)
+        self.rebalance = JobRebalancer(database, self.taker, self.giver, node, every=tuned.orphan_check)
+        self.reconcile = OwnershipReconciler(database, self.holdings, node, around.control, every=tuned.reconcile)
+        self.beats = WorkerHeartbeatListener(database, control, node)
+        footing = SelfFencing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
         self._services = Services(
             [
                 control,
@@ -112,7 +112,7 @@ class Coordinator:
                 self.reconcile,
                 footing,
                 self.rebalance,
-                Sweep("orders to drain", self._obey, self.ordered),
+                PeriodicDuty("orders to drain", self._obey, self.ordered),
             ]
         )
 
@@ -161,7 +161,7 @@ class Coordinator:
             await self.taker.stop()
             try:
                 taken = await self.giver.give(SHUTDOWN)
-            except RetryLater as away:
+            except RetryableError as away:
                 log.warning("jobs cannot be handed over: %s", away)
             else:
                 log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
@@ -173,26 +173,26 @@ class Coordinator:
         just be taking over jobs of the leader before it.
         """
         around = self.around
-        office = Office(around.database, fence, around.relay, self.stops.tell, self.poke)
+        office = LeaderContext(around.database, fence, around.relay, self.stops.tell, self.poke)
         heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
-        watchman = Watchman(office, around.control, silent=around.jobs.silent, heard=heard)
-        broom = Broom(office, around.control)
+        watchman = JobRescuer(office, around.control, silent=around.jobs.silent, heard=heard)
+        broom = QueueCleaner(office, around.control)
         most, silent = around.jobs.max_live, around.jobs.silent
-        lost = LostOrders(office, around.control, after=around.jobs.silent, heard=heard)
-        orphanage = Orphanage(office, around.control, every=around.cluster.orphan_check)
+        lost = LostDispatchDetector(office, around.control, after=around.jobs.silent, heard=heard)
+        orphanage = OrphanJobDetector(office, around.control, every=around.cluster.orphan_check)
         return Services(
             [
-                Dispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
-                Sweep("time-outs of jobs", watchman.look),
-                Sweep("jobs whose owner is gone", orphanage.orphans, self.orphaned),
-                Sweep("jobs without owner", orphanage.unowned),
+                JobDispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
+                PeriodicDuty("time-outs of jobs", watchman.look),
+                PeriodicDuty("jobs whose owner is gone", orphanage.orphans, self.orphaned),
+                PeriodicDuty("jobs without owner", orphanage.unowned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
-                _later("queues of ended jobs", broom.look, BROOM_AFTER),
-                _later("orders that are lost", lost.look, LOST_AFTER),
+                _later("queues of ended jobs", broom.look, QUEUE_CLEANER_DELAY_S),
+                _later("orders that are lost", lost.look, LOST_DISPATCH_DELAY_S),
             ]
         )
 
 
-def _later(name: str, look: Callable[[], Awaitable[float]], seconds: float) -> Later:
-    return Later(name, Sweep(name, look), seconds)
+def _later(name: str, look: Callable[[], Awaitable[float]], seconds: float) -> DelayedService:
+    return DelayedService(name, PeriodicDuty(name, look), seconds)

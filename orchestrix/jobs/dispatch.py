@@ -9,26 +9,28 @@ from typing import Final, Protocol
 
 from orchestrix import clock, crash
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Job
+from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs import outgoing
-from orchestrix.lifecycle import Loop, Wake
-from orchestrix.persistence import job_places, jobs, leases, outbox
+from orchestrix.jobs import outbox_rows
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence import outbox
+from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import job_admission, jobs
 from orchestrix.persistence.outbox import OutboxRow
 
 log = logging.getLogger("orchestrix.jobs")
 
-BATCH: Final = 100
-NAP: Final = 5.0
+DISPATCH_BATCH_LIMIT: Final = 100
+IDLE_POLL_INTERVAL_S: Final = 5.0
 """Seconds between two looks when nothing is due earlier and nobody says that something is."""
-FULL: Final = 0.2
+NO_CAPACITY_POLL_INTERVAL_S: Final = 0.2
 """Seconds until the next look where nothing that is due may be sent now: nobody tells that a worker has begun one."""
 
-AHEAD: Final = 100
+UNDECLARED_ROWS_LIMIT: Final = 100
 """Rows that may wait for their queues when more jobs are sent. What waits for long outlives its claim, and then lies
 still until that is over; a job that stays due can be sent by any leader."""
-PAUSE: Final = 0.1
+UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 
 
 class Relay(Protocol):
@@ -51,13 +53,13 @@ class Relay(Protocol):
         """Look for rows that nobody has claimed."""
 
 
-class Dispatcher:
+class JobDispatcher:
     """A duty of the leader: sends what is due, as `most_open` and the share of each queue allow, each write fenced by
     its term. A worker is lost after `silent` seconds without a beat.
     """
 
     def __init__(
-        self, database: Database, fence: Fence, wake: Wake, relay: Relay, *, most_open: int, silent: float
+        self, database: Database, fence: Fence, wake: WakeSignal, relay: Relay, *, most_open: int, silent: float
     ) -> None:
         self._database = database
         self._fence = fence
@@ -76,8 +78,8 @@ class Dispatcher:
         await self._loop.stop()
 
     async def _round(self) -> None:
-        if self._relay.bringing >= AHEAD:
-            await self._wake.wait(PAUSE)
+        if self._relay.bringing >= UNDECLARED_ROWS_LIMIT:
+            await self._wake.wait(UNDECLARED_ROWS_POLL_INTERVAL_S)
             return
         wait = await self._until_next()
         if wait > 0:
@@ -89,10 +91,10 @@ class Dispatcher:
             log.debug("messages of jobs that are dispatched: %d", len(rows))
             self._relay.take(rows)
         else:
-            await self._wake.wait(FULL)
+            await self._wake.wait(NO_CAPACITY_POLL_INTERVAL_S)
 
     async def _write(self, tx: Transaction) -> list[OutboxRow]:
-        due = await job_places.due(tx, BATCH, self._most_open, self._silent)
+        due = await job_admission.due(tx, DISPATCH_BATCH_LIMIT, self._most_open, self._silent)
         if not due:
             return []
         crash.point("jobs.dispatch.after_claim")
@@ -112,9 +114,9 @@ class Dispatcher:
     async def _until_next(self) -> float:
         async with self._database.read() as connection:
             due = await jobs.next_due(connection)
-        return NAP if due is None else min(due, NAP)
+        return IDLE_POLL_INTERVAL_S if due is None else min(due, IDLE_POLL_INTERVAL_S)
 
 
-def _owed(job: Job, now: datetime) -> list[OutboxRow]:
+def _owed(job: JobRow, now: datetime) -> list[OutboxRow]:
     """The order for the worker, and beside it, for it brings the same queues, the question who owns the job."""
-    return [outgoing.dispatch(job, now), *([outgoing.assigned(job, now)] if job.owner is None else [])]
+    return [outbox_rows.dispatch(job, now), *([outbox_rows.assigned(job, now)] if job.owner is None else [])]

@@ -12,29 +12,29 @@ from functools import partial
 from typing import Final
 
 from orchestrix import clock, crash
-from orchestrix.broker.dead_letter import bury
+from orchestrix.broker.dead_letter import publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.job_waits import stirs
-from orchestrix.domain.jobs import Attempt, Ignored, Job, Moved, Status
-from orchestrix.errors import RetryLater, SchemaMismatch
-from orchestrix.jobs import ends, lines, messages
-from orchestrix.jobs.lines import Cap
-from orchestrix.lifecycle import Loop, Wake, backoff
-from orchestrix.persistence import job_beats, job_logs, jobs
+from orchestrix.domain.job_diagnosis import may_wake_leader
+from orchestrix.domain.jobs import AttemptStatus, IgnoredStatus, JobAttempt, JobRow, JobTransition
+from orchestrix.errors import RetryableError, SchemaMismatch
+from orchestrix.jobs import log_lines, messages, step_results
+from orchestrix.jobs.log_lines import LogLimit
+from orchestrix.lifecycle import Loop, WakeSignal, backoff
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.job_logs import Log
-from orchestrix.saga.messages import Unreadable
+from orchestrix.persistence.jobs import job_heartbeats, job_logs, jobs
+from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.saga.messages import UnreadableMessage
 
 log = logging.getLogger("orchestrix.jobs")
 
-BATCH: Final = 1000
+MESSAGES_PER_TRANSACTION: Final = 1000
 """Messages that are written in one transaction."""
-NO_CAP: Final = Cap(2**62, 2**62)
-_OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
+NO_LOG_LIMIT: Final = LogLimit(2**62, 2**62)
+_DATABASE_ERRORS: Final = (RetryableError, SchemaMismatch)
 
 
-class Verdict(Enum):
+class ChannelState(Enum):
     """How it stands with a job after some of its events."""
 
     GOES_ON = "goes on"
@@ -45,16 +45,16 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRequest:
     """The worker of this attempt is to stop."""
 
-    job: Job
+    job: JobRow
     history_id: str
     reason: str
 
 
 @dataclass(slots=True)
-class Heard:
+class ChannelBatch:
     """What came by the channel of one job. `epoch` is that under which this node owns it."""
 
     job_id: str
@@ -62,26 +62,26 @@ class Heard:
     broker: Broker
     consumer: Consumer
     deliveries: Sequence[Delivery]
-    answer: asyncio.Future[Verdict] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    events: list[Status | Log] = field(default_factory=list)
+    answer: asyncio.Future[ChannelState] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    events: list[AttemptStatus | JobLogLine] = field(default_factory=list)
     dead: list[tuple[Delivery, str]] = field(default_factory=list)
     again: set[tuple[str, int]] = field(default_factory=set)
     """The lines, by attempt and number, that the broker gives out once more."""
 
 
 @dataclass(slots=True)
-class Written:
+class BatchResult:
     """What one transaction came to."""
 
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    changed: dict[str, tuple[int, Job]] = field(default_factory=dict)
-    attempts: dict[str, Attempt] = field(default_factory=dict)
-    logs: dict[str, list[Log]] = field(default_factory=lambda: defaultdict(list))
-    stops: list[Stop] = field(default_factory=list)
+    verdicts: dict[str, ChannelState] = field(default_factory=dict)
+    changed: dict[str, tuple[int, JobRow]] = field(default_factory=dict)
+    attempts: dict[str, JobAttempt] = field(default_factory=dict)
+    logs: dict[str, list[JobLogLine]] = field(default_factory=lambda: defaultdict(list))
+    stops: list[StopRequest] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 
 
-class JobEvents:
+class JobEventListener:
     """Writes what is there, then acknowledges it. While the database is away, it keeps what it has in hand.
 
     `stop` tells workers that their attempt is over; `due` says that a job may begin, because its next attempt waits or
@@ -94,11 +94,11 @@ class JobEvents:
         database: Database,
         node: str,
         *,
-        stop: Callable[[Sequence[Stop]], None],
+        stop: Callable[[Sequence[StopRequest]], None],
         due: Callable[[], None],
         news: Callable[[Iterable[str]], None] = lambda ids: None,
         sent: Callable[[], None] = lambda: None,
-        cap: Cap = NO_CAP,
+        cap: LogLimit = NO_LOG_LIMIT,
     ) -> None:
         self._database = database
         self._node = node
@@ -107,8 +107,8 @@ class JobEvents:
         self._due = due
         self._news = news
         self._sent = sent
-        self._waiting: list[Heard] = []
-        self._arrived = Wake()
+        self._waiting: list[ChannelBatch] = []
+        self._arrived = WakeSignal()
         self._loop = Loop("job events", self._round)
         self.counts: Counter[str] = Counter()
 
@@ -123,7 +123,7 @@ class JobEvents:
             heard.answer.cancel()
         self._waiting.clear()
 
-    async def handle(self, heard: Heard) -> Verdict:
+    async def handle(self, heard: ChannelBatch) -> ChannelState:
         """Writes and acknowledges what has come for one job, however long that takes."""
         crash.point("jobs.events.after_receive")
         self._read(heard)
@@ -131,15 +131,15 @@ class JobEvents:
         self._arrived.set()
         return await heard.answer
 
-    def _read(self, heard: Heard) -> None:
+    def _read(self, heard: ChannelBatch) -> None:
         now = self._database.now()
         for delivery in heard.deliveries:
             try:
                 event = messages.read_event(delivery.queue, delivery.body, now)
                 heard.events.append(event)
-                if delivery.redelivered and isinstance(event, Log):
+                if delivery.redelivered and isinstance(event, JobLogLine):
                     heard.again.add((event.history_id, event.seq))
-            except Unreadable as refused:
+            except UnreadableMessage as refused:
                 heard.dead.append((delivery, str(refused)))
 
     async def _round(self) -> None:
@@ -149,21 +149,21 @@ class JobEvents:
         if batch:
             await self._commit(batch)
 
-    def _take(self) -> list[Heard]:
-        taken: list[Heard] = []
+    def _take(self) -> list[ChannelBatch]:
+        taken: list[ChannelBatch] = []
         size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0].deliveries) <= BATCH):
+        while self._waiting and (not taken or size + len(self._waiting[0].deliveries) <= MESSAGES_PER_TRANSACTION):
             taken.append(self._waiting.pop(0))
             size += len(taken[-1].deliveries)
         return [one for one in taken if not one.answer.done()]
 
-    async def _commit(self, batch: Sequence[Heard]) -> None:
+    async def _commit(self, batch: Sequence[ChannelBatch]) -> None:
         failures = 0
         while True:
             try:
                 written = await self._database.run(partial(self._write, batch))
                 break
-            except _OWN_TROUBLE as away:
+            except _DATABASE_ERRORS as away:
                 failures += 1
                 if failures == 1:
                     log.warning("job events wait: %s", away)
@@ -176,7 +176,7 @@ class JobEvents:
         for heard in batch:
             await self._settle(heard, written.verdicts[heard.job_id])
 
-    async def _commit_apart(self, batch: Sequence[Heard], error: Exception) -> None:
+    async def _commit_apart(self, batch: Sequence[ChannelBatch], error: Exception) -> None:
         """Somebody else was first, or one of them cannot be written: jobs one by one, then messages one by one."""
         if len(batch) > 1:
             for heard in batch:
@@ -188,77 +188,81 @@ class JobEvents:
             log.error("an event of job %s cannot be handled", heard.job_id, exc_info=error)
             reason = f"cannot-be-handled: {type(error).__name__}"
             heard.events, heard.dead = [], [(one, reason) for one in heard.deliveries]
-            await self._settle(heard, Verdict.GOES_ON)
+            await self._settle(heard, ChannelState.GOES_ON)
 
-    async def _commit_pieces(self, whole: Heard) -> None:
-        verdict = Verdict.GOES_ON
+    async def _commit_pieces(self, whole: ChannelBatch) -> None:
+        verdict = ChannelState.GOES_ON
         for delivery in whole.deliveries:
-            piece = Heard(whole.job_id, whole.epoch, whole.broker, whole.consumer, [delivery])
+            piece = ChannelBatch(whole.job_id, whole.epoch, whole.broker, whole.consumer, [delivery])
             self._read(piece)
             await self._commit([piece])
             verdict = piece.answer.result()
-            if verdict is Verdict.LOST:
+            if verdict is ChannelState.LOST:
                 break
         if not whole.answer.done():
             whole.answer.set_result(verdict)
 
-    async def _settle(self, heard: Heard, verdict: Verdict) -> None:
-        if verdict is not Verdict.LOST:
+    async def _settle(self, heard: ChannelBatch, verdict: ChannelState) -> None:
+        if verdict is not ChannelState.LOST:
             if heard.dead:
-                await bury(heard.broker, heard.consumer, heard.dead)
+                await publish_dead_letter(heard.broker, heard.consumer, heard.dead)
                 crash.point("jobs.events.after_burial")
             crash.point("jobs.events.before_ack")
             await heard.consumer.acknowledge(heard.deliveries)
         if not heard.answer.done():
             heard.answer.set_result(verdict)
 
-    async def _write(self, batch: Sequence[Heard], tx: Transaction) -> Written:
+    async def _write(self, batch: Sequence[ChannelBatch], tx: Transaction) -> BatchResult:
         rows = await jobs.lock(tx, [heard.job_id for heard in batch])
-        written = Written()
+        written = BatchResult()
         mine = [heard for heard in batch if self._is_mine(rows.get(heard.job_id), heard)]
-        written.verdicts = {heard.job_id: Verdict.LOST for heard in batch}
+        written.verdicts = {heard.job_id: ChannelState.LOST for heard in batch}
         for heard in mine:
             self._hear_statuses(rows[heard.job_id], heard, written)
-        said = [one for heard in mine for one in heard.events if isinstance(one, Log)]
+        said = [one for heard in mine for one in heard.events if isinstance(one, JobLogLine)]
         known = await jobs.histories(tx, [line.history_id for line in said])
         self._hear_lines(said, {**known, **written.attempts}, written)
         await self._drop_copies(tx, mine, written)
-        await job_beats.touch(tx, [job for heard in mine if (job := self._note(rows[heard.job_id], heard, written))])
-        if await ends.store(tx, list(written.changed.values()), written.attempts.values()):
+        await job_heartbeats.touch(
+            tx, [job for heard in mine if (job := self._note(rows[heard.job_id], heard, written))]
+        )
+        if await step_results.store_with_results(tx, list(written.changed.values()), written.attempts.values()):
             tx.then(self._sent)
         await job_logs.insert(tx, [line for found in written.logs.values() for line in found])
         now = [written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1] for heard in mine]
         complete = await job_logs.complete(tx, now)
-        written.verdicts |= {job.id: Verdict.COMPLETE if job.id in complete else Verdict.GOES_ON for job in now}
+        written.verdicts |= {
+            job.id: ChannelState.COMPLETE if job.id in complete else ChannelState.GOES_ON for job in now
+        }
         crash.point("jobs.events.before_commit")
         return written
 
-    def _is_mine(self, job: Job | None, heard: Heard) -> bool:
+    def _is_mine(self, job: JobRow | None, heard: ChannelBatch) -> bool:
         return job is not None and (job.owner, job.owner_epoch) == (self._node, heard.epoch)
 
-    def _hear_statuses(self, job: Job, heard: Heard, written: Written) -> None:
+    def _hear_statuses(self, job: JobRow, heard: ChannelBatch, written: BatchResult) -> None:
         now, before = self._database.now(), job.version
-        statuses = sorted((one for one in heard.events if isinstance(one, Status)), key=lambda one: one.seq)
+        statuses = sorted((one for one in heard.events if isinstance(one, AttemptStatus)), key=lambda one: one.seq)
         for status in statuses:
             match rules.reported(job, status, now, clock.uniform(0, 1)):
-                case Moved(moved, attempt, stop):
+                case JobTransition(moved, attempt, stop):
                     job = moved
                     if attempt is not None:
                         written.attempts[attempt.history_id] = attempt
                     self._note_stop(job, stop, "a second worker had begun it", written)
-                case Ignored(reason, stop):
+                case IgnoredStatus(reason, stop):
                     written.ignored[reason] += 1
                     self._note_stop(job, stop, "this attempt is over", written)
         if job.version != before:
             written.changed[job.id] = before, job
 
     @staticmethod
-    def _note_stop(job: Job, history_id: str | None, reason: str, written: Written) -> None:
+    def _note_stop(job: JobRow, history_id: str | None, reason: str, written: BatchResult) -> None:
         if history_id is not None:
-            written.stops.append(Stop(job, history_id, job.cancel_reason or reason))
+            written.stops.append(StopRequest(job, history_id, job.cancel_reason or reason))
 
     @staticmethod
-    def _hear_lines(said: Sequence[Log], known: Mapping[str, Attempt], written: Written) -> None:
+    def _hear_lines(said: Sequence[JobLogLine], known: Mapping[str, JobAttempt], written: BatchResult) -> None:
         for line in said:
             attempt = known.get(line.history_id)
             if attempt is not None and attempt.job_id == line.job_id and attempt.hears(line.seq, line.worker_id):
@@ -267,28 +271,28 @@ class JobEvents:
                 written.ignored["another-attempt"] += 1
 
     @staticmethod
-    async def _drop_copies(tx: Transaction, mine: Sequence[Heard], written: Written) -> None:
+    async def _drop_copies(tx: Transaction, mine: Sequence[ChannelBatch], written: BatchResult) -> None:
         """Lines that come once more count once: another owner may have written them, and not acknowledged them."""
         there = await job_logs.present(tx, [line for heard in mine for line in heard.again])
         for job_id, found in written.logs.items():
             unique = {(line.history_id, line.seq): line for line in found}
             written.logs[job_id] = [line for key, line in unique.items() if key not in there]
 
-    def _note(self, row: Job, heard: Heard, written: Written) -> Job | None:
+    def _note(self, row: JobRow, heard: ChannelBatch, written: BatchResult) -> JobRow | None:
         """What of a job's lines is kept, and that its worker lives; the job if it is to be written for that alone."""
         before, job = written.changed.get(row.id, (row.version, row))
         now = self._database.now()
-        alive = lines.alive(job, heard.events, now)
-        noted, written.logs[row.id] = lines.kept(alive, written.logs[row.id], self._cap, now)
+        alive = log_lines.alive(job, heard.events, now)
+        noted, written.logs[row.id] = log_lines.kept(alive, written.logs[row.id], self._cap, now)
         if noted.version != before:
             written.changed[row.id] = before, noted
             return None
         return noted if noted != job else None
 
-    def _announce(self, written: Written) -> None:
+    def _announce(self, written: BatchResult) -> None:
         self.counts.update(written.ignored)
         if written.stops:
             self._stop(written.stops)
-        if any(stirs(job) for _, job in written.changed.values()):
+        if any(may_wake_leader(job) for _, job in written.changed.values()):
             self._due()
         self._news({*written.changed, *(job_id for job_id, found in written.logs.items() if found)})

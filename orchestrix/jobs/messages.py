@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from orchestrix.broker.topology import logs_queue, status_queue
-from orchestrix.domain.jobs import REPORTED, RUNNING, Job, Status
-from orchestrix.persistence.job_logs import Log
-from orchestrix.saga.messages import MAX_ID, Unreadable, dump, load
+from orchestrix.domain.jobs import REPORTED, RUNNING, AttemptStatus, JobRow
+from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load
 
-STATUS: Final = ".status"
-LEFT: Final = "LEFT"
+STATUS_QUEUE_SUFFIX: Final = ".status"
+WORKER_LEFT: Final = "LEFT"
 """The state in the last beat of a worker."""
 _LONGEST_ID: Final = 36
 _LONGEST_WORKER: Final = 200
@@ -22,7 +22,7 @@ _MOST_PLACES: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class HandoffOffer:
     """A job that its owner, or the leader in its place, wants another node to take."""
 
     job_id: str
@@ -32,7 +32,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class WorkerHeartbeat:
     """What a worker says of itself now and then: which queues it serves, and which attempts it works on; or that it
     has `left`. `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerBeat`."""
 
@@ -45,18 +45,18 @@ class Beat:
     lost_places: int = 0
 
 
-def dispatch(job: Job) -> bytes:
+def dispatch(job: JobRow) -> bytes:
     """The order for a worker. `timeoutMs` is null where the attempt may take as long as it likes."""
     return dump(_order(job))
 
 
-def owes(job: Job, body: bytes) -> bool:
-    """Whether `body` is the order for the job's present attempt, as far as it goes. Raises `Unreadable`."""
+def matches_dispatch(job: JobRow, body: bytes) -> bool:
+    """Whether `body` is the order for the job's present attempt, as far as it goes. Raises `UnreadableMessage`."""
     fields = load(body)
     return all(name in fields and fields[name] == value for name, value in _order(job).items())
 
 
-def _order(job: Job) -> dict[str, Any]:
+def _order(job: JobRow) -> dict[str, Any]:
     return {
         "jobId": job.id,
         "historyId": job.history_id,
@@ -69,7 +69,7 @@ def _order(job: Job) -> dict[str, Any]:
     }
 
 
-def assigned(job: Job) -> bytes:
+def assigned(job: JobRow) -> bytes:
     """The news that a job needs an owner."""
     return dump({"jobId": job.id, "historyId": job.history_id})
 
@@ -90,74 +90,78 @@ def stop(job_id: str, history_id: str, reason: str) -> bytes:
 
 
 def read_job_id(body: bytes) -> str:
-    """Which job needs an owner. Raises `Unreadable`."""
+    """Which job needs an owner. Raises `UnreadableMessage`."""
     return _id(load(body), "jobId")
 
 
 def read_history_id(body: bytes) -> str:
-    """Which attempt an order is for. Raises `Unreadable`."""
+    """Which attempt an order is for. Raises `UnreadableMessage`."""
     return _id(load(body), "historyId")
 
 
-def read_offer(body: bytes) -> Offered:
-    """The offer in `body`. Raises `Unreadable`."""
+def read_offer(body: bytes) -> HandoffOffer:
+    """The offer in `body`. Raises `UnreadableMessage`."""
     fields = load(body)
     reason, node = _required(fields, "reason", 20), _required(fields, "fromNode", 100)
-    return Offered(_id(fields, "jobId"), reason, node, _whole(fields, "ownerEpoch", 0))
+    return HandoffOffer(_id(fields, "jobId"), reason, node, _whole(fields, "ownerEpoch", 0))
 
 
 def read_taken(body: bytes) -> tuple[str, int]:
-    """Which job has been taken, and its new epoch. Raises `Unreadable`."""
+    """Which job has been taken, and its new epoch. Raises `UnreadableMessage`."""
     fields = load(body)
     return _id(fields, "jobId"), _whole(fields, "ownerEpoch", 0)
 
 
-def read_beat(body: bytes) -> Beat:
-    """The beat in `body`: its jobs are history ids, or objects that have them. Raises `Unreadable`."""
+def read_beat(body: bytes) -> WorkerHeartbeat:
+    """The beat in `body`: its jobs are history ids, or objects that have them. Raises `UnreadableMessage`."""
     fields = load(body)
     jobs = fields.get("jobs", ())
     if not isinstance(jobs, list):
-        raise Unreadable("jobs: must be a list")
+        raise UnreadableMessage("jobs: must be a list")
     names = [one.get("historyId") if isinstance(one, dict) else one for one in jobs]
     known = (name for name in names if isinstance(name, str) and 0 < len(name) <= _LONGEST_ID)
     queues = fields.get("queues", ())
     served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
-    left = fields.get("state") == LEFT
+    left = fields.get("state") == WORKER_LEFT
     worker, said_at = _required(fields, "workerId", 100), _moment(fields.get("timestamp"))
     lost = fields.get("lostPlaces")
     lost = lost if isinstance(lost, int) and 0 < lost < _MOST_PLACES else 0
-    return Beat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at, lost)
+    return WorkerHeartbeat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at, lost)
 
 
-def read_event(queue: str, body: bytes, now: datetime) -> Status | Log:
-    """What a worker says in one of the queues of a job. Raises `Unreadable`."""
+def read_event(queue: str, body: bytes, now: datetime) -> AttemptStatus | JobLogLine:
+    """What a worker says in one of the queues of a job. Raises `UnreadableMessage`."""
     fields = load(body)
     job_id = _id(fields, "jobId")
     if not queue.startswith(f"orchestrix.job.{job_id}."):
-        raise Unreadable("jobId: is that of another job")
+        raise UnreadableMessage("jobId: is that of another job")
     who = job_id, _id(fields, "historyId"), _required(fields, "workerId", _LONGEST_WORKER), _whole(fields, "seq", 1)
-    return _status(fields, *who) if queue.endswith(STATUS) else _log(fields, now, *who)
+    return _status(fields, *who) if queue.endswith(STATUS_QUEUE_SUFFIX) else _log(fields, now, *who)
 
 
-def _status(fields: Mapping[str, Any], job_id: str, history_id: str, worker_id: str, seq: int) -> Status:
+def _status(fields: Mapping[str, Any], job_id: str, history_id: str, worker_id: str, seq: int) -> AttemptStatus:
     status = _required(fields, "status", 20)
     if status not in REPORTED:
-        raise Unreadable(f"status: must be one of {', '.join(REPORTED)}")
+        raise UnreadableMessage(f"status: must be one of {', '.join(REPORTED)}")
     error = fields.get("error")
     if error is not None and not isinstance(error, dict):
-        raise Unreadable("error: must be an object")
+        raise UnreadableMessage("error: must be an object")
     last = _whole(fields, "lastLogSeq", 0) if fields.get("lastLogSeq") is not None and status != RUNNING else None
-    return Status(job_id, history_id, worker_id, seq, status, fields.get("progress"), fields.get("result"), error, last)
+    return AttemptStatus(
+        job_id, history_id, worker_id, seq, status, fields.get("progress"), fields.get("result"), error, last
+    )
 
 
-def _log(fields: Mapping[str, Any], now: datetime, job_id: str, history_id: str, worker_id: str, seq: int) -> Log:
+def _log(
+    fields: Mapping[str, Any], now: datetime, job_id: str, history_id: str, worker_id: str, seq: int
+) -> JobLogLine:
     message = fields.get("message", "")
     if not isinstance(message, str):
-        raise Unreadable("message: must be a string")
+        raise UnreadableMessage("message: must be a string")
     level = fields.get("level") or "info"
     if not isinstance(level, str):
-        raise Unreadable("level: must be a string")
-    return Log(history_id, seq, job_id, worker_id, level, message, _moment(fields.get("at")) or now)
+        raise UnreadableMessage("level: must be a string")
+    return JobLogLine(history_id, seq, job_id, worker_id, level, message, _moment(fields.get("at")) or now)
 
 
 def _moment(value: object) -> datetime | None:
@@ -179,14 +183,14 @@ def _id(fields: Mapping[str, Any], name: str) -> str:
 def _required(fields: Mapping[str, Any], name: str, longest: int) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
-        raise Unreadable(f"{name}: is missing" if value in (None, "") else f"{name}: must be a string")
+        raise UnreadableMessage(f"{name}: is missing" if value in (None, "") else f"{name}: must be a string")
     if len(value) > longest:
-        raise Unreadable(f"{name}: must have at most {longest} characters")
+        raise UnreadableMessage(f"{name}: must have at most {longest} characters")
     return value
 
 
 def _whole(fields: Mapping[str, Any], name: str, least: int) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MAX_ID:
-        raise Unreadable(f"{name}: must be a whole number from {least}")
+        raise UnreadableMessage(f"{name}: must be a whole number from {least}")
     return value

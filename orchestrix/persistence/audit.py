@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from orchestrix.persistence.storable_text import cleaned
+
 from .dialects import BulkInsert
 from .dialects.port import Row
 from .engine import Connection, Transaction
 from .tables import audit
-from .words import cleaned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,15 @@ from sqlalchemy import Select, and_, bindparam, delete, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix.errors import Invalid
+from orchestrix.persistence.sagas.instance_pages import begins
+from orchestrix.persistence.storable_text import cleaned, storable_json
 
 from .dialects import BulkInsert
 from .dialects.port import Row
 from .engine import Connection, Transaction
-from .pages import begins
 from .tables import dead_letters
-from .words import cleaned, storable_json
 
-KEPT: Final = 64 * 1024
+KEPT_BODY_BYTES: Final = 64 * 1024
 """Bytes up to which a body is kept; of a larger one the size and the hash are."""
 
 _LENGTHS: Final = {
@@ -95,7 +95,7 @@ _values: Final = attrgetter(*_FIELDS)
 
 def kept(body: bytes) -> tuple[bytes | None, int, str]:
     """`body`, `body_size` and `body_sha256` of the letter with that body."""
-    return body if len(body) <= KEPT else None, len(body), hashlib.sha256(body).hexdigest()
+    return body if len(body) <= KEPT_BODY_BYTES else None, len(body), hashlib.sha256(body).hexdigest()
 
 
 async def record(tx: Transaction, rows: Sequence[DeadLetter]) -> None:
@@ -172,8 +172,8 @@ async def edit(tx: Transaction, letter: DeadLetter) -> None:
 
     Raises `Invalid` for a body over 64 KiB.
     """
-    if letter.body_size > KEPT:
-        raise Invalid(f"the body has {letter.body_size} bytes, at most {KEPT} can be kept")
+    if letter.body_size > KEPT_BODY_BYTES:
+        raise Invalid(f"the body has {letter.body_size} bytes, at most {KEPT_BODY_BYTES} can be kept")
     stored = dict(zip(_FIELDS, _stored(letter), strict=True))
     await _set(tx, [letter.id], **{name: stored[name] for name in _EDITED})
 
@@ -227,7 +227,7 @@ def _stored(letter: DeadLetter) -> Row:
     """What comes from strangers is cut to what every database takes."""
     fields = dict(zip(_FIELDS, _values(letter), strict=True))
     texts = {name: cleaned(fields[name], limit) for name, limit in _LENGTHS.items() if fields[name] is not None}
-    body = letter.body if letter.body is not None and len(letter.body) <= KEPT else None
+    body = letter.body if letter.body is not None and len(letter.body) <= KEPT_BODY_BYTES else None
     return tuple((fields | texts | {"body": body, "headers": storable_json(letter.headers)}).values())
 
 

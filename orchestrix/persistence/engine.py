@@ -18,22 +18,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from orchestrix import clock
 from orchestrix.domain.installation import Installation
-from orchestrix.errors import ConfigError, Conflict, Contention, Unavailable
+from orchestrix.errors import ConfigError, ConflictError, Contention, Unavailable
+from orchestrix.persistence.error_translation import translated
 from orchestrix.saga.messages import compact
 from orchestrix.version import DISTRIBUTION
 
 from .dialects import Dialect, dialect_of
 from .dialects.port import Parameters, Result
-from .faults import translated
 
 T = TypeVar("T")
 
-STATEMENT_LIMIT: Final = 15.0
+STATEMENT_TIMEOUT_S: Final = 15.0
 """Seconds after which a statement is given up; longer than every wait for a lock."""
-_CONNECT_LIMIT: Final = 11.0
+_CONNECT_TIMEOUT_S: Final = 11.0
 """Seconds for a connection: 5 for a free place in the pool, 5 to connect."""
-_POOL_LIMIT: Final = 5.0
-_RECYCLE: Final = 1800
+_POOL_TIMEOUT_S: Final = 5.0
+_POOL_RECYCLE_S: Final = 1800
 _BACKOFF: Final = 0.02
 _RENEWED_EVERY_S: Final = 1.0
 """Seconds between two renewals of a pool whose sessions cannot do their work."""
@@ -92,7 +92,7 @@ class Transaction(Connection):
         """Like `execute`, but None where a key is taken. Only for databases that undo no more than the statement."""
         try:
             return await self.execute(statement, parameters)
-        except Conflict:
+        except ConflictError:
             self._broken = None
             return None
 
@@ -136,7 +136,7 @@ class Database:
         *,
         pool_size: int = 10,
         name: str = "orchestrix",
-        statement_limit: float = STATEMENT_LIMIT,
+        statement_limit: float = STATEMENT_TIMEOUT_S,
         make: bool = False,
         engine: AsyncEngine | None = None,
     ) -> None:
@@ -228,7 +228,7 @@ class Database:
     async def _turn(self) -> AsyncIterator[None]:
         # Writers that queue here hold no connection and wake at once; in SQLite they would poll for the lock.
         try:
-            async with asyncio.timeout(_CONNECT_LIMIT):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await self._writers.__aenter__()
         except TimeoutError as error:
             raise Unavailable("the database is busy with another write") from error
@@ -241,7 +241,7 @@ class Database:
     async def _connected(self, **options: Any) -> AsyncIterator[AsyncConnection]:
         connection = self._engine.connect()
         try:
-            async with asyncio.timeout(_CONNECT_LIMIT):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await connection.start()
         except Exception as error:
             raise translated(error, self.dialect) from error
@@ -253,7 +253,7 @@ class Database:
 
     async def _prepare(self, connection: AsyncConnection, options: dict[str, Any]) -> None:
         try:
-            async with asyncio.timeout(STATEMENT_LIMIT):
+            async with asyncio.timeout(STATEMENT_TIMEOUT_S):
                 if options:
                     await connection.execution_options(**options)
                 if options.get("writing"):
@@ -292,8 +292,8 @@ def _engine(url: URL, dialect: Dialect, pool_size: int, options: dict[str, Any])
             url,
             pool_size=pool_size,
             max_overflow=0,
-            pool_timeout=_POOL_LIMIT,
-            pool_recycle=_RECYCLE,
+            pool_timeout=_POOL_TIMEOUT_S,
+            pool_recycle=_POOL_RECYCLE_S,
             pool_use_lifo=True,
             hide_parameters=True,
             json_serializer=compact,
@@ -334,7 +334,7 @@ class _Renewal:
 
 async def _closed(connection: AsyncConnection) -> None:
     try:
-        async with asyncio.timeout(STATEMENT_LIMIT):
+        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
             await connection.close()
     except (SQLAlchemyError, OSError, TimeoutError):
         if not connection.closed:

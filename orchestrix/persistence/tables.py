@@ -17,10 +17,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
-from .columns import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
-from .saga_columns import NEVER_STUCK, history_columns, instance_columns, stuck, suspect_columns
-from .schedule_columns import schedules_columns
-from .version_columns import held_events_columns, saga_definitions_columns
+from orchestrix.persistence.schema.column_types import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
+from orchestrix.persistence.schema.definition_columns import held_events_columns, saga_definitions_columns
+from orchestrix.persistence.schema.saga_columns import (
+    NEVER_STUCK,
+    history_columns,
+    instance_columns,
+    stuck,
+    suspect_columns,
+)
+from orchestrix.persistence.schema.schedule_columns import schedules_columns
 
 metadata = MetaData(
     naming_convention={

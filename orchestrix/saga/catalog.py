@@ -10,7 +10,7 @@ from .errors import DefinitionError
 from .state import Instance
 
 
-class Owner(NamedTuple):
+class MessageOwner(NamedTuple):
     """The step, and its saga, that a command or an event belongs to; `undoes` if it belongs to the step's undo."""
 
     saga: Saga
@@ -35,8 +35,8 @@ class Catalog:
         self._newest: dict[str, Saga] = {}
         self._versions: dict[tuple[str, int], Saga] = {}
         self._owners: dict[str, str] = {}
-        self._commands: dict[str, dict[int, Owner]] = {}
-        self._events: dict[str, dict[int, Owner]] = {}
+        self._commands: dict[str, dict[int, MessageOwner]] = {}
+        self._events: dict[str, dict[int, MessageOwner]] = {}
         for saga in sagas:
             self._add(saga)
 
@@ -142,15 +142,15 @@ class Catalog:
         """Every state of the good paths of all known versions of that saga."""
         return frozenset(state for saga in self._versions.values() if saga.name == name for state in saga.path)
 
-    def command(self, name: str, version: int | None = None) -> Owner | None:
+    def command(self, name: str, version: int | None = None) -> MessageOwner | None:
         """Who owns the command `cmd.…`, in that version or in the newest that has it."""
         return self._in_version(self._commands.get(name), version)
 
-    def event(self, name: str, version: int | None = None) -> Owner | None:
+    def event(self, name: str, version: int | None = None) -> MessageOwner | None:
         """Who owns the success event `evt.…`, in that version or in the newest that has it."""
         return self._in_version(self._events.get(name), version)
 
-    def _in_version(self, owners: dict[int, Owner] | None, version: int | None) -> Owner | None:
+    def _in_version(self, owners: dict[int, MessageOwner] | None, version: int | None) -> MessageOwner | None:
         if not owners:
             return None
         if version is not None:
@@ -180,11 +180,11 @@ class Catalog:
         return (*self.events, STEP_STARTED)
 
 
-def _owners(saga: Saga) -> Iterator[Owner]:
+def _owners(saga: Saga) -> Iterator[MessageOwner]:
     for step in saga.steps:
-        yield Owner(saga, step)
+        yield MessageOwner(saga, step)
         if isinstance(step.undo, Compensation):
-            yield Owner(saga, step, undoes=True)
+            yield MessageOwner(saga, step, undoes=True)
 
 
 def _newer(one: Saga | None, other: Saga) -> Saga:

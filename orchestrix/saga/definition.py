@@ -13,10 +13,23 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .calls import made_as
+from orchestrix.saga.validation.arguments import (
+    SPAN,
+    TEXT,
+    WHOLE,
+    WORDS,
+    ArgumentKind,
+    brief,
+    demand,
+    listed,
+    of,
+    perhaps,
+)
+from orchestrix.saga.validation.model_errors import MAX_ERRORS, errors_of
+from orchestrix.saga.validation.round_trip import unkept
+from orchestrix.saga.validation.signatures import made_as
+
 from .errors import OrchestrixError
-from .refusals import MOST, errors_of
-from .round_trip import unkept
 from .steps import (
     AGAIN,
     BY_HAND,
@@ -28,9 +41,9 @@ from .steps import (
     GIVEN_UP,
     HOLD,
     IMMEDIATE,
-    LONGEST,
+    MAX_TIMEOUT,
+    MIN_TIMEOUT,
     RESERVED,
-    SHORTEST,
     STEP_FAILED,
     STEP_STARTED,
     TERMINAL,
@@ -48,7 +61,6 @@ from .steps import (
     order_of,
     require,
 )
-from .wanted import SPAN, TEXT, WHOLE, WORDS, Kind, brief, demand, listed, of, perhaps
 
 __all__ = [
     "AGAIN",
@@ -67,22 +79,22 @@ __all__ = [
     "TERMINAL",
     "UNDONE",
     "UNDO_FAILED",
-    "BadData",
     "Compensation",
-    "Edge",
     "FreeData",
+    "InvalidDataError",
     "Job",
     "NothingToUndo",
     "Order",
     "RetryPolicy",
     "Saga",
+    "StateEdge",
     "Step",
     "milliseconds",
     "order_of",
 ]
 
 _SAGA = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-_MOST_VERSIONS = 2**31
+_MAX_VERSION = 2**31
 
 
 class FreeData(BaseModel):
@@ -91,17 +103,17 @@ class FreeData(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class BadData(OrchestrixError):
+class InvalidDataError(OrchestrixError):
     """The saga's model refuses the data. `errors` lists what is wrong and where, as pydantic reports it."""
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
-        told = [f"{'.'.join(map(str, e['loc']))[:200] or 'data'}: {e['msg'][:500]}" for e in errors[:MOST]]
+        told = [f"{'.'.join(map(str, e['loc']))[:200] or 'data'}: {e['msg'][:500]}" for e in errors[:MAX_ERRORS]]
         super().__init__("; ".join(told))
         self.errors = errors
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class StateEdge:
     """A legal move and what causes it: an event, `created`, `immediate`, the end or failure of an undo, or a person.
 
     `source` is None for the start.
@@ -113,7 +125,7 @@ class Edge:
 
 
 _STEPS: Final = of("a tuple of steps", "(Step(…), Step(…))", tuple)
-_MODEL: Final = Kind(
+_MODEL: Final = ArgumentKind(
     lambda value: isinstance(value, type) and issubclass(value, BaseModel),
     "a class of pydantic's BaseModel",
     lambda _value: "Order after class Order(BaseModel)",
@@ -153,15 +165,17 @@ class Saga:
         return _walk(self)
 
     @cached_property
-    def edges(self) -> tuple[Edge, ...]:
+    def edges(self) -> tuple[StateEdge, ...]:
         """Every legal move."""
-        good = [Edge(None, self.initial, CREATED)]
+        good = [StateEdge(None, self.initial, CREATED)]
         for state in self.path[:-1]:
             step = self.step_in(state)
-            good.append(Edge(state, step.then, step.event) if step else Edge(state, self.immediate[state], IMMEDIATE))
+            good.append(
+                StateEdge(state, step.then, step.event) if step else StateEdge(state, self.immediate[state], IMMEDIATE)
+            )
         rest = self.path[:-1]
-        failed = [Edge(state, FAILED, STEP_FAILED) for state in rest]
-        return (*good, *failed, *(_undo_edges(rest) if self.undoes else ()), Edge(FAILED, self.initial, AGAIN))
+        failed = [StateEdge(state, FAILED, STEP_FAILED) for state in rest]
+        return (*good, *failed, *(_undo_edges(rest) if self.undoes else ()), StateEdge(FAILED, self.initial, AGAIN))
 
     @property
     def undoes(self) -> bool:
@@ -201,14 +215,14 @@ class Saga:
         return self._positions.get(state, len(self.path))
 
     def check(self, data: Mapping[str, Any], *, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """`data` as a plain dict if the saga's model accepts it; raises `BadData` otherwise.
+        """`data` as a plain dict if the saga's model accepts it; raises `InvalidDataError` otherwise.
 
         `before` are data of the saga that were accepted once. Where the model does not take those as they are, because
         an older release had converted what it checked, it may convert these too.
         """
         try:
             self.read(data)
-        except BadData:
+        except InvalidDataError:
             if before is None or self._takes(before):
                 raise
             if getattr(self.data, "by_schema", False):  # a schema says less than its author's model, which is not here
@@ -218,7 +232,7 @@ class Saga:
 
     def read(self, data: Mapping[str, Any]) -> BaseModel:
         """What the model makes of `data`, of which it converts nothing that JSON has a type for: handlers are given
-        what was sent. Raises `BadData`.
+        what was sent. Raises `InvalidDataError`.
 
         An error that a validator of the model has not foreseen is a refusal too, with that error as its cause.
         """
@@ -231,28 +245,28 @@ class Saga:
         try:
             return validate(data)
         except ValidationError as refused:
-            raise BadData(errors_of(refused, validate, data)) from None
+            raise InvalidDataError(errors_of(refused, validate, data)) from None
         except KeyboardInterrupt:
             raise
         except BaseException as broken:
             said = f"the model {self.data.__name__} cannot check it, for its own code fails: {type(broken).__name__}"
-            raise BadData([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
+            raise InvalidDataError([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
 
     def _takes(self, data: Mapping[str, Any]) -> bool:
         try:
             self.read(data)
-        except BadData:
+        except InvalidDataError:
             return False
         return True
 
 
-def _undo_edges(rest: tuple[str, ...]) -> list[Edge]:
+def _undo_edges(rest: tuple[str, ...]) -> list[StateEdge]:
     return [
-        *(Edge(state, COMPENSATING, STEP_FAILED) for state in rest),
-        Edge(COMPENSATING, FAILED, UNDONE),
-        Edge(COMPENSATING, COMPENSATION_FAILED, UNDO_FAILED),
-        Edge(COMPENSATION_FAILED, COMPENSATING, BY_HAND),
-        Edge(COMPENSATION_FAILED, FAILED, GIVEN_UP),
+        *(StateEdge(state, COMPENSATING, STEP_FAILED) for state in rest),
+        StateEdge(COMPENSATING, FAILED, UNDONE),
+        StateEdge(COMPENSATING, COMPENSATION_FAILED, UNDO_FAILED),
+        StateEdge(COMPENSATION_FAILED, COMPENSATING, BY_HAND),
+        StateEdge(COMPENSATION_FAILED, FAILED, GIVEN_UP),
     ]
 
 
@@ -261,8 +275,8 @@ def _check(saga: Saga) -> None:
     require(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
     require(bool(saga.steps), f"{where}: has no step")
     time = saga.timeout
-    require(time is None or SHORTEST <= time <= LONGEST, f"{where}: the timeout must be from 1 ms to ten years")
-    require(1 <= saga.version < _MOST_VERSIONS, f"{where}: a version is from 1 to {_MOST_VERSIONS - 1}")
+    require(time is None or MIN_TIMEOUT <= time <= MAX_TIMEOUT, f"{where}: the timeout must be from 1 ms to ten years")
+    require(1 <= saga.version < _MAX_VERSION, f"{where}: a version is from 1 to {_MAX_VERSION - 1}")
     require((lost := unkept(saga.data)) is None, f"{where}: {lost}")
     for step in saga.steps:
         require(isinstance(step, Step), f"{where}: {brief(step)} stands among its steps and is none: write Step(…)")

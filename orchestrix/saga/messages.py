@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrix.saga.validation.json_syntax import stopped
+
 from .definition import STEP_FAILED, Job
 from .errors import OrchestrixError
-from .no_json import stopped
 
 MAX_BODY: Final = 1024 * 1024
 MAX_DATA: Final = 64 * 1024
@@ -20,7 +21,7 @@ MAX_ID: Final = 2**53
 MAX_EVENT_ID: Final = 255
 
 
-class Unreadable(OrchestrixError):
+class UnreadableMessage(OrchestrixError):
     """A body that cannot be read as an event or a command. Its text is the reason that the dead letter carries."""
 
 
@@ -111,7 +112,7 @@ class StepError:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StepStarted:
     """A worker's word that it has begun with a command, which was so many milliseconds before it said so."""
 
     app_id: int
@@ -153,22 +154,23 @@ def storable(text: str) -> bool:
 def load(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`.
 
-    Raises `Unreadable` for anything that not every JSON reader and every database would take alike: other encodings
-    than UTF-8, no object, NaN and infinity, NUL, lone surrogates, a key twice, more than 64 levels, over 1 MiB.
+    Raises `UnreadableMessage` for anything that not every JSON reader and every database would take alike: other
+    encodings than UTF-8, no object, NaN and infinity, NUL, lone surrogates, a key twice, more than 64 levels, over 1
+    MiB.
     """
     if len(body) > MAX_BODY:
-        raise Unreadable(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
+        raise UnreadableMessage(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
     try:
         text = body.decode()
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_once)
     except UnicodeDecodeError:
-        raise Unreadable("not-utf8") from None
+        raise UnreadableMessage("not-utf8") from None
     except RecursionError:
-        raise Unreadable("too-deep") from None
+        raise UnreadableMessage("too-deep") from None
     except ValueError as error:
-        raise Unreadable(f"not-json: {_told(_plain(error))}"[:200]) from None
+        raise UnreadableMessage(f"not-json: {_told(_plain(error))}"[:200]) from None
     if not isinstance(value, dict):
-        raise Unreadable("not-an-object")
+        raise UnreadableMessage("not-an-object")
     _check_text(text, value)
     return value
 
@@ -176,7 +178,7 @@ def load(body: bytes) -> dict[str, Any]:
 def event(routing_key: str, body: bytes, correlation_id: str | None = None, message_id: str | None = None) -> Event:
     """The event in `body`; the routing key names its type. The properties stand in for what the body leaves out.
 
-    Raises `Unreadable`.
+    Raises `UnreadableMessage`.
     """
     fields = load(body)
     return Event(
@@ -191,10 +193,12 @@ def event(routing_key: str, body: bytes, correlation_id: str | None = None, mess
     )
 
 
-def started(body: bytes, correlation_id: str | None = None) -> Started:
-    """The begin in `body`, where the property stands in for a correlation id that is left out; raises `Unreadable`."""
+def started(body: bytes, correlation_id: str | None = None) -> StepStarted:
+    """The begin in `body`, where the property stands in for a correlation id that is left out; raises
+    `UnreadableMessage`.
+    """
     fields = load(body)
-    return Started(
+    return StepStarted(
         app_id=_app_id(fields),
         correlation_id=_text(fields, "correlationId") or correlation_id or _missing("correlationId"),
         causation_id=_required(fields, "causationId"),
@@ -204,7 +208,7 @@ def started(body: bytes, correlation_id: str | None = None) -> Started:
 
 
 def command(body: bytes) -> Command:
-    """The command in `body`; raises `Unreadable`."""
+    """The command in `body`; raises `UnreadableMessage`."""
     fields = load(body)
     return Command(
         id=_required(fields, "id"),
@@ -227,7 +231,7 @@ def command(body: bytes) -> Command:
 
 def explained(refused: BaseException) -> str:
     """What is wrong with a value, for people: from what `dump` or `load` have raised about it."""
-    if isinstance(refused, Unreadable):
+    if isinstance(refused, UnreadableMessage):
         kind, _, said = str(refused).partition(": ")
         return _SAID.get(kind) or said or kind
     if isinstance(refused, UnicodeEncodeError):
@@ -269,16 +273,16 @@ def _finite(digits: str) -> float:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key is given more than once in one object")
     return fields
 
 
 def _check_text(text: str, value: object) -> None:
     if text.count("[") + text.count("{") > MAX_NESTING and _depth(value) > MAX_NESTING:
-        raise Unreadable("too-deep")
+        raise UnreadableMessage("too-deep")
     lowered = text.lower()
     if ("\\u0000" in lowered or "\\ud" in lowered) and not _all_storable(value):
-        raise Unreadable("nul-or-lone-surrogate")
+        raise UnreadableMessage("nul-or-lone-surrogate")
 
 
 def _depth(value: object) -> int:
@@ -306,7 +310,7 @@ def _app_id(fields: Mapping[str, Any]) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 16:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
-        raise Unreadable("appId: must be a whole number from 1 to 2^53 - 1")
+        raise UnreadableMessage("appId: must be a whole number from 1 to 2^53 - 1")
     return value
 
 
@@ -315,14 +319,14 @@ def _event_id(fields: Mapping[str, Any], message_id: str | None) -> str | None:
     found = _text(fields, "id")
     found = message_id or found
     if found is not None and (len(found) > MAX_EVENT_ID or not storable(found)):
-        raise Unreadable(f"id: must be at most {MAX_EVENT_ID} characters, none of them NUL")
+        raise UnreadableMessage(f"id: must be at most {MAX_EVENT_ID} characters, none of them NUL")
     return found
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise Unreadable(f"{name}: must be a string")
+        raise UnreadableMessage(f"{name}: must be a string")
     return value or None
 
 
@@ -331,13 +335,13 @@ def _required(fields: Mapping[str, Any], name: str) -> str:
 
 
 def _missing(name: str) -> str:
-    raise Unreadable(f"{name}: is missing")
+    raise UnreadableMessage(f"{name}: is missing")
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
-        raise Unreadable(f"{name}: must be a whole number above 0")
+        raise UnreadableMessage(f"{name}: must be a whole number above 0")
     return value
 
 
@@ -345,7 +349,7 @@ def _ago(fields: Mapping[str, Any]) -> int:
     """Milliseconds since the begin; a begin that lies ahead is now, by another clock."""
     value = fields.get("beganMsAgo", 0)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Unreadable("beganMsAgo: must be a number of milliseconds")
+        raise UnreadableMessage("beganMsAgo: must be a number of milliseconds")
     return int(max(0, min(value, MAX_ID)))
 
 
@@ -354,7 +358,7 @@ def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Unreadable(f"{name}: must be an object")
+        raise UnreadableMessage(f"{name}: must be an object")
     return value
 
 
@@ -363,9 +367,9 @@ def _error(fields: Mapping[str, Any]) -> StepError:
     retryable = error.get("retryable", True)
     after = error.get("retryAfterMs")
     if not isinstance(retryable, bool):
-        raise Unreadable("error.retryable: must be true or false")
+        raise UnreadableMessage("error.retryable: must be true or false")
     if after is not None and (not isinstance(after, int) or isinstance(after, bool) or not 0 <= after < MAX_ID):
-        raise Unreadable("error.retryAfterMs: must be a whole number of milliseconds")
+        raise UnreadableMessage("error.retryAfterMs: must be a whole number of milliseconds")
     unsure, hold = error.get("unsure") is True, error.get("hold") is True
     kind, message = _text(error, "type") or ("Hold" if hold else "Error"), _text(error, "message") or ""
     return StepError(kind, message, retryable and not hold, after, unsure, hold)

@@ -29,7 +29,7 @@ ORCHESTRATOR: Final = "orchestrator"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class InstanceProgress:
     """What a run has to remember beside its state, once something went wrong or a person stepped in.
 
     `attempts` holds the highest attempt of each order that is not out now, by `step` or `step:undo`; one that was
@@ -76,7 +76,7 @@ class Progress:
         return {name: value for name, value in fields if value != getattr(NO_PROGRESS, name)} or None
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any] | None) -> Progress:
+    def from_json(cls, stored: Mapping[str, Any] | None) -> InstanceProgress:
         """The reverse of `to_json`; what a node of another version has added counts for nothing."""
         known = {name: stored[name] for name in cls.__slots__ if name in stored} if stored else {}
         if not known:
@@ -87,7 +87,7 @@ class Progress:
         return cls(**fields)
 
 
-NO_PROGRESS: Final = Progress()
+NO_PROGRESS: Final = InstanceProgress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Instance:
     deadline_at: datetime | None = None
     begun_id: str | None = None
     sent_at: datetime | None = None
-    progress: Progress = NO_PROGRESS
+    progress: InstanceProgress = NO_PROGRESS
     installation: str = field(default="", compare=False)
 
     @property
@@ -165,7 +165,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """One row of history: the instance became `version` by going from `from_state` to `to_state`."""
 
     version: int

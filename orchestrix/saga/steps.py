@@ -8,10 +8,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from .calls import made_as
+from orchestrix.saga.validation.arguments import (
+    REASON,
+    SPAN,
+    TEN_YEARS,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    ArgumentKind,
+    brief,
+    demand,
+    listed,
+    of,
+    perhaps,
+    span_of,
+)
+from orchestrix.saga.validation.names import normal
+from orchestrix.saga.validation.signatures import made_as
+
 from .errors import DefinitionError
-from .names import normal
-from .wanted import REASON, SPAN, TEN_YEARS, TEXT, TEXTS, WHOLE, Kind, brief, demand, listed, of, perhaps, span_of
 
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
@@ -38,10 +53,10 @@ _EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 _NAME = "a letter, then letters, digits, ., - and _, at most 100 in all"
 _DEAD = ".dead"
 _QUEUE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
-_MOST_TRIES = 1000
+_MAX_ATTEMPTS = 1000
 """The id of each try of a step is kept on its saga's row while the step is out."""
-SHORTEST = timedelta(milliseconds=1)
-LONGEST = timedelta(seconds=TEN_YEARS)
+MIN_TIMEOUT = timedelta(milliseconds=1)
+MAX_TIMEOUT = timedelta(seconds=TEN_YEARS)
 _MINUTE = timedelta(seconds=60)
 
 
@@ -70,10 +85,10 @@ class RetryPolicy:
         object.__setattr__(self, "never", listed(self.never))
         demand(self, attempts=WHOLE, base=SPAN, cap=SPAN, never=TEXTS)
         tried = f"RetryPolicy(attempts={brief(self.attempts)}): attempts counts the first one too"
-        require(1 <= self.attempts <= _MOST_TRIES, f"{tried}, so it is from 1 to {_MOST_TRIES}")
+        require(1 <= self.attempts <= _MAX_ATTEMPTS, f"{tried}, so it is from 1 to {_MAX_ATTEMPTS}")
         base, cap = (span_of(f"{one.total_seconds():g}") for one in (self.base, self.cap))
         ordered = f"RetryPolicy(base={base}, cap={cap}): base and cap must be in this order, from nothing to ten years"
-        require(timedelta(0) <= self.base <= self.cap <= LONGEST, ordered)
+        require(timedelta(0) <= self.base <= self.cap <= MAX_TIMEOUT, ordered)
 
     def wait(self, tries: int, chance: float) -> timedelta:
         """The wait after that many tries in this run; `chance` is drawn from [0, 1)."""
@@ -109,7 +124,7 @@ class Job:
 
 
 _RETRY: Final = of("a RetryPolicy", "RetryPolicy(attempts=3)", RetryPolicy)
-_JOB: Final = Kind(
+_JOB: Final = ArgumentKind(
     lambda value: value is None or isinstance(value, Job),
     "a Job",
     lambda value: f"Job({brief(value)})" if isinstance(value, str) else 'Job("…")',
@@ -151,14 +166,14 @@ class NothingToUndo:
         demand(self, why=REASON)
 
 
-_UNDO: Final = Kind(
+_UNDO: Final = ArgumentKind(
     lambda value: value is None or isinstance(value, Compensation | NothingToUndo),
     "a Compensation or a NothingToUndo",
     lambda _value: 'Compensation("cmd.…", "evt.…")',
 )
 
 
-_ON_FAILURE: Final = Kind(lambda value: value is None or value == HOLD, "HOLD or None", lambda _value: "HOLD")
+_ON_FAILURE: Final = ArgumentKind(lambda value: value is None or value == HOLD, "HOLD or None", lambda _value: "HOLD")
 
 
 @made_as('Step("pay", "PAYING", "cmd.pay", "evt.paid", then="COMPLETED", undo=Compensation("cmd.…", "evt.…"))')
@@ -230,9 +245,9 @@ def _check_order(at: str, order: Step | Compensation) -> None:
         return
     require(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
     _check_messages(at, order.command, order.event)
-    require(SHORTEST <= order.timeout <= LONGEST, f"{at}: the timeout must be from 1 ms to ten years")
+    require(MIN_TIMEOUT <= order.timeout <= MAX_TIMEOUT, f"{at}: the timeout must be from 1 ms to ten years")
     queued = order.queue_timeout
-    in_range = queued is None or SHORTEST <= queued <= LONGEST
+    in_range = queued is None or MIN_TIMEOUT <= queued <= MAX_TIMEOUT
     require(in_range, f"{at}: the queue_timeout must be from 1 ms to ten years")
 
 
@@ -249,9 +264,9 @@ def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
     except ValueError as wrong:
         raise DefinitionError(f"{at}: a job's name {wrong}") from None
     require(bool(_QUEUE.fullmatch(job.queue)), f"{at}: a job's queue is letters, digits, ., - and _, at most 100")
-    in_range = job.timeout is None or SHORTEST <= job.timeout <= LONGEST
+    in_range = job.timeout is None or MIN_TIMEOUT <= job.timeout <= MAX_TIMEOUT
     require(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
-    require(0 <= job.retries <= _MOST_TRIES, f"{at}: the job's retries must be from 0 to {_MOST_TRIES}")
+    require(0 <= job.retries <= _MAX_ATTEMPTS, f"{at}: the job's retries must be from 0 to {_MAX_ATTEMPTS}")
 
 
 def _check_messages(at: str, command: str, event: str) -> None:

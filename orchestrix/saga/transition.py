@@ -7,6 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from orchestrix.saga.commands import (
+    MAX_REASON,
+    PendingCommand,
+    SagaTransition,
+    TransitionInputs,
+    cleared,
+    command_for,
+    issued,
+    left,
+    out,
+    to_send,
+    unfrozen,
+)
+
 from .catalog import Catalog
 from .definition import (
     CREATED,
@@ -19,12 +33,11 @@ from .definition import (
 )
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Event, dump
-from .orders import MAX_REASON, Moved, Out, Tick, cleared, command_for, issued, left, out, to_send, unfrozen
-from .state import HELD, ORCHESTRATOR, UNSENDABLE, Change, Instance
+from .state import HELD, ORCHESTRATOR, UNSENDABLE, Instance, StateChange
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredEvent:
     """The event changes nothing, and why. `dead_letter` asks to keep its body for a person."""
 
     reason: str
@@ -32,7 +45,7 @@ class Ignored:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SagaStart:
     """What a client asks for. `data` has passed the saga's model; `actor` is who asks, where that is known."""
 
     key: str
@@ -44,14 +57,14 @@ class Start:
     actor: str | None = None
 
 
-def start(saga: Saga, asked: Start, command_id: str, now: datetime, installation: str = "") -> Moved:
+def start(saga: Saga, asked: SagaStart, command_id: str, now: datetime, installation: str = "") -> SagaTransition:
     """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`.
 
     `installation` is the id that its effect keys begin with.
     """
     first = saga.steps[0]
     deadline = now + saga.timeout if saga.timeout is not None else None
-    here = Out(first, False)
+    here = PendingCommand(first, False)
     wait = min(here.wait, saga.timeout) if saga.timeout is not None else here.wait
     instance = Instance(
         id=0,
@@ -77,17 +90,17 @@ def start(saga: Saga, asked: Start, command_id: str, now: datetime, installation
         installation=installation,
     )
     who, related = asked.actor or asked.created_by, asked.correlation_id
-    created = Change(1, None, first.state, CREATED, who, related, None, command_id, now)
-    return Moved(instance, (created,), command_for(saga, instance))
+    created = StateChange(1, None, first.state, CREATED, who, related, None, command_id, now)
+    return SagaTransition(instance, (created,), command_for(saga, instance))
 
 
-def numbered(saga: Saga, started: Moved, instance_id: int) -> Moved:
+def numbered(saga: Saga, started: SagaTransition, instance_id: int) -> SagaTransition:
     """`started` with the id that the database gave."""
     instance = replace(started.instance, id=instance_id)
-    return Moved(instance, started.history, command_for(saga, instance))
+    return SagaTransition(instance, started.history, command_for(saga, instance))
 
 
-def owner_of(catalog: Catalog, event: Event) -> Saga | Ignored | None:
+def owner_of(catalog: Catalog, event: Event) -> Saga | IgnoredEvent | None:
     """To which saga an event belongs. The type of a success says it; a failure that names none gives None.
 
     A success that names another saga than its type does is nobody's: who wrote it has mixed up something.
@@ -97,13 +110,13 @@ def owner_of(catalog: Catalog, event: Event) -> Saga | Ignored | None:
     if event.type == STEP_FAILED:
         if event.saga is None:
             return None
-        return catalog.saga(event.saga) or Ignored("unknown-saga", dead_letter=True)
+        return catalog.saga(event.saga) or IgnoredEvent("unknown-saga", dead_letter=True)
     owner = catalog.event(event.type)
     if owner is None:
-        return Ignored("unknown-event", dead_letter=True)
+        return IgnoredEvent("unknown-event", dead_letter=True)
     if event.saga not in (None, owner.saga.name):
         told = f"wrong-saga: it names {event.saga!r}, and {event.type} belongs to saga {owner.saga.name!r}"
-        return Ignored(told[:MAX_REASON], dead_letter=True)
+        return IgnoredEvent(told[:MAX_REASON], dead_letter=True)
     return owner.saga
 
 
@@ -122,9 +135,9 @@ def change(
     *,
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
-) -> Change:
+) -> StateChange:
     """The row of history of the next version. It names the command that is out now; see `sending`."""
-    return Change(
+    return StateChange(
         version=instance.version + 1,
         from_state=instance.state,
         to_state=target,
@@ -137,7 +150,7 @@ def change(
     )
 
 
-def move(saga: Saga, instance: Instance, target: str, why: Change, *, forced: bool = False) -> Instance:
+def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, forced: bool = False) -> Instance:
     """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have.
 
     `forced`: by a person, who can end a saga also in a state that only another version of it knows.
@@ -147,28 +160,28 @@ def move(saga: Saga, instance: Instance, target: str, why: Change, *, forced: bo
     return replace(instance, state=target, version=why.version, updated_at=why.at)
 
 
-def sending(saga: Saga, instance: Instance, history: Sequence[Change]) -> Moved:
+def sending(saga: Saga, instance: Instance, history: Sequence[StateChange]) -> SagaTransition:
     """What `instance` owes now: the last row of history names the command that is out from now on."""
     last = replace(history[-1], command_id=instance.command_id) if instance.command_id else history[-1]
-    return Moved(instance, (*history[:-1], last), to_send(saga, instance))
+    return SagaTransition(instance, (*history[:-1], last), to_send(saga, instance))
 
 
-def untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> Ignored | None:
+def untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> IgnoredEvent | None:
     """Why the success of a step does not count now, if it does not."""
     if not instance.live:
-        return Ignored("ended" if instance.state == FAILED else "repeated")
+        return IgnoredEvent("ended" if instance.state == FAILED else "repeated")
     here, there = saga.position(instance.state), saga.position(step.state)
     if here != there:
-        return Ignored("repeated" if there < here else "future")
+        return IgnoredEvent("repeated" if there < here else "future")
     return unrelated(instance, event)
 
 
-def unrelated(instance: Instance, event: Event) -> Ignored | None:
+def unrelated(instance: Instance, event: Event) -> IgnoredEvent | None:
     """Why the success of the order that is out does not belong to a try of this run, if it does not."""
     if event.causation_id is None:
-        return Ignored("ambiguous") if instance.tries > 1 or instance.progress.sent else None
+        return IgnoredEvent("ambiguous") if instance.tries > 1 or instance.progress.sent else None
     if event.causation_id not in (instance.command_id, *instance.progress.sent):
-        return Ignored("unknown-causation")
+        return IgnoredEvent("unknown-causation")
     return None
 
 
@@ -177,19 +190,19 @@ def succeed(
     instance: Instance,
     step: Step,
     output: Mapping[str, Any],
-    tick: Tick,
+    tick: TransitionInputs,
     *,
     reason: str,
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
-) -> Moved:
+) -> SagaTransition:
     """`instance` behind its step, which left `output`. Raises `BadData` or `ValueError` for what the saga refuses."""
     data = _merged(saga, instance, output)
     instance = unfrozen(instance, tick.now) if instance.blocker == HELD else instance
     here = out(saga, instance)
     if here is not None:
         instance = replace(instance, progress=replace(instance.progress, attempts=left(instance, here.key)))
-    history: list[Change] = []
+    history: list[StateChange] = []
     target: str | None = step.then
     while target is not None:
         row = change(instance, target, reason, tick.now, caused_by=caused_by, actor=actor)
@@ -209,7 +222,7 @@ def _merged(saga: Saga, instance: Instance, output: Mapping[str, Any]) -> Mappin
     return saga.check({**instance.data, **output}, before=instance.data)
 
 
-def block(instance: Instance, blocker: str, reason: str, now: datetime) -> Moved:
+def block(instance: Instance, blocker: str, reason: str, now: datetime) -> SagaTransition:
     """`instance` waiting for a person, in its state; its wake-up is off. Raises `IllegalTransition` once it ended."""
     if not instance.live:
         raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: there is nothing to wait for")
@@ -217,4 +230,4 @@ def block(instance: Instance, blocker: str, reason: str, now: datetime) -> Moved
     held = replace(
         instance, version=row.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
     )
-    return Moved(held, (row,), None)
+    return SagaTransition(held, (row,), None)

@@ -2,7 +2,7 @@
 
 One JSON object a line on stdout; on a terminal a line for the eye. In processes that stay, `telemetry.sinks` lets
 nobody wait until a line is written. A record's `extra` becomes fields of the object, and
-each line carries the correlation id that its `extra` or its task (`orchestrix.telemetry.context`) has.
+each line carries the correlation id that its `extra` or its task (`orchestrix.telemetry.correlation`) has.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from orchestrix.config import LogSettings
+from orchestrix.config.settings import LogSettings
 from orchestrix.telemetry import sinks
-from orchestrix.telemetry.context import correlation_id
+from orchestrix.telemetry.correlation import correlation_id
 
 # What libraries say at info is about themselves, message by message and statement by statement.
 _TALKATIVE: Final = (

@@ -19,12 +19,12 @@ from typing import Any, Final, TextIO
 
 from orchestrix import clock
 
-MOST_LINES: Final = 20_000
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_QUEUED_LINES: Final = 20_000
+MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
 """What a sink holds at most, including what it is writing just now."""
-AT_ONCE: Final = 64 * 1024
+WRITE_CHUNK_BYTES: Final = 64 * 1024
 """Bytes of one write."""
-AT_END_S: Final = 2.0
+FLUSH_TIMEOUT_S: Final = 2.0
 """Seconds that the end of the process waits for what is still queued."""
 
 
@@ -36,7 +36,7 @@ def sentence(lost: int) -> str:
 class Sink:
     """A bounded queue in front of a descriptor, and the thread that empties it. `put` never blocks."""
 
-    def __init__(self, descriptor: int, most_lines: int = MOST_LINES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, descriptor: int, most_lines: int = MAX_QUEUED_LINES, most_bytes: int = MAX_QUEUED_BYTES) -> None:
         self.notice: Callable[[int], str] = sentence
         """Makes the line that tells how many were lost."""
         self._descriptor = descriptor
@@ -115,7 +115,7 @@ def _pieces(lines: list[bytes]) -> list[tuple[int, int]]:
     pieces, begin, size = [], 0, 0
     for place, line in enumerate(lines):
         size += len(line)
-        if size >= AT_ONCE or place == len(lines) - 1:
+        if size >= WRITE_CHUNK_BYTES or place == len(lines) - 1:
             pieces.append((begin, place + 1))
             begin, size = place + 1, 0
     return pieces
@@ -140,7 +140,7 @@ def _write(descriptor: int, content: bytes) -> None:
             waiter.poll()
 
 
-class _Begun(threading.local):
+class _PartialLine(threading.local):
     """The line that a thread has not ended yet, in the parts that it was written in: threads do not mix theirs."""
 
     def __init__(self) -> None:
@@ -176,14 +176,14 @@ class Stream(io.TextIOBase):
         self.sink.forked()
 
     def _begin(self) -> None:
-        self._begun = _Begun()
+        self._begun = _PartialLine()
 
     def write(self, text: str, /) -> int:
         """Queues what ends a line, and what has no end for too long."""
         whole, end, rest = text.rpartition("\n")
         if end:
             self._put(self._begun.taken() + whole + end)
-        if rest and self._begun.add(rest) >= AT_ONCE:
+        if rest and self._begun.add(rest) >= WRITE_CHUNK_BYTES:
             self.flush()
         return len(text)
 
@@ -234,7 +234,7 @@ def install() -> None:
             setattr(sys, name, _streams[-1])
 
 
-def flush(within: float = AT_END_S) -> bool:
+def flush(within: float = FLUSH_TIMEOUT_S) -> bool:
     """Waits up to `within` seconds in all until everything is written; whether it is."""
     end = clock.monotonic() + within
     for stream in _streams:
@@ -243,7 +243,7 @@ def flush(within: float = AT_END_S) -> bool:
     return not unwritten
 
 
-def confirm(within: float = AT_END_S) -> None:
+def confirm(within: float = FLUSH_TIMEOUT_S) -> None:
     """Waits up to `within` seconds until what was printed is written. Raises `OSError` if that fails."""
     sys.stdout.flush()
     if isinstance(sys.stdout, Stream):

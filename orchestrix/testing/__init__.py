@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrix.crash import crash_point
-    from orchestrix.testing.answers import When
-    from orchestrix.testing.endings import Ending
-    from orchestrix.testing.job_story import JobStory, given_job
-    from orchestrix.testing.spans import between
-    from orchestrix.testing.stage import StoryError
-    from orchestrix.testing.story import Story, given
+    from orchestrix.testing.durations import between
+    from orchestrix.testing.environment import StoryError
+    from orchestrix.testing.expectations import Ending
+    from orchestrix.testing.job_scenario import JobStory, given_job
+    from orchestrix.testing.scenario import Story, given
+    from orchestrix.testing.stubs import When
 
 _HOME_OF = {
-    "Ending": "orchestrix.testing.endings",
-    "JobStory": "orchestrix.testing.job_story",
-    "Story": "orchestrix.testing.story",
-    "StoryError": "orchestrix.testing.stage",
-    "When": "orchestrix.testing.answers",
-    "between": "orchestrix.testing.spans",
+    "Ending": "orchestrix.testing.expectations",
+    "JobStory": "orchestrix.testing.job_scenario",
+    "Story": "orchestrix.testing.scenario",
+    "StoryError": "orchestrix.testing.environment",
+    "When": "orchestrix.testing.stubs",
+    "between": "orchestrix.testing.durations",
     "crash_point": "orchestrix.crash",
-    "given": "orchestrix.testing.story",
-    "given_job": "orchestrix.testing.job_story",
+    "given": "orchestrix.testing.scenario",
+    "given_job": "orchestrix.testing.job_scenario",
 }
 
 __all__ = ["Ending", "JobStory", "Story", "StoryError", "When", "between", "crash_point", "given", "given_job"]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrix.testing import opened
+from orchestrix.testing import open_scenarios
 
 if TYPE_CHECKING:
     from orchestrix import Saga
     from orchestrix.testing import Story
-    from orchestrix.testing.repertoire import Part
+    from orchestrix.testing.handlers import Part
 
 SECTION = "what happened in the story"
 
@@ -31,9 +31,9 @@ def orchestrix_story(pytestconfig: pytest.Config) -> Iterator[Callable[..., Stor
     it has told is closed after the test.
     """
     from orchestrix.testing import given
-    from orchestrix.testing.project import Project
+    from orchestrix.testing.project import AuthorProject
 
-    project, told = Project(pytestconfig.rootpath), []
+    project, told = AuthorProject(pytestconfig.rootpath), []
 
     def tell(saga: str | Saga, *, handlers: Part | Iterable[Part] | None = None, **more: Any) -> Story:
         found = project.saga(saga) if isinstance(saga, str) else saga
@@ -49,24 +49,24 @@ def orchestrix_story(pytestconfig: pytest.Config) -> Iterator[Callable[..., Stor
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Each test has its own stories."""
-    before, opened.stories = opened.stories, weakref.WeakKeyDictionary()
+    before, open_scenarios.stories = open_scenarios.stories, weakref.WeakKeyDictionary()
     try:
         return (yield)
     finally:
-        opened.stories = before
+        open_scenarios.stories = before
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that has failed shows all that happened in its stories, but what its error shows already."""
     report = yield
-    if report.failed and opened.stories:
+    if report.failed and open_scenarios.stories:
         shown = str(call.excinfo.value) if call.excinfo is not None else ""
-        report.sections += [(SECTION, table) for table in _tables(list(opened.stories)) if table not in shown]
+        report.sections += [(SECTION, table) for table in _tables(list(open_scenarios.stories)) if table not in shown]
     return report
 
 
-def _tables(stories: Iterable[opened.Told]) -> Iterator[str]:
+def _tables(stories: Iterable[open_scenarios.OpenScenario]) -> Iterator[str]:
     for story in stories:
         with suppress(Exception):  # one that was never run, or is closed: the test's own error is what matters
             yield story.table()

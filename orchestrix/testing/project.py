@@ -6,17 +6,18 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from orchestrix import config, config_file
-from orchestrix.bootstrap.parts import load_catalog
-from orchestrix.config import Settings
+from orchestrix.bootstrap.factories import load_catalog
+from orchestrix.config import file as config_file
+from orchestrix.config import settings
+from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Saga
-from orchestrix.worker.authored import Work, load_work
+from orchestrix.worker.author_code import AuthorCode, load_author_code
 from orchestrix.worker.handlers import HandlerTable
 
 
-class Project:
+class AuthorProject:
     """What the file in `folder` names, or the one that ORCHESTRIX_CONFIG names. It is imported when it is needed."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,8 +39,8 @@ class Project:
         return table
 
     @cached_property
-    def _work(self) -> Work:
-        return load_work(self._settings)
+    def _work(self) -> AuthorCode:
+        return load_author_code(self._settings)
 
     @cached_property
     def _settings(self) -> Settings:
@@ -47,4 +48,4 @@ class Project:
         if file is None:
             helps = f"give orchestrix_story a Saga and its handlers, or name the file by {config_file.VARIABLE}"
             raise ConfigError(f"there is no {self._folder / config_file.NAME}: {helps}")
-        return config.load(file=file)
+        return settings.load(file=file)

@@ -6,19 +6,19 @@ from collections.abc import Collection, Sequence
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker
-from orchestrix.config import Settings
-from orchestrix.config_file import NAME
+from orchestrix.config.file import NAME
+from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.versions import Reader
+from orchestrix.persistence.sagas.definition_store import DefinitionReader
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Compensation, Order
+from orchestrix.worker.author_code import AuthorCode, load_author_code
+from orchestrix.worker.jobs.state_guard import JobStateGuard
 
-from .authored import Work, load_work
 from .context import LOGGER
 from .handlers import HandlerTable
 from .jobs.functions import JobTable
-from .jobs.guard import Guard
 from .jobs.runner import JobRunner
 from .worker import Worker
 
@@ -32,7 +32,7 @@ def assemble(
     job_queues: Sequence[str] = (),
     *,
     name: str | None = None,
-    reader: Reader | None = None,
+    reader: DefinitionReader | None = None,
 ) -> Worker:
     """A worker for `queues` and `job_queues`; if none is named, for every command that it has a handler for, and every
     queue that its jobs name. `name` is its id on the wire, `reader` finds stored versions of sagas.
@@ -40,7 +40,7 @@ def assemble(
     Raises `ConfigError`: a module of the author's is wrong, a queue is unknown, or this machine lacks what a handler
     needs.
     """
-    authored = load_work(settings)
+    authored = load_author_code(settings)
     handlers, known = HandlerTable(), set(authored.jobs)
     if queues or not job_queues:
         handlers = _handlers(authored, catalog, queues)
@@ -48,7 +48,9 @@ def assemble(
     runner = None
     if job_queues or not queues:
         name = name or f"{settings.node_id}-{clock.token()[:8]}"
-        runner = _runner(settings, broker, authored.jobs, job_queues, Guard(database, name, settings.jobs.silent))
+        runner = _runner(
+            settings, broker, authored.jobs, job_queues, JobStateGuard(database, name, settings.jobs.silent)
+        )
         for one in authored.replaced_jobs:
             LOGGER.warning("job %s is done by a module of ORCHESTRIX_WORKERS instead of the one of %s", one, NAME)
     _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
@@ -58,7 +60,7 @@ def assemble(
 
 
 def _runner(
-    settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], guard: Guard
+    settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], guard: JobStateGuard
 ) -> JobRunner | None:
     """What runs the user's jobs; None if there are none and nobody asks for any."""
     if not jobs and not queues:
@@ -78,7 +80,7 @@ def _runner(
     )
 
 
-def _handlers(authored: Work, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:
+def _handlers(authored: AuthorCode, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:
     """Those of `queues`, or every one that there is."""
     known = authored.handlers
     for queue in queues:

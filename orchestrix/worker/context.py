@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from orchestrix import clock
-from orchestrix.saga.effects import former_key, step_key
+from orchestrix.saga.effect_keys import former_key, step_key
 from orchestrix.saga.messages import Command
 
 from .errors import BadCall, no_such
@@ -16,7 +16,7 @@ from .errors import BadCall, no_such
 LOGGER: Final = logging.getLogger("orchestrix.worker")
 
 
-class StepLog(logging.LoggerAdapter[logging.Logger]):
+class StepLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger whose lines say which step they are about, beside what each is given as `extra`."""
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
@@ -99,10 +99,10 @@ class Context:
         return max(0.0, self.ends - clock.monotonic())
 
     @property
-    def log(self) -> StepLog:
+    def log(self) -> StepLogger:
         """A logger whose lines carry the correlation id."""
         extra = {"correlation_id": self.correlation_id, "saga": self.saga, "app_id": self.app_id, "step": self.step}
-        return StepLog(LOGGER, extra)
+        return StepLogger(LOGGER, extra)
 
     def owns(self, effect_key: str) -> bool:
         """Whether an effect that carries this key was made by this step of this saga, in whichever of its runs."""

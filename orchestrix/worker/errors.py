@@ -20,24 +20,24 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Final, ParamSpec
 
-from orchestrix.errors import Invalid, RetryLater, SchemaMismatch, Unavailable
-from orchestrix.saga.calls import made_as
+from orchestrix.errors import Invalid, RetryableError, SchemaMismatch, Unavailable
 from orchestrix.saga.errors import OrchestrixError
-from orchestrix.saga.wanted import FLAG, SECONDS, Kind, complaint, number, perhaps
+from orchestrix.saga.validation.arguments import FLAG, SECONDS, ArgumentKind, complaint, number, perhaps
+from orchestrix.saga.validation.signatures import made_as
 
-__all__ = ["OWN_TROUBLE", "BadCall", "Hold", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
+__all__ = ["INFRASTRUCTURE_ERRORS", "BadCall", "Hold", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
 
 P = ParamSpec("P")
 
-OWN_TROUBLE: Final = (RetryLater, SchemaMismatch)
+INFRASTRUCTURE_ERRORS: Final = (RetryableError, SchemaMismatch)
 """What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
-LONGEST_WAIT: Final = 30 * 86_400
+MAX_RETRY_AFTER_S: Final = 30 * 86_400
 """Seconds: the longest wait that a worker gets, whatever it asks for."""
-UNSAID: Final = "it does not say why"
-LATER: Final = "it asks to be tried again later"
+NO_REASON_GIVEN: Final = "it does not say why"
+RETRY_REQUESTED: Final = "it asks to be tried again later"
 _NUMBER: Final = re.compile(r"\s*[-+]?[0-9.,]+\s*(?:s|sec|seconds)?\s*")
 """What was meant for a number of seconds."""
-_WAIT: Final = Kind(
+_WAIT: Final = ArgumentKind(
     lambda value: isinstance(value, int | float) and number(value) and value >= 0,
     "a number of seconds, 0 or more,",
     lambda value: SECONDS.example(value) if isinstance(value, str | timedelta) else "30",
@@ -75,17 +75,22 @@ class StepFailed(OrchestrixError):
     unsure: bool = False
 
     def __init__(
-        self, type: str = UNSAID, message: str = UNSAID, *, retryable: bool = True, retry_after: float | None = None
+        self,
+        type: str = NO_REASON_GIVEN,
+        message: str = NO_REASON_GIVEN,
+        *,
+        retryable: bool = True,
+        retry_after: float | None = None,
     ) -> None:
         demand(self.__class__.__name__, retryable=(retryable, FLAG), retry_after=(retry_after, perhaps(_WAIT)))
-        if message is UNSAID:
-            type, message = UNSAID, type
-        if type is UNSAID:
+        if message is NO_REASON_GIVEN:
+            type, message = NO_REASON_GIVEN, type
+        if type is NO_REASON_GIVEN:
             type = self.__class__.__name__
         self.type = text_of(type)
         self.message = text_of(message)
         self.retryable = retryable
-        self.retry_after = None if retry_after is None else min(retry_after, LONGEST_WAIT)
+        self.retry_after = None if retry_after is None else min(retry_after, MAX_RETRY_AFTER_S)
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,7 +102,9 @@ class StepFailed(OrchestrixError):
 class Transient(StepFailed):
     """The step failed, but another try may help; `retry_after` in seconds."""
 
-    def __init__(self, type: str = UNSAID, message: str = UNSAID, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, type: str = NO_REASON_GIVEN, message: str = NO_REASON_GIVEN, *, retry_after: float | None = None
+    ) -> None:
         super().__init__(type, message, retryable=True, retry_after=retry_after)
 
 
@@ -121,9 +128,9 @@ class Retry(StepFailed):
     """
 
     @_named_after
-    def __init__(self, after: float | None = None, message: str = LATER, *, type: str = "Retry") -> None:
+    def __init__(self, after: float | None = None, message: str = RETRY_REQUESTED, *, type: str = "Retry") -> None:
         wait: Any = after
-        if isinstance(wait, str) and message is LATER and not _NUMBER.fullmatch(wait):
+        if isinstance(wait, str) and message is RETRY_REQUESTED and not _NUMBER.fullmatch(wait):
             wait, message = None, wait
         demand(self.__class__.__name__, after=(wait, perhaps(_WAIT)))
         super().__init__(type, message, retryable=True, retry_after=wait)
@@ -135,7 +142,7 @@ class Permanent(StepFailed):
 
     retryable = False
 
-    def __init__(self, type: str = UNSAID, message: str = UNSAID) -> None:
+    def __init__(self, type: str = NO_REASON_GIVEN, message: str = NO_REASON_GIVEN) -> None:
         super().__init__(type, message, retryable=False)
 
 
@@ -151,7 +158,7 @@ class Hold(StepFailed):
     retryable = False
     hold = True
 
-    def __init__(self, type: str = UNSAID, message: str = UNSAID, *, unsure: bool = False) -> None:
+    def __init__(self, type: str = NO_REASON_GIVEN, message: str = NO_REASON_GIVEN, *, unsure: bool = False) -> None:
         demand(self.__class__.__name__, unsure=(unsure, FLAG))
         super().__init__(type, message, retryable=False)
         self.unsure = unsure
@@ -165,7 +172,7 @@ def text_of(value: object) -> str:
         return "its text cannot be read"
 
 
-def demand(call: str, **given: tuple[object, Kind]) -> None:
+def demand(call: str, **given: tuple[object, ArgumentKind]) -> None:
     """Raises `BadCall` for the first of these parameters of `call` that is not of its kind."""
     for name, (value, kind) in given.items():
         if (wrong := complaint(f"{call}(", name, value, kind)) is not None:

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from orchestrix.errors import ConfigError
-from orchestrix.saga.calls import called_as
 from orchestrix.saga.errors import DefinitionError
 from orchestrix.saga.messages import Command
 from orchestrix.saga.steps import check_command
-from orchestrix.saga.wanted import brief
+from orchestrix.saga.validation.arguments import brief
+from orchestrix.saga.validation.signatures import called_as
+from orchestrix.worker.function_checks import checked, place_of
 
 from .context import Context
-from .functions import checked, place_of
 
 Output: TypeAlias = Mapping[str, Any] | None
 Handler: TypeAlias = Callable[[Context, Command], Output | Awaitable[Output]]

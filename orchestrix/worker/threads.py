@@ -79,7 +79,7 @@ async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:
     return result
 
 
-class Done(Generic[T]):
+class CompletedAwaitable(Generic[T]):
     """An answer that is there already: `await` returns it at once, and it is as true as the answer."""
 
     def __init__(self, value: T) -> None:
@@ -103,6 +103,6 @@ def ask(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, 
     if loop.is_closed():
         raise asyncio.CancelledError("the worker has ended")
     try:
-        return Done(asyncio.run_coroutine_threadsafe(work(), loop).result())
+        return CompletedAwaitable(asyncio.run_coroutine_threadsafe(work(), loop).result())
     except concurrent.futures.CancelledError:
         raise asyncio.CancelledError("the worker does not listen any more") from None

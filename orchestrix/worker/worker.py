@@ -8,34 +8,34 @@ from functools import partial
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer
 from orchestrix.broker.topology import saga_topology
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import Loop
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.versions import NoReader, Reader
+from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
 from orchestrix.saga.catalog import Catalog
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands.admission import CommandAdmission
+from orchestrix.worker.commands.consumer import CommandConsumer
+from orchestrix.worker.commands.in_flight import CommandCounts, InFlightCommands
+from orchestrix.worker.commands.prefetch import PrefetchWindow
+from orchestrix.worker.commands.redelivery.crash_notes import CrashNotes
+from orchestrix.worker.commands.redelivery.republisher import CommandRepublisher
+from orchestrix.worker.commands.redelivery.scheduler import RedeliveryScheduler
+from orchestrix.worker.commands.reporter import CommandReporter
+from orchestrix.worker.commands.slot_monitor import PrefetchGrowth, SlotMonitor
+from orchestrix.worker.commands.slots import CommandSlots
+from orchestrix.worker.commands.start_reporter import StartReporter
+from orchestrix.worker.commands.state_guard import StateGuard
+from orchestrix.worker.commands.stuck_slots import StuckSlots
+from orchestrix.worker.commands.version_reader import VersionReader
+from orchestrix.worker.executor_groups import ExecutorGroups
 
-from .aside import Aside
-from .began import Began
 from .context import LOGGER
-from .crashes import Crashes
-from .desk import Counts, Desk
-from .groups import Groups
-from .guard import Guard
 from .handlers import HandlerTable
-from .intake import Intake
 from .jobs.runner import JobRunner
-from .outage import Outage
-from .places import Places
-from .reporter import Reporter
-from .runners import Runners
-from .suspects import Suspects
-from .triage import Triage
-from .version_reader import VersionReader
-from .watch import Growth, Watch
-from .window import Window
 
-LAST_WORD = 1.0
+FINAL_REPORT_TIMEOUT_S = 1.0
 """Seconds that finished work gets at least to reach the broker, however long the work itself took."""
 
 
@@ -54,20 +54,20 @@ class Worker:
         handlers: HandlerTable,
         settings: Settings,
         jobs: JobRunner | None = None,
-        reader: Reader | None = None,
+        reader: DefinitionReader | None = None,
     ) -> None:
-        self._reader = reader or NoReader()
+        self._reader = reader or NullDefinitionReader()
         self._broker = broker
-        self._guard = Guard(database, catalog)
-        self._groups = Groups(database)
-        self._crashes = Crashes(database)
+        self._guard = StateGuard(database, catalog)
+        self._groups = ExecutorGroups(database)
+        self._crashes = CrashNotes(database)
         self._catalog = catalog
         self._handlers = handlers
         self._settings = settings.worker
         self._parts: _Parts | None = None
-        self._runners: Runners | None = None
+        self._runners: CommandSlots | None = None
         self.jobs = jobs
-        self.counts = Counts()
+        self.counts = CommandCounts()
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -122,13 +122,13 @@ class _Parts:
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
         tuned, topology = worker._settings, partial(saga_topology, worker._catalog)
         broker, guard, places = worker._broker, worker._guard, tuned.concurrency
-        self._desk = desk = Desk(consumer, worker.counts, Aside(broker, consumer, topology))
-        self._outage = outage = Outage(consumer)
-        self._reporter = reporter = Reporter(broker, desk, outage, topology)
-        window = Window(consumer, worker.queues, places, tuned.window)
-        suspects = Suspects(desk, broker, window, outage, worker._crashes, places, tuned.max_deliveries)
-        self._places = Places(desk, guard, outage, places)
-        self.runners = runners = Runners(
+        self._desk = desk = InFlightCommands(consumer, worker.counts, CommandRepublisher(broker, consumer, topology))
+        self._outage = outage = Backpressure(consumer)
+        self._reporter = reporter = CommandReporter(broker, desk, outage, topology)
+        window = PrefetchWindow(consumer, worker.queues, places, tuned.window)
+        suspects = RedeliveryScheduler(desk, broker, window, outage, worker._crashes, places, tuned.max_deliveries)
+        self._places = StuckSlots(desk, guard, outage, places)
+        self.runners = runners = CommandSlots(
             desk,
             worker._handlers,
             reporter,
@@ -140,11 +140,11 @@ class _Parts:
             self._places,
             worker._groups,
         )
-        self._triage = Triage(desk, guard, reporter, outage, runners.put)
+        self._triage = CommandAdmission(desk, guard, reporter, outage, runners.put)
         versions = VersionReader(worker._reader, desk, outage)
-        intake = Intake(desk, worker._catalog, reporter, self._triage, runners.put, versions)
-        looks = (Began(reporter), window, Growth(consumer, desk), suspects, self._places)
-        self._watch = Watch(lambda: runners.busy, looks, runners.ease)
+        intake = CommandConsumer(desk, worker._catalog, reporter, self._triage, runners.put, versions)
+        looks = (StartReporter(reporter), window, PrefetchGrowth(consumer, desk), suspects, self._places)
+        self._watch = SlotMonitor(lambda: runners.busy, looks, runners.ease)
         self._intake = Loop("worker intake", intake.round)
         self._waiting = Loop("early commands", self._triage.round)
         self._reports = Loop("worker reports", reporter.round)
@@ -166,7 +166,7 @@ class _Parts:
         await self.runners.stop(max(0.0, ends - clock.monotonic()))
         await self._watching.stop()
         self._places.stop()
-        await self._report(max(LAST_WORD, ends - clock.monotonic()))
+        await self._report(max(FINAL_REPORT_TIMEOUT_S, ends - clock.monotonic()))
         await self._reports.stop()
         await self._intake.stop()
         await self._desk.consumer.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from tests.acceptance.system import AGAIN, EVERY_DATABASE, Client, System
 from tests.servers.postgres import PostgresServer
 from tests.support import eventually, free_port
@@ -32,7 +32,7 @@ async def test_a_start_without_a_broker_is_taken_at_once_and_done_later(
         health = await client.http.get("/health")
         assert health.json()["status"] != "Healthy"
         assert "guest:guest" not in ready.text + health.text
-        broker = DevServer(port=port)
+        broker = EmbeddedBroker(port=port)
         await broker.start()
         system.worker()
         await client.completed(app["id"], deadline=AGAIN)

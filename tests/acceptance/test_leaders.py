@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from orchestrix import clock
-from orchestrix.domain.leases import Mode
-from orchestrix.persistence import leases
+from orchestrix.domain.leases import LeaderMode
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.cluster.leases import Handover
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.leases import Handover
 from tests.acceptance.system import System
 from tests.processes import Process
 from tests.servers.rabbit import RabbitServer
@@ -189,7 +189,7 @@ async def _without_broker(nodes: Nodes, broker: RabbitServer) -> None:
     term = await term_of(nodes)
     await asyncio.to_thread(broker.stop)
     alone = await nodes.written(term, deadline=15)
-    assert alone.mode is Mode.ALONE
+    assert alone.mode is LeaderMode.ALONE
     assert (await nodes.cluster())["mode"] == "alone"
     await asyncio.to_thread(broker.start)
 

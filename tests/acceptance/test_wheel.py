@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from orchestrix.persistence import schema
+from orchestrix.persistence.schema import migrator
 from orchestrix.version import DISTRIBUTION, VERSION
 from tests.acceptance.installed import Installed, installed
 from tests.documents import ROOT
@@ -59,7 +59,7 @@ def test_it_holds_every_file_of_the_library_and_the_migrations(wheel: Path) -> N
     expected |= {f"orchestrix/migrations/{place}" for place in files("migrations")}
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if name.startswith("orchestrix/")} == expected
-    assert {"orchestrix/py.typed", f"orchestrix/migrations/versions/{schema.HEAD}_versions.py"} <= expected
+    assert {"orchestrix/py.typed", f"orchestrix/migrations/versions/{migrator.HEAD}_versions.py"} <= expected
 
 
 def test_it_says_what_it_is(metadata: Message) -> None:
@@ -104,12 +104,15 @@ def test_the_repository_is_not_there(fresh: Installed, tmp_path: Path) -> None:
 
 def test_it_brings_its_migrations(fresh: Installed, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'own.db'}"
-    for action, says in (("upgrade", f"the schema is at {schema.HEAD}\n"), ("check", "the schema is as it should be")):
+    for action, says in (
+        ("upgrade", f"the schema is at {migrator.HEAD}\n"),
+        ("check", "the schema is as it should be"),
+    ):
         done = fresh.run("-m", "orchestrix", "db", action, "--database-url", url, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(says)
     with sqlite3.connect(tmp_path / "own.db") as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [(schema.HEAD,)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [(migrator.HEAD,)]
     database.close()
 
 
@@ -117,9 +120,9 @@ def test_migrations_lie_within_the_package_or_beside_it(tmp_path: Path) -> None:
     package = tmp_path / "orchestrix"
     package.mkdir()
     (tmp_path / "migrations").mkdir()
-    assert schema.scripts_of(package) == tmp_path / "migrations", "a checkout"
+    assert migrator.scripts_of(package) == tmp_path / "migrations", "a checkout"
     (package / "migrations").mkdir()
-    assert schema.scripts_of(package) == package / "migrations", "a wheel, beside somebody's migrations"
+    assert migrator.scripts_of(package) == package / "migrations", "a wheel, beside somebody's migrations"
 
 
 def files(folder: str) -> set[str]:

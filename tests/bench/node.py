@@ -16,11 +16,11 @@ from unittest import mock
 
 from orchestrix import clock, server
 from orchestrix.bootstrap.node import Node
-from orchestrix.config import load
-from orchestrix.config_file import NAME, read
-from orchestrix.orchestration.requests import Started, StartRequest
+from orchestrix.config.file import NAME, read
+from orchestrix.config.settings import load
+from orchestrix.engine.requests import StartedSaga, StartRequest
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import Start
+from orchestrix.saga.transition import SagaStart
 from tests.bench.control import PORT, Answer, Order
 from tests.bench.product import ROOT
 
@@ -94,8 +94,8 @@ class Inside:
 
     async def _start(self, key: str) -> None:
         done = self._waiting[key] = asyncio.get_running_loop().create_future()
-        started = await self._node.starter.start(StartRequest("app", Start(key, "bench", clock.uuid7(), {})))
-        assert isinstance(started, Started)
+        started = await self._node.starter.start(StartRequest("app", SagaStart(key, "bench", clock.uuid7(), {})))
+        assert isinstance(started, StartedSaga)
         await done
 
 

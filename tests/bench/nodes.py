@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-from orchestrix.persistence import schema
+from orchestrix.persistence.schema import migrator
 from tests.bench.evidence import Evidence
 from tests.bench.product import READY, spawn
 from tests.bench.servers import Servers
@@ -149,7 +149,7 @@ async def cluster(servers: Servers, name: str, **settings: str) -> AsyncIterator
     """A cluster of which nothing runs yet, on a database and a virtual host of its own."""
     await asyncio.to_thread(servers.rabbit.change_vhosts, [name], [])
     await asyncio.to_thread(change_databases, servers.postgres.url(), [name], [])
-    await schema.upgrade(servers.postgres.url(name))
+    await migrator.upgrade(servers.postgres.url(name))
     made = Cluster(servers, name, await Evidence.of(servers.plain_url(name)), settings)
     try:
         yield made

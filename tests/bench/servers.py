@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from orchestrix.persistence import schema
+from orchestrix.persistence.schema import migrator
 from tests.servers import lookup, postgres, rabbit
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
@@ -81,7 +81,7 @@ def _started(run: Run) -> Servers:
     change_databases(found.postgres.url(), DATABASES, [])
     _check_durable(found)
     for name in ("ours", "million"):
-        asyncio.run(schema.upgrade(found.postgres.url(name)))
+        asyncio.run(migrator.upgrade(found.postgres.url(name)))
     return found
 
 

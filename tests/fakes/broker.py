@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrix.broker.port import Delivery, LinkState, Outcome, Outgoing, Published, Topology, Wanted
-from orchestrix.broker.probe import NOBODY
+from orchestrix.broker.probe import UNROUTABLE_KEY
 from tests.support import eventually
 
 Judge = Callable[[Outgoing], Published]
@@ -186,7 +186,7 @@ class FakeBroker:
         return True
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
-        if messages and messages[0].routing_key == NOBODY:
+        if messages and messages[0].routing_key == UNROUTABLE_KEY:
             return [Published(Outcome.RETURNED)]
         self.batches.append(len(messages))
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrix import clock
 from orchestrix.errors import Unavailable
-from orchestrix.persistence.suspects import Suspect
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.state import DEADLINE, Instance
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ class Rows:
         self.looks: list[list[int]] = []
         self.error: Exception | None = None
         self.mute: Exception | None = None
-        self.suspects: dict[str, Suspect] = {}
+        self.suspects: dict[str, RedeliveryRecord] = {}
 
     def put(self, app_id: int, **changes: Any) -> None:
         """A row that waits for command `m-{app_id}`; `changes` are fields of `Instance`."""
@@ -72,11 +72,11 @@ class Rows:
             raise self.mute
         await work(self)
 
-    async def note(self, tx: object, suspect: Suspect) -> None:
+    async def note(self, tx: object, suspect: RedeliveryRecord) -> None:
         """Stands in for `persistence.suspects.put`."""
         self.suspects[suspect.command_id] = suspect
 
-    async def noted(self, connection: object, command_id: str) -> Suspect | None:
+    async def noted(self, connection: object, command_id: str) -> RedeliveryRecord | None:
         """Stands in for `persistence.suspects.of_command`."""
         return self.suspects.get(command_id)
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pika
 
-from orchestrix.orchestration.held import UNKNOWN_VERSION
-from orchestrix.persistence import held_events
+from orchestrix.engine.held_events import UNKNOWN_VERSION
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.held_events import HeldEvent
+from orchestrix.persistence.sagas import held_events
+from orchestrix.persistence.sagas.held_events import HeldEvent
 from orchestrix.saga.definition import STEP_STARTED
 from tests.fault.crashing import APPS, At, Rig, create, died
 from tests.invariants import Row

@@ -125,7 +125,7 @@ class JobRig(System):
     async def leader(self, at: At | None = None) -> tuple[Process, Client]:
         """The same, which leads besides."""
         node, client = await self.ready_node(at)
-        await node.wait_for_line("leads: term")
+        await node.wait_for_line("elected leader: term")
         return node, client
 
     async def up(self, at: At | None = None) -> tuple[Process, Client]:

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from orchestrix.persistence import definitions
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.versions import stored
+from orchestrix.persistence.sagas import definitions
+from orchestrix.persistence.sagas.definition_store import stored
 from orchestrix.saga.definition import COMPLETED, Saga
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.fault.crashing import APPS, At, Rig, create, died

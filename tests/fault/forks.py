@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from orchestrix.persistence import schema
+from orchestrix.persistence.schema import migrator
 from tests.servers import reaper
 from tests.servers.run import Run
 from tests.support import eventually_sync
@@ -30,7 +30,7 @@ IMPORTED = (
     "aiosqlite",
     "orchestrix.bootstrap",
     "orchestrix.cli",
-    "orchestrix.cli.run",
+    "orchestrix.cli.commands.processes",
     "orchestrix.server",
     "asyncmy",
     "asyncpg",
@@ -110,7 +110,7 @@ def running(run: Run) -> Iterator[Forks]:
 def upgraded(url: str) -> str:
     """The address of the database, which has the schema now."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, schema.upgrade(url)).result()
+        pool.submit(asyncio.run, migrator.upgrade(url)).result()
     return url
 
 

@@ -11,8 +11,8 @@ import pytest
 HEAD = """
 import asyncio, fcntl, multiprocessing, os, signal, socket, sys, threading, time
 from pathlib import Path
-from orchestrix import forks
-from orchestrix.bootstrap.parts import Signals
+from orchestrix import fork_safety
+from orchestrix.bootstrap.factories import StopSignals
 from orchestrix.cli import devfile
 from orchestrix.lifecycle import run_to_the_end
 

@@ -16,7 +16,8 @@ from sqlalchemy import (
     text,
 )
 
-from orchestrix.persistence import drift, tables
+from orchestrix.persistence import tables
+from orchestrix.persistence.schema import drift
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 
 from orchestrix.errors import ConfigError
-from orchestrix.persistence import foreign_tables, schema
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import foreign_tables, migrator
 from orchestrix.persistence.tables import metadata
 
-REVISIONS = [f"{number:04}" for number in range(1, int(schema.HEAD) + 1)]
+REVISIONS = [f"{number:04}" for number in range(1, int(migrator.HEAD) + 1)]
 JOBS = "CREATE TABLE jobs (id INTEGER, title VARCHAR(20))"
 
 
@@ -45,7 +45,7 @@ async def refused(database: Database, url: str) -> str:
     """What an upgrade says that must change nothing."""
     before = await there(database)
     with pytest.raises(ConfigError) as refusal:
-        await schema.upgrade(url)
+        await migrator.upgrade(url)
     assert await there(database) == before
     return str(refusal.value)
 
@@ -73,18 +73,18 @@ async def test_all_of_them_are_named_and_no_others(database: Database, empty_url
 
 async def test_other_tables_are_nobodys_business(database: Database, empty_url: str) -> None:
     await run(database, "CREATE TABLE customers (id INTEGER)")
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
     assert (await there(database)).keys() == {*metadata.tables, foreign_tables.VERSION_TABLE, "customers"}
 
 
 async def test_a_table_where_a_later_migration_puts_its_own_is_foreign(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
-    await schema.downgrade(empty_url, "0003")
+    await migrator.upgrade(empty_url)
+    await migrator.downgrade(empty_url, "0003")
     await run(database, JOBS)
     assert "the table jobs is another program's" in await refused(database, empty_url)
     await run(database, "DROP TABLE jobs")
-    await schema.upgrade(empty_url)
-    assert await schema.check(empty_url) == []
+    await migrator.upgrade(empty_url)
+    assert await migrator.check(empty_url) == []
 
 
 @pytest.mark.parametrize("revisions", [["3f2a9c1d77b0"], ["0001", "0002"]], ids=["its name", "two branches"])
@@ -95,7 +95,7 @@ async def test_a_revision_of_another_program_is_foreign(
     await run(database, *(f"INSERT INTO alembic_version VALUES ('{revision}')" for revision in revisions))
     assert "the table alembic_version is another program's" in await refused(database, empty_url)
     with pytest.raises(ConfigError, match="alembic_version"):
-        await schema.current(database)
+        await migrator.current(database)
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ async def test_a_version_table_that_is_none_is_foreign(
     await run(database, *statements)
     assert "the table alembic_version is another program's" in await refused(database, empty_url)
     with pytest.raises(ConfigError, match="alembic_version"):
-        await schema.current(database)
+        await migrator.current(database)
 
 
 async def test_a_database_without_a_version_table_has_no_revision(database: Database) -> None:
     await run(database, "CREATE TABLE customers (id INTEGER)")
-    assert await schema.current(database) is None
+    assert await migrator.current(database) is None
 
 
-@pytest.mark.parametrize("revision", ["0003", schema.HEAD])
+@pytest.mark.parametrize("revision", ["0003", migrator.HEAD])
 async def test_a_revision_that_looks_like_ours_is_foreign_where_no_table_of_ours_is(
     database: Database, empty_url: str, revision: str
 ) -> None:
@@ -138,26 +138,26 @@ async def test_a_revision_that_looks_like_ours_is_foreign_where_no_table_of_ours
 
 
 async def test_every_revision_of_ours_is_ours(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
     for revision in [*reversed(REVISIONS), None]:
-        await schema.downgrade(empty_url, revision or "base")
-        await database.inspect(partial(foreign_tables.refuse, revision=revision, made=schema.made))
-    await schema.upgrade(empty_url)
-    assert await schema.check(empty_url) == []
+        await migrator.downgrade(empty_url, revision or "base")
+        await database.inspect(partial(foreign_tables.refuse, revision=revision, made=migrator.made))
+    await migrator.upgrade(empty_url)
+    assert await migrator.check(empty_url) == []
 
 
 async def test_tables_of_an_upgrade_that_was_cut_off_are_ours(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
     for revision in [*REVISIONS, None]:  # the tables are those of the newest, and the version table has not followed
-        await database.inspect(partial(foreign_tables.refuse, revision=revision, made=schema.made))
+        await database.inspect(partial(foreign_tables.refuse, revision=revision, made=migrator.made))
 
 
 async def test_a_table_that_was_changed_by_hand_stays_ours(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
-    await schema.downgrade(empty_url, "0003")
+    await migrator.upgrade(empty_url)
+    await migrator.downgrade(empty_url, "0003")
     await run(database, "DROP TABLE saga_notes", "ALTER TABLE audit DROP COLUMN detail")
-    await schema.upgrade(empty_url)
-    assert sorted(await schema.check(empty_url)) == [
+    await migrator.upgrade(empty_url)
+    assert sorted(await migrator.check(empty_url)) == [
         "column audit.detail is in this version and not in the database",
         "table saga_notes is in this version and not in the database",
     ]

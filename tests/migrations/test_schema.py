@@ -13,9 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from orchestrix.errors import Invalid, SchemaMismatch, Unavailable
-from orchestrix.persistence import instances, schema
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.pairs import pair_of
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.schema import migrator
 from orchestrix.persistence.tables import metadata
 from orchestrix.saga.state import NO_PROGRESS
 from tests.servers import sql
@@ -35,12 +36,12 @@ async def tables(database: Database) -> set[str]:
 
 def test_the_constant_names_the_newest_script() -> None:
     config = Config()
-    config.set_main_option("script_location", str(schema.SCRIPTS))
-    assert ScriptDirectory.from_config(config).get_heads() == [schema.HEAD]
+    config.set_main_option("script_location", str(migrator.SCRIPTS))
+    assert ScriptDirectory.from_config(config).get_heads() == [migrator.HEAD]
 
 
 def test_scripts_do_not_depend_on_the_code() -> None:
-    scripts = sorted((schema.SCRIPTS / "versions").glob("0*.py"))
+    scripts = sorted((migrator.SCRIPTS / "versions").glob("0*.py"))
     assert scripts
     for script in scripts:
         for node in ast.walk(ast.parse(script.read_text())):
@@ -56,20 +57,20 @@ def test_scripts_do_not_depend_on_the_code() -> None:
 
 @pytest.mark.req("S3-8")
 async def test_up_and_down_and_up_again(database: Database, empty_url: str) -> None:
-    assert await schema.current(database) is None
-    await schema.upgrade(empty_url)
-    assert await schema.current(database) == schema.HEAD
+    assert await migrator.current(database) is None
+    await migrator.upgrade(empty_url)
+    assert await migrator.current(database) == migrator.HEAD
     assert await tables(database) == {*metadata.tables, "alembic_version"}
-    await schema.downgrade(empty_url, "base")
-    assert await schema.current(database) is None
+    await migrator.downgrade(empty_url, "base")
+    assert await migrator.current(database) is None
     assert await tables(database) == {"alembic_version"}
-    await schema.upgrade(empty_url)
-    assert await schema.check(empty_url) == []
+    await migrator.upgrade(empty_url)
+    assert await migrator.check(empty_url) == []
 
 
 async def test_rows_from_before_control_are_in_their_first_try(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
-    await schema.downgrade(empty_url, "0001")
+    await migrator.upgrade(empty_url)
+    await migrator.downgrade(empty_url, "0001")
     async with database.begin() as tx:
         await tx.execute(
             text(
@@ -78,20 +79,20 @@ async def test_rows_from_before_control_are_in_their_first_try(database: Databas
                 " VALUES ('x', 'x', 'COMPLETED', '2026-01-01', '2026-01-01', 1, 'c', 1, 0, '{}', 1)"
             )
         )
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
     async with database.read() as connection:
-        found = await instances.by_key(connection, pair_of("app"), "app", "x")
+        found = await instances.by_key(connection, saga_tables_of("app"), "app", "x")
     assert found is not None
     assert (found.tries, found.deadline_at, found.progress) == (1, None, NO_PROGRESS)
 
 
 async def test_a_difference_is_found_and_named(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
-    assert await schema.check(empty_url) == []
+    await migrator.upgrade(empty_url)
+    assert await migrator.check(empty_url) == []
     async with database.begin() as tx:
         await tx.execute(text("ALTER TABLE apps ADD COLUMN stranger INTEGER"))
         await tx.execute(text("DROP TABLE saga_notes"))
-    found = await schema.check(empty_url)
+    found = await migrator.check(empty_url)
     assert sorted(found) == [
         "column apps.stranger is in the database and not in this version",
         "table saga_notes is in this version and not in the database",
@@ -100,34 +101,34 @@ async def test_a_difference_is_found_and_named(database: Database, empty_url: st
 
 async def test_each_call_logs_one_line(empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    await schema.upgrade(empty_url)
-    await schema.upgrade(empty_url)
-    await schema.check(empty_url)
+    await migrator.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
+    await migrator.check(empty_url)
     assert [record.getMessage() for record in caplog.records] == [
-        f"schema upgraded from nothing to {schema.HEAD}",
-        f"schema {schema.HEAD}",
+        f"schema upgraded from nothing to {migrator.HEAD}",
+        f"schema {migrator.HEAD}",
         "schema is as expected",
     ]
 
 
 async def test_many_upgrades_at_once_are_one(database: Database, empty_url: str) -> None:
-    await asyncio.gather(*(schema.upgrade(empty_url) for _ in range(3)))
-    assert await schema.current(database) == schema.HEAD
-    assert await schema.check(empty_url) == []
+    await asyncio.gather(*(migrator.upgrade(empty_url) for _ in range(3)))
+    assert await migrator.current(database) == migrator.HEAD
+    assert await migrator.check(empty_url) == []
 
 
 async def test_a_database_that_is_ahead_is_left_alone(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
     async with database.begin() as tx:
         await tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaMismatch, match="9999"):
-        await schema.upgrade(empty_url)
-    assert await schema.current(database) == "9999"
+        await migrator.upgrade(empty_url)
+    assert await migrator.current(database) == "9999"
 
 
 @pytest.mark.servers
 async def test_an_upgrade_cut_off_half_way_can_be_run_again(mariadb_url: str) -> None:
-    await schema.upgrade(mariadb_url)
+    await migrator.upgrade(mariadb_url)
     sql.run_sql(
         mariadb_url,
         "DROP TABLE job_group",
@@ -136,13 +137,13 @@ async def test_an_upgrade_cut_off_half_way_can_be_run_again(mariadb_url: str) ->
         "DROP TABLE dead_letters",
         "DELETE FROM alembic_version",
     )
-    await schema.upgrade(mariadb_url)
-    assert await schema.check(mariadb_url) == []
+    await migrator.upgrade(mariadb_url)
+    assert await migrator.check(mariadb_url) == []
 
 
 async def test_a_database_that_is_away_is_unavailable() -> None:
     with pytest.raises(Unavailable):
-        await schema.upgrade(f"postgresql+asyncpg://nobody@127.0.0.1:{free_port()}/x")
+        await migrator.upgrade(f"postgresql+asyncpg://nobody@127.0.0.1:{free_port()}/x")
 
 
 APPS = {
@@ -172,7 +173,7 @@ MEANS = {
 
 @pytest.mark.req("S3-35", "S3-36", "S3-37")
 async def test_apps_and_their_history_are_as_the_document_has_them(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
 
     def look(connection: Connection) -> None:
         found = inspect(connection)
@@ -191,7 +192,7 @@ async def test_apps_and_their_history_are_as_the_document_has_them(database: Dat
 
 
 async def test_the_migration_itself_keeps_rows_from_getting_stuck(database: Database, empty_url: str) -> None:
-    await schema.upgrade(empty_url)
+    await migrator.upgrade(empty_url)
     insert = text(
         "INSERT INTO apps (app_name, created_by, state, created_at, updated_at, version, correlation_id, attempt,"
         " wait_ms, data, definition_version, blocker)"

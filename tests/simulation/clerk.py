@@ -8,10 +8,10 @@ from typing import Any
 
 from orchestrix import clock
 from orchestrix.domain.schedules import Overlap
-from orchestrix.errors import Conflict, Invalid, NotFound, RetryLater
-from orchestrix.jobs.submit import Order
-from orchestrix.jobs.timetable import By
-from orchestrix.testing.virtual_time import Killed, elapse
+from orchestrix.errors import ConflictError, Invalid, NotFound, RetryableError
+from orchestrix.jobs.submission import JobRequest
+from orchestrix.schedules.service import ScheduleRequester
+from orchestrix.testing.simulation.virtual_time import ProcessKilled, elapse
 from tests.simulation.hands import QUEUE
 from tests.simulation.house import NodeMember, Owners
 
@@ -60,14 +60,17 @@ class Clerk:
             "overlap": self._dice.choice(list(Overlap)),
             "job": {"queue": QUEUE, "handler": "report", "retries": 3, "timeout_ms": TIME_MS},
         }
-        return await self._done(member, member.jobs.timetable.create(fields, By("clerk", "wanted"))) is not None
+        return (
+            await self._done(member, member.jobs.timetable.create(fields, ScheduleRequester("clerk", "wanted")))
+            is not None
+        )
 
     async def _ask(self, member: NodeMember) -> None:
         assert member.jobs is not None
         if self._realm.submitted and self._dice.random() < 0.15:
             await self._done(member, member.jobs.canceller.cancel(self._dice.choice(self._realm.submitted), "unwanted"))
             return
-        order = Order(QUEUE, "report", retries=8, timeout_ms=self._time_ms)
+        order = JobRequest(QUEUE, "report", retries=8, timeout_ms=self._time_ms)
         job = await self._done(member, member.jobs.submitter.submit(order))
         if job is not None:
             self._realm.submitted.append(job.id)
@@ -76,7 +79,7 @@ class Clerk:
         """The answer; None where there is none, or it is a refusal."""
         try:
             asking = member.process.spawn(work)
-        except Killed:
+        except ProcessKilled:
             return None
         await asyncio.wait({asking}, timeout=20.0)
         if not asking.done():
@@ -84,5 +87,5 @@ class Clerk:
             return None
         try:
             return asking.result()
-        except (RetryLater, Conflict, NotFound, Invalid):
+        except (RetryableError, ConflictError, NotFound, Invalid):
             return None

@@ -21,17 +21,18 @@ from sqlalchemy import text
 from orchestrix import clock
 from orchestrix.broker.topology import cluster_topology
 from orchestrix.cluster.coordinator import Coordinator
-from orchestrix.cluster.life import Life
+from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
-from orchestrix.config import ClusterSettings
-from orchestrix.domain.leases import NOBODY, Fence, Mode
+from orchestrix.config.settings import ClusterSettings
+from orchestrix.domain.leases import NOBODY, Fence, LeaderMode
 from orchestrix.domain.nodes import LIVE
 from orchestrix.lifecycle import Loop, Service
-from orchestrix.persistence import leases, schema
+from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
+from orchestrix.persistence.schema import migrator
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop, VirtualProcess, elapse
 from tests.simulation.ears import heard
 from tests.simulation.realm import Member, Realm, Witness
 from tests.simulation.replay import replay
@@ -68,7 +69,7 @@ class Lives(Witness):
         for n, kind, term, node in realm.file.look("SELECT * FROM acts WHERE n > ? ORDER BY n", (self._read,)):
             self._read = n
             if kind.startswith("term"):
-                self.began(Fence(term, node), Mode(kind.split()[1]))
+                self.began(Fence(term, node), LeaderMode(kind.split()[1]))
             elif kind == "write":
                 self.written(Fence(term, node))
             else:
@@ -147,7 +148,7 @@ class NodeMember(Member):
         """Its id now."""
         return self.coordinator.node_id if self.coordinator is not None else ""
 
-    async def live(self, process: Process) -> None:
+    async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self.realm.file)
         process.on_death.append(client.sever)
         database, ids = client.database(), _ids(process.name)
@@ -157,11 +158,11 @@ class NodeMember(Member):
         await self.coordinator.stop()
         await database.close()
 
-    def _life(self, node_id: str, database: Database) -> Life:
+    def _life(self, node_id: str, database: Database) -> ClusterMember:
         self.disturbed(0.0)
         self.work = Nothing(database)
         broker = self.link(node_id)
-        return Life(Identity(node_id, self.name, ()), database, broker, SETTINGS, work=self.work)
+        return ClusterMember(Identity(node_id, self.name, ()), database, broker, SETTINGS, work=self.work)
 
 
 def _ids(first: str) -> Iterator[str]:
@@ -188,9 +189,9 @@ class Cluster(Realm):
     def broker(self, name: str) -> MemoryBroker:
         return MemoryBroker(self.server, topology=cluster_topology(name))
 
-    def row(self) -> tuple[Fence, Mode] | None:
+    def row(self) -> tuple[Fence, LeaderMode] | None:
         found = self.file.look("SELECT term, holder, mode FROM leases")
-        return (Fence(found[0][0], found[0][1]), Mode(found[0][2])) if found and found[0][1] != NOBODY else None
+        return (Fence(found[0][0], found[0][1]), LeaderMode(found[0][2])) if found and found[0][1] != NOBODY else None
 
     def states(self) -> dict[str, str]:
         """The state of each node, by its row."""
@@ -217,7 +218,7 @@ class Simulation:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.template = folder / "template.db"
-        asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{self.template}"))
+        asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{self.template}"))
         raw = sqlite3.connect(self.template)
         raw.executescript(ACTS)
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -235,7 +236,7 @@ class Simulation:
     def realm(self, seed: int) -> Iterator[Cluster]:
         """A cluster of which nothing runs yet; it ends with the block."""
         loop = VirtualLoop()
-        with clock.use(VirtualSource(loop, Random(f"{seed}:clock"))):
+        with clock.use(VirtualClock(loop, Random(f"{seed}:clock"))):
             realm = loop.run_until_complete(self._realm(seed, loop))
             with heard(realm.witness, loop):
                 try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from orchestrix.testing.virtual_time import Stalled
+from orchestrix.testing.simulation.virtual_time import LoopStalled
 
 
 class Listener(Protocol):
@@ -50,7 +50,7 @@ def heard(listener: Listener, loop: asyncio.AbstractEventLoop) -> Iterator[None]
     )
     try:
         yield
-    except Stalled as stalled:
+    except LoopStalled as stalled:
         listener.wrong.append(str(stalled))
     finally:
         log.removeHandler(ears)

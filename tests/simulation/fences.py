@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from orchestrix.broker.port import Broker
-from orchestrix.cluster import life
+from orchestrix.cluster import member
 from orchestrix.cluster.duties import Duty
 from orchestrix.cluster.leadership import Leadership
-from orchestrix.cluster.seat import Seat
+from orchestrix.cluster.lease_store import LeaseStore
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs import coordinator
-from orchestrix.jobs.events import Heard, JobEvents, Written
+from orchestrix.jobs.events import BatchResult, ChannelBatch, JobEventListener
 from orchestrix.lifecycle import Service
 from orchestrix.persistence.engine import Transaction
-from orchestrix.testing.virtual_time import current_process
+from orchestrix.testing.simulation.virtual_time import current_process
 
 FENCE: ContextVar[Fence | None] = ContextVar("fence", default=None)
 """The term of the leader whose duty runs; None outside of duties."""
@@ -92,14 +92,14 @@ class Fenced:
 class FencedLeadership(Leadership):
     """The product's own, with such duties."""
 
-    def __init__(self, seat: Seat, broker: Broker, node_id: str, duties: Sequence[Duty], **times: Any) -> None:
+    def __init__(self, seat: LeaseStore, broker: Broker, node_id: str, duties: Sequence[Duty], **times: Any) -> None:
         super().__init__(seat, broker, node_id, [partial(Fenced, duty) for duty in duties], **times)
 
 
-class NotedEvents(JobEvents):
+class NotedEvents(JobEventListener):
     """The product's own, which says under which epochs it writes."""
 
-    async def _write(self, batch: Sequence[Heard], tx: Transaction) -> Written:
+    async def _write(self, batch: Sequence[ChannelBatch], tx: Transaction) -> BatchResult:
         token = _READ.set({heard.job_id: heard.epoch for heard in batch})
         try:
             return await super()._write(batch, tx)
@@ -111,6 +111,6 @@ class NotedEvents(JobEvents):
 def noted() -> Iterator[None]:
     """Nodes that are made meanwhile say under which term and epoch they write."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(life, "Leadership", FencedLeadership)
-        patch.setattr(coordinator, "JobEvents", NotedEvents)
+        patch.setattr(member, "Leadership", FencedLeadership)
+        patch.setattr(coordinator, "JobEventListener", NotedEvents)
         yield

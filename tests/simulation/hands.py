@@ -8,12 +8,12 @@ from typing import Any, Final
 from orchestrix import JobContext, Transient
 from orchestrix.broker.port import Topology
 from orchestrix.broker.topology import STOPS, queues_of_work
-from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Process, elapse
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.simulation.virtual_time import VirtualProcess, elapse
 from orchestrix.worker.jobs.functions import JobFunction, JobTable
-from orchestrix.worker.jobs.guard import Guard
 from orchestrix.worker.jobs.runner import JobRunner
+from orchestrix.worker.jobs.state_guard import JobStateGuard
 from tests.simulation.realm import Member, Realm
 
 QUEUE: Final = "reports"
@@ -28,7 +28,7 @@ class WorkerMember(Member):
         super().__init__(realm, name)
         self._file = file
 
-    async def live(self, process: Process) -> None:
+    async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self._file)
         process.on_death.append(client.sever)
         database = client.database()
@@ -37,7 +37,7 @@ class WorkerMember(Member):
         self.brokers.append(broker)
         work = Work(self.realm.dice(f"work of {process.name}"))
         table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
-        guard = Guard(database, process.name, 6.0)
+        guard = JobStateGuard(database, process.name, 6.0)
         runner = JobRunner(broker, table, [], guard.look, worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
         await broker.start()
         await runner.start()

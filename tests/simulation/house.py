@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.bootstrap.coordinator import Cluster, make_coordinator
-from orchestrix.bootstrap.jobs import Jobs
+from orchestrix.bootstrap.coordinator import ClusterDependencies, make_coordinator
+from orchestrix.bootstrap.jobs import NodeJobs
 from orchestrix.broker.port import Topology, WantedTopology
 from orchestrix.broker.topology import STOPS, saga_topology
 from orchestrix.cluster.coordinator import Coordinator
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.domain.jobs import FINAL
-from orchestrix.domain.leases import Fence, Mode
+from orchestrix.domain.leases import Fence, LeaderMode
+from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
 from orchestrix.lifecycle import Service
-from orchestrix.orchestration.incarnation import Incarnation
-from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.saga.catalog import Catalog
-from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Process, VirtualLoop
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.simulation.virtual_time import VirtualLoop, VirtualProcess
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.simulation import fences
 from tests.simulation.hands import WorkerMember
@@ -81,22 +81,22 @@ class NodeMember(Member):
 
     realm: Owners
     coordinator: Coordinator | None = None
-    jobs: Jobs | None = None
+    jobs: NodeJobs | None = None
 
     @property
     def fence(self) -> Fence | None:
         return self.coordinator._life.leadership.fence if self.coordinator is not None else None
 
-    async def live(self, process: Process) -> None:
+    async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self.realm.file)
         process.on_death.append(client.sever)
         database = SlowDatabase(client, self.realm.slowness)
         broker = self.connect("main", saga_topology(CATALOG) + STOPS)
         relay = OutboxRelay(database, broker, Topology(), node=process.name, lease=5.0, batch=100)
-        incarnation = Incarnation(database, broker, relay, CATALOG)
+        incarnation = BrokerResetDetector(database, broker, relay, CATALOG)
         settings = Settings.model_validate({**TIMES, "node_id": process.name})
-        jobs = Jobs(settings=settings, database=database, relay=relay, broker=broker, connect=self.connect)
-        around = Cluster(settings, ["coordinator"], database, self.connect, jobs)
+        jobs = NodeJobs(settings=settings, database=database, relay=relay, broker=broker, connect=self.connect)
+        around = ClusterDependencies(settings, ["coordinator"], database, self.connect, jobs)
         coordinator = make_coordinator(f"{process.name}-{clock.token()[:8]}", around)
         parts: list[Service] = [broker, relay, incarnation, jobs.poke, coordinator]
         for part in parts:
@@ -151,9 +151,9 @@ class Owners(Realm):
     def broker(self, name: str) -> MemoryBroker:
         return MemoryBroker(self.server)
 
-    def row(self) -> tuple[Fence, Mode] | None:
+    def row(self) -> tuple[Fence, LeaderMode] | None:
         found = self.file.look("SELECT term, holder, mode FROM leases")
-        return (Fence(found[0][0], found[0][1]), Mode(found[0][2])) if found else None
+        return (Fence(found[0][0], found[0][1]), LeaderMode(found[0][2])) if found else None
 
     def database_fails(self) -> None:
         self.file.fail()

@@ -17,10 +17,10 @@ from orchestrix import clock
 from orchestrix.broker.topology import cluster_topology
 from orchestrix.cluster import leadership
 from orchestrix.cluster.leadership import Leadership
-from orchestrix.domain.leases import NOBODY, Fence, Mode
+from orchestrix.domain.leases import NOBODY, Fence, LeaderMode
 from orchestrix.lifecycle import Loop
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Process, VirtualLoop, VirtualSource, elapse
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop, VirtualProcess, elapse
 from tests.simulation.ears import heard
 from tests.simulation.realm import Member, Realm, Witness
 from tests.simulation.replay import replay
@@ -47,7 +47,7 @@ class Elector(Member):
     def fence(self) -> Fence | None:
         return self.leadership.fence if self.leadership is not None else None
 
-    async def live(self, process: Process) -> None:
+    async def live(self, process: VirtualProcess) -> None:
         broker = self.link(process.name)
         seat = RowSeat(self.realm.lease, process.name, LEASE)
         duties = [lambda fence: Scribe(seat, fence)]
@@ -92,7 +92,7 @@ class Election(Realm):
     def broker(self, name: str) -> MemoryBroker:
         return MemoryBroker(self.server, topology=cluster_topology(name))
 
-    def row(self) -> tuple[Fence, Mode] | None:
+    def row(self) -> tuple[Fence, LeaderMode] | None:
         found = self.lease.lease
         return None if found.holder == NOBODY else (found.fence, found.mode)
 
@@ -115,7 +115,7 @@ class Catcher(Nemesis):
         """With the row in its hands, the next time that it has it."""
         process = member.process
 
-        def caught(whose: Process) -> None:
+        def caught(whose: VirtualProcess) -> None:
             if whose is process:
                 self.realm.lease.caught = lambda whose: None
                 self.freeze(fault, member)
@@ -138,7 +138,7 @@ KINDS: dict[str, Deed] = {**COMMON, "freeze writing": _freeze_writing}
 def run(seed: int) -> Outcome:
     """One seed."""
     loop = VirtualLoop()
-    with clock.use(VirtualSource(loop, Random(f"{seed}:clock"))), _often():
+    with clock.use(VirtualClock(loop, Random(f"{seed}:clock"))), _often():
         realm = loop.run_until_complete(_realm(seed, loop))
         nemesis = Catcher(realm, KINDS, duration=DURATION, longest=LONGEST)
         with heard(realm.witness, loop):
@@ -159,11 +159,11 @@ async def _realm(seed: int, loop: VirtualLoop) -> Election:
 @contextmanager
 def _often() -> Iterator[None]:
     """A leader replaces its token every few seconds."""
-    before, leadership.REMINT = leadership.REMINT, 8.0  # type: ignore[misc]
+    before, leadership.TOKEN_REFRESH_INTERVAL_S = leadership.TOKEN_REFRESH_INTERVAL_S, 8.0  # type: ignore[misc]
     try:
         yield
     finally:
-        leadership.REMINT = before  # type: ignore[misc]
+        leadership.TOKEN_REFRESH_INTERVAL_S = before  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrix import clock
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import EVENTS
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.simulation.virtual_time import elapse
 from tests.simulation.system import Member, World
 
 DURATION = 9.0

@@ -11,7 +11,7 @@ from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.broker.topology import JOB_ASSIGNED, JOB_HANDOFF
 from orchestrix.domain.handoff import NODE_CRASH, REBALANCE, SHUTDOWN
 from orchestrix.domain.jobs import FINAL
-from orchestrix.testing.inline_sqlite import SqliteFile
+from orchestrix.testing.simulation.inline_sqlite import SqliteFile
 from tests.simulation.realm import Witness
 
 _MARKED: Final = "SELECT 1 FROM jobs WHERE id = ? AND owner = ? AND handoff_reason = ?"

@@ -19,10 +19,11 @@ from pathlib import Path
 from random import Random
 
 from orchestrix import clock
-from orchestrix.jobs import beats, sweeps
+from orchestrix.jobs import worker_heartbeats
+from orchestrix.jobs.rescue import job_rescuer
 from orchestrix.lifecycle import settle_memory
-from orchestrix.persistence import schema
-from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource, elapse
+from orchestrix.persistence.schema import migrator
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop, elapse
 from tests.simulation import fences, steering
 from tests.simulation.clerk import Clerk
 from tests.simulation.ears import heard
@@ -60,7 +61,7 @@ async def days(realm: Owners, nemesis: Nemesis) -> None:
     realm.witness.judge()
     await elapse(SWEPT_AFTER + 2 * SWEEP)
     # One that stood still may just have made the queues of an ended job anew: they are cleared as what nobody owns.
-    await until(realm.is_quiet, 2 * sweeps.UNOWNED)
+    await until(realm.is_quiet, 2 * job_rescuer.UNOWNED_TIMEOUT_S)
     for queue in realm.server.queues:
         if queue.endswith((".status", ".logs")):
             realm.witness.complain(f"I11: {queue} is left behind")
@@ -78,7 +79,7 @@ class Simulation:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._template = folder, folder / "template.db"
-        asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{self._template}"))
+        asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{self._template}"))
         raw = sqlite3.connect(self._template)
         for statement in TRIGGERS:
             raw.execute(statement)
@@ -89,7 +90,7 @@ class Simulation:
     def run(self, seed: int) -> Outcome:
         """One seed."""
         loop = VirtualLoop()
-        with clock.use(VirtualSource(loop, Random(f"{seed}:clock"))), _soon(), fences.noted():
+        with clock.use(VirtualClock(loop, Random(f"{seed}:clock"))), _soon(), fences.noted():
             realm = loop.run_until_complete(self._realm(seed, loop))
             nemesis = Nemesis(realm, BAD, duration=DURATION, longest=LONGEST)
             with heard(realm.witness, loop):
@@ -155,13 +156,13 @@ SLEEPS = frozenset(("sleep", "sleep too", "worker", "worker too"))
 @contextmanager
 def _soon() -> Iterator[None]:
     """The queues of ended jobs are swept a little earlier."""
-    before = sweeps.SWEPT_AFTER, sweeps.SWEEP, beats._LONG_OVER
-    sweeps.SWEPT_AFTER, sweeps.SWEEP = SWEPT_AFTER, SWEEP  # type: ignore[misc]
-    beats._LONG_OVER = timedelta(seconds=SWEPT_AFTER / 2)  # type: ignore[misc]
+    before = job_rescuer.QUEUE_CLEANER_AGE_S, job_rescuer.QUEUE_CLEANER_INTERVAL_S, worker_heartbeats._REOPEN_AFTER
+    job_rescuer.QUEUE_CLEANER_AGE_S, job_rescuer.QUEUE_CLEANER_INTERVAL_S = SWEPT_AFTER, SWEEP  # type: ignore[misc]
+    worker_heartbeats._REOPEN_AFTER = timedelta(seconds=SWEPT_AFTER / 2)  # type: ignore[misc]
     try:
         yield
     finally:
-        sweeps.SWEPT_AFTER, sweeps.SWEEP, beats._LONG_OVER = before  # type: ignore[misc]
+        job_rescuer.QUEUE_CLEANER_AGE_S, job_rescuer.QUEUE_CLEANER_INTERVAL_S, worker_heartbeats._REOPEN_AFTER = before  # type: ignore[misc]
 
 
 @contextmanager

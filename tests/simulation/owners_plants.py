@@ -18,16 +18,17 @@ from orchestrix.broker.port import Delivery
 from orchestrix.broker.topology import JOB_ASSIGNED, JOB_HANDOFF
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.handoff import SHUTDOWN
-from orchestrix.domain.jobs import Job
+from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs import messages, taking
-from orchestrix.jobs.events import Heard, JobEvents
-from orchestrix.jobs.handing import Giver
-from orchestrix.jobs.messages import Offered
-from orchestrix.jobs.sweeps import Watchman
-from orchestrix.persistence import leases
+from orchestrix.jobs import messages
+from orchestrix.jobs.events import ChannelBatch, JobEventListener
+from orchestrix.jobs.messages import HandoffOffer
+from orchestrix.jobs.ownership import handoff_subscriber
+from orchestrix.jobs.ownership.handoff_publisher import JobHandoffPublisher
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer
+from orchestrix.persistence.cluster import leases
 from orchestrix.saga.messages import dump
-from orchestrix.testing.memory_consumer import MemoryConsumer
+from orchestrix.testing.broker.consumer import MemoryConsumer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -61,16 +62,16 @@ def words_acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 def words_acknowledged_as_they_are_written(patch: pytest.MonkeyPatch) -> None:
     """What a worker says is acknowledged inside the transaction that writes it."""
-    write = JobEvents._write
+    write = JobEventListener._write
 
-    async def early(events: JobEvents, batch: Sequence[Heard], tx: Any) -> Any:
+    async def early(events: JobEventListener, batch: Sequence[ChannelBatch], tx: Any) -> Any:
         written = await write(events, batch, tx)
         for heard in batch:
             if written.verdicts[heard.job_id].value != "lost":
                 await heard.consumer.acknowledge(heard.deliveries)
         return written
 
-    patch.setattr(JobEvents, "_write", early)
+    patch.setattr(JobEventListener, "_write", early)
 
 
 def new_jobs_acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
@@ -88,31 +89,31 @@ def offers_acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 def the_owner_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     """Whoever reads what a worker says writes it."""
-    patch.setattr(JobEvents, "_is_mine", lambda events, job, heard: job is not None)
+    patch.setattr(JobEventListener, "_is_mine", lambda events, job, heard: job is not None)
 
 
 def the_epoch_of_words_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     """The owner of a job writes what it has read under any epoch."""
 
-    def mine(events: JobEvents, job: Job | None, heard: Heard) -> bool:
+    def mine(events: JobEventListener, job: JobRow | None, heard: ChannelBatch) -> bool:
         return job is not None and job.owner == events._node
 
-    patch.setattr(JobEvents, "_is_mine", mine)
+    patch.setattr(JobEventListener, "_is_mine", mine)
 
 
 def the_epoch_of_offers_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     """An offer counts as long as the job is the node's that has made it."""
 
-    def fits(job: Job, offer: Offered) -> bool:
+    def fits(job: JobRow, offer: HandoffOffer) -> bool:
         return job.owner == offer.from_node
 
-    patch.setattr(taking, "_as_offered", fits)
+    patch.setattr(handoff_subscriber, "_as_offered", fits)
 
 
 def ownership_without_compare_and_set(patch: pytest.MonkeyPatch) -> None:
     """A node that hears that a job needs an owner takes it, whoever has it by then."""
-    patch.setattr(taking, "_is_free", lambda job: bool(job.channels))
-    patch.setattr(taking, "_as_offered", lambda job, offer: True)
+    patch.setattr(handoff_subscriber, "_is_free", lambda job: bool(job.channels))
+    patch.setattr(handoff_subscriber, "_as_offered", lambda job, offer: True)
 
 
 # The term.
@@ -140,16 +141,16 @@ _REASON: ContextVar[str] = ContextVar("reason", default="")
 
 
 def _for_reason(reason: str, patch: pytest.MonkeyPatch) -> None:
-    end: Callable[..., Awaitable[None]] = Watchman._end
+    end: Callable[..., Awaitable[None]] = JobRescuer._end
 
-    async def noted(watchman: Watchman, find: Any, judge: Any, why: str) -> None:
+    async def noted(watchman: JobRescuer, find: Any, judge: Any, why: str) -> None:
         token = _REASON.set(why)
         try:
             await end(watchman, find, judge, why)
         finally:
             _REASON.reset(token)
 
-    patch.setattr(Watchman, "_end", noted)
+    patch.setattr(JobRescuer, "_end", noted)
     _unchecked(patch, lambda: _REASON.get() == reason)
 
 
@@ -177,14 +178,14 @@ UNCHECKED: Final[dict[Plant, Found]] = {
 
 def a_node_that_drains_reads_no_more(patch: pytest.MonkeyPatch) -> None:
     """A node that gives its jobs away stops reading them at once, and not when another has them."""
-    give = Giver.give
+    give = JobHandoffPublisher.give
 
-    async def deaf(giver: Giver, reason: str, most: int | None = None) -> int:
+    async def deaf(giver: JobHandoffPublisher, reason: str, most: int | None = None) -> int:
         if reason == SHUTDOWN:
             await giver._holdings.leave(list(giver._holdings.epochs))
         return await give(giver, reason, most)
 
-    patch.setattr(Giver, "give", deaf)
+    patch.setattr(JobHandoffPublisher, "give", deaf)
 
 
 def offers_without_reason(patch: pytest.MonkeyPatch) -> None:
@@ -218,10 +219,10 @@ def offers_after_a_crash_say_shutdown(patch: pytest.MonkeyPatch) -> None:
 def orphans_are_left(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks for jobs whose owner is gone."""
 
-    async def none(tx: object, seconds: float, limit: int) -> list[Job]:
+    async def none(tx: object, seconds: float, limit: int) -> list[JobRow]:
         return []
 
-    patch.setattr("orchestrix.persistence.jobs.orphans", none)
+    patch.setattr("orchestrix.persistence.jobs.jobs.orphans", none)
 
 
 # Words.

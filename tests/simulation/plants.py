@@ -14,46 +14,47 @@ import pytest
 from sqlalchemy import true
 
 from orchestrix.broker.port import Delivery, Outcome, Outgoing, Published
-from orchestrix.orchestration.event_batch import Received, Verdicts
-from orchestrix.orchestration.events import EventListener
-from orchestrix.orchestration.outgoing import message_of
-from orchestrix.persistence import held_events, moves, outbox
+from orchestrix.engine.event_batch import Received, Verdicts
+from orchestrix.engine.event_listener import EventListener
+from orchestrix.outbox.rows import message_of
+from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
-from orchestrix.persistence.held_events import HeldEvent
-from orchestrix.persistence.moves import Owed
 from orchestrix.persistence.outbox import OutboxRow
-from orchestrix.persistence.pairs import Pair
-from orchestrix.saga import reaction, undo
+from orchestrix.persistence.sagas import held_events, transitions
+from orchestrix.persistence.sagas.held_events import HeldEvent
+from orchestrix.persistence.sagas.saga_tables import SagaTables
+from orchestrix.persistence.sagas.transitions import OutboxBatch
+from orchestrix.saga import advance, compensation
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Saga, Step
 from orchestrix.saga.state import Instance
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.memory_consumer import MemoryConsumer
-from orchestrix.testing.virtual_time import Process, current_process
-from orchestrix.worker import guard
-from orchestrix.worker.guard import Verdict
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.consumer import MemoryConsumer
+from orchestrix.testing.simulation.virtual_time import VirtualProcess, current_process
+from orchestrix.worker.commands import state_guard
+from orchestrix.worker.commands.state_guard import StateVerdict
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def publish_before_commit(patch: pytest.MonkeyPatch) -> None:
     """What is owed goes out while the transaction that owes it is still open."""
-    write, start = moves.write, MemoryBroker.start
-    brokers: dict[Process | None, MemoryBroker] = {}
+    write, start = transitions.write, MemoryBroker.start
+    brokers: dict[VirtualProcess | None, MemoryBroker] = {}
     sending: set[asyncio.Task[Any]] = set()
 
     async def known(broker: MemoryBroker) -> None:
         brokers[current_process()] = broker
         await start(broker)
 
-    async def eager(tx: Transaction, pair: Pair, changed: Any, changes: Any, *owed: Owed) -> set[int]:
+    async def eager(tx: Transaction, pair: SagaTables, changed: Any, changes: Any, *owed: OutboxBatch) -> set[int]:
         moved = await write(tx, pair, changed, changes, *owed)
         messages = [message_of(row) for one in owed for row in one.rows]
         sending.add(asyncio.create_task(brokers[current_process()].publish(messages)))
         return moved
 
     patch.setattr(MemoryBroker, "start", known)
-    patch.setattr(moves, "write", eager)
+    patch.setattr(transitions, "write", eager)
 
 
 def _ack_at_receipt(patch: pytest.MonkeyPatch, queues: str) -> None:
@@ -105,7 +106,9 @@ def confirms_not_awaited(patch: pytest.MonkeyPatch) -> None:
 
 def guard_does_not_look(patch: pytest.MonkeyPatch) -> None:
     """A worker takes every command for the one that is out."""
-    patch.setattr(guard, "judge", lambda saga, row, command: Verdict.CURRENT if row else Verdict.MISSING)
+    patch.setattr(
+        state_guard, "judge", lambda saga, row, command: StateVerdict.CURRENT if row else StateVerdict.MISSING
+    )
 
 
 def claims_without_order(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +118,7 @@ def claims_without_order(patch: pytest.MonkeyPatch) -> None:
 
 def late_events_are_taken(patch: pytest.MonkeyPatch) -> None:
     """An event moves its saga, whatever step that is at."""
-    patch.setattr(reaction, "untimely", lambda saga, instance, step, event: None)
+    patch.setattr(advance, "untimely", lambda saga, instance, step, event: None)
 
 
 def rows_of_the_dead_are_left(patch: pytest.MonkeyPatch) -> None:
@@ -129,12 +132,12 @@ def rows_of_the_dead_are_left(patch: pytest.MonkeyPatch) -> None:
 
 def only_the_last_step_is_undone(patch: pytest.MonkeyPatch) -> None:
     """What the steps before it have made is left behind."""
-    whole = undo.possible_effects
+    whole = compensation.possible_effects
 
     def last(saga: Saga, instance: Instance, *, current: bool) -> list[Step]:
         return list(whole(saga, instance, current=current))[:1]
 
-    patch.setattr(undo, "possible_effects", last)
+    patch.setattr(compensation, "possible_effects", last)
 
 
 def the_unknown_is_acknowledged(patch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from random import Random
 
 from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.broker.topology import LEADER
-from orchestrix.domain.leases import Fence, Mode
-from orchestrix.testing.memory_broker import MemoryServer
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Process, VirtualLoop, current_process
+from orchestrix.domain.leases import Fence, LeaderMode
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.testing.simulation.virtual_time import VirtualLoop, VirtualProcess, current_process
 
 
 class Witness:
@@ -38,7 +38,7 @@ class Witness:
             self.note(f"WRONG {what}")
             self.wrong.append(what)
 
-    def began(self, fence: Fence, mode: Mode) -> None:
+    def began(self, fence: Fence, mode: LeaderMode) -> None:
         """A term is committed."""
         self.note(f"term {fence.term} {fence.holder} {mode}")
         if self.terms and fence.term <= self.terms[-1].term:
@@ -91,7 +91,7 @@ class Member(ABC):
         """What it writes as the leader, if it leads as far as it knows."""
 
     @abstractmethod
-    async def live(self, process: Process) -> None:
+    async def live(self, process: VirtualProcess) -> None:
         """From the start to the end in good order."""
 
     def boot(self) -> None:
@@ -126,7 +126,7 @@ class Member(ABC):
         """Starts it again in a while."""
         self.realm.loop.call_later(after, self.boot)
 
-    async def _run(self, process: Process) -> None:
+    async def _run(self, process: VirtualProcess) -> None:
         def died() -> None:
             self.realm.witness.note(f"{process.name} dies at step {process.steps}")
 
@@ -163,7 +163,7 @@ class Realm(ABC):
         """A link for the node of that name."""
 
     @abstractmethod
-    def row(self) -> tuple[Fence, Mode] | None:
+    def row(self) -> tuple[Fence, LeaderMode] | None:
         """Who leads, by the row."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Realm(ABC):
         """Whether one member leads, with a link and a token, and no other thinks so."""
         row = self.row()
         leaders = [one for one in self.members if one.process.alive and one.fence is not None]
-        good = row is not None and row[1] is Mode.BROKER and self.server.depth(LEADER) > 0
+        good = row is not None and row[1] is LeaderMode.BROKER and self.server.depth(LEADER) > 0
         return good and leaders == [self.leader()]
 
     def all_disturbed(self, seconds: float) -> None:

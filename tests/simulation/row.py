@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from orchestrix.domain.leases import NOBODY, Bid, Fence, Lease, Mode, ground
-from orchestrix.errors import Contention, Deposed, OutcomeUnknown, Unavailable
-from orchestrix.testing.virtual_time import Process, current_process, elapse, world
+from orchestrix.domain.leases import NOBODY, Candidacy, Fence, LeaderMode, Lease, election_reason
+from orchestrix.errors import Contention, OutcomeUnknown, StaleTermError, Unavailable
+from orchestrix.testing.simulation.virtual_time import VirtualProcess, current_process, elapse, outside_context
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,13 +39,13 @@ class Row:
         self.pace = pace
         self.up = True
         self.commit_lost: Callable[[], bool | None] = lambda: None
-        self.began: Callable[[Fence, Mode], None] = lambda fence, mode: None
+        self.began: Callable[[Fence, LeaderMode], None] = lambda fence, mode: None
         self.written: Callable[[Fence], None] = lambda fence: None
-        self.caught: Callable[[Process], None] = lambda process: None
-        self.lease = Lease(0, NOBODY, Mode.BROKER, EPOCH, EPOCH, None, EPOCH)
+        self.caught: Callable[[VirtualProcess], None] = lambda process: None
+        self.lease = Lease(0, NOBODY, LeaderMode.BROKER, EPOCH, EPOCH, None, EPOCH)
         self._holder: Session | None = None
         self._free = asyncio.Event()
-        self._world = world()
+        self._world = outside_context()
 
     @property
     def now(self) -> datetime:
@@ -85,9 +85,9 @@ class Row:
         await elapse(self.pace())
         return result
 
-    def begin_term(self, bid: Bid, lease: Lease, seconds: float) -> tuple[Callable[[], None], Fence | None]:
+    def begin_term(self, bid: Candidacy, lease: Lease, seconds: float) -> tuple[Callable[[], None], Fence | None]:
         """What a campaign writes."""
-        if ground(bid, lease) is None:
+        if election_reason(bid, lease) is None:
             return (lambda: None), None
         fence = Fence(lease.term + 1, bid.node_id)
         until = lease.now + timedelta(seconds=seconds)
@@ -136,7 +136,7 @@ class RowSeat:
     async def look(self) -> Lease | None:
         return await self._row.read()
 
-    async def campaign(self, bid: Bid, noticed_at: float) -> Fence | None:
+    async def campaign(self, bid: Candidacy, noticed_at: float) -> Fence | None:
         try:
             fence = await self._row.change(lambda lease: self._row.begin_term(bid, lease, self._lease))
         except OutcomeUnknown:
@@ -146,7 +146,7 @@ class RowSeat:
         self._held = fence.term if fence is not None else self._held
         return fence
 
-    async def renew(self, fence: Fence, mode: Mode) -> None:
+    async def renew(self, fence: Fence, mode: LeaderMode) -> None:
         def work(lease: Lease) -> tuple[Callable[[], None], None]:
             refuse(lease, fence)
             until = lease.now + timedelta(seconds=self._lease)
@@ -178,6 +178,6 @@ class RowSeat:
 
 
 def refuse(lease: Lease, fence: Fence) -> None:
-    """Raises `Deposed` if the fence is not the row's."""
+    """Raises `StaleTermError` if the fence is not the row's."""
     if lease.fence != fence:
-        raise Deposed(f"{fence} is not {lease.fence}")
+        raise StaleTermError(f"{fence} is not {lease.fence}")

@@ -21,9 +21,9 @@ from pathlib import Path
 from random import Random
 
 from orchestrix import clock
-from orchestrix.persistence import schema
+from orchestrix.persistence.schema import migrator
 from orchestrix.saga.definition import Saga
-from orchestrix.testing.virtual_time import Stalled, VirtualLoop, VirtualSource, elapse
+from orchestrix.testing.simulation.virtual_time import LoopStalled, VirtualClock, VirtualLoop, elapse
 from tests import tally
 from tests.simulation.nemesis import DURATION, Nemesis
 from tests.simulation.system import Client, Ears, NodeMember, Operator, WorkerMember, World
@@ -64,7 +64,7 @@ class Simulation:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._template = folder / "template.db"
-        asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{self._template}"))
+        asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{self._template}"))
         raw = sqlite3.connect(self._template)
         raw.execute(TRIGGER)
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -73,7 +73,7 @@ class Simulation:
     def run(self, seed: int, kind: type[World] = World) -> Outcome:
         """One seed, in a world of that kind."""
         loop = VirtualLoop()
-        with clock.use(VirtualSource(loop, Random(f"{seed}:clock"))):
+        with clock.use(VirtualClock(loop, Random(f"{seed}:clock"))):
             world = loop.run_until_complete(self._world(seed, loop, kind))
             try:
                 with _heard(world):
@@ -164,7 +164,7 @@ def _heard(world: World) -> Iterator[None]:
     )
     try:
         yield
-    except Stalled as stalled:
+    except LoopStalled as stalled:
         world.witness.wrong.append(str(stalled))
     finally:
         log.removeHandler(ears)

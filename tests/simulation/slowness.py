@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from orchestrix.domain.leases import Fence
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.testing.inline_engine import engine
-from orchestrix.testing.inline_sqlite import SqliteClient
-from orchestrix.testing.virtual_time import Process, current_process
+from orchestrix.testing.simulation.inline_engine import engine
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient
+from orchestrix.testing.simulation.virtual_time import VirtualProcess, current_process
 from tests.simulation.fences import FENCE
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Hold:
 
     task: str
     fits: Callable[[], bool]
-    process: Process | None = None
+    process: VirtualProcess | None = None
     fence: Fence | None = None
     caught: bool = False
     free: asyncio.Event = field(default_factory=asyncio.Event)

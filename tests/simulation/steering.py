@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from orchestrix import clock
 from orchestrix.broker.topology import JOB_HANDOFF, status_queue
-from orchestrix.jobs.coordinator import Coordinator
-from orchestrix.testing.virtual_time import Killed, current_process, elapse
+from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.testing.simulation.virtual_time import ProcessKilled, current_process, elapse
 from tests.simulation.clerk import Clerk
 from tests.simulation.house import NodeMember, Owners
 from tests.simulation.realm import Member
@@ -156,7 +156,7 @@ async def _busy(realm: Owners) -> NodeMember | None:
     return realm.dice("busy").choice(found) if await _soon(looks, CATCH) else None
 
 
-def _part(member: NodeMember) -> Coordinator | None:
+def _part(member: NodeMember) -> JobCoordinator | None:
     return member.jobs.present if member.jobs is not None else None
 
 
@@ -189,7 +189,7 @@ async def _give(member: NodeMember) -> None:
     await _done(member, lambda part: part.rebalance._give(50))
 
 
-async def _done(member: NodeMember, work: Callable[[Coordinator], Awaitable[Any]]) -> None:
+async def _done(member: NodeMember, work: Callable[[JobCoordinator], Awaitable[Any]]) -> None:
     """Has a node do something; whatever becomes of that."""
     part = _part(member)
     if part is None:
@@ -200,7 +200,7 @@ async def _done(member: NodeMember, work: Callable[[Coordinator], Awaitable[Any]
 
     try:
         asking = member.process.spawn(whole())
-    except Killed:
+    except ProcessKilled:
         return
     await asyncio.wait({asking}, timeout=GIVING)
     asking.add_done_callback(lambda late: late.cancelled() or late.exception())

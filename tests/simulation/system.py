@@ -13,31 +13,31 @@ from random import Random
 from typing import Any
 
 from orchestrix import Compensation, Context, Hold, NothingToUndo, Permanent, RetryPolicy, Saga, Step, Transient, clock
+from orchestrix.bootstrap.factories import DatabaseWatch
 from orchestrix.bootstrap.node import Node
-from orchestrix.bootstrap.parts import DatabaseWatch
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import EVENTS, saga_topology
-from orchestrix.config import Settings
-from orchestrix.errors import Conflict, NotFound, RetryLater
+from orchestrix.config.settings import Settings
+from orchestrix.engine.actions import Action
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, KeyReused, Replayed, StartedSaga, StartRequest
+from orchestrix.engine.starter import SagaStarter
+from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.lifecycle import Health
-from orchestrix.orchestration.actions import Action
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.orchestration.requests import IdempotencyKey, KeyReused, Replayed, Started, StartRequest, Taken
-from orchestrix.orchestration.starts import Starter
-from orchestrix.orchestration.watch import Watch
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.idempotency import StoredAnswer
-from orchestrix.persistence.versions import Definitions
-from orchestrix.saga.asks import Ask, RefusedVerb, Verb
+from orchestrix.persistence.sagas.definition_store import DefinitionStore
+from orchestrix.saga.actions.control import InvalidActionError
+from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.control import BadAsk
 from orchestrix.saga.definition import STEP_STARTED
 from orchestrix.saga.messages import Command, dump
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import Start
-from orchestrix.testing.inline_sqlite import SqliteClient, SqliteFile
-from orchestrix.testing.memory_broker import MemoryServer
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Killed, Process, VirtualLoop, elapse
+from orchestrix.saga.transition import SagaStart
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.simulation.virtual_time import ProcessKilled, VirtualLoop, VirtualProcess, elapse
 from orchestrix.worker.errors import Unavailable
 from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.worker import Worker
@@ -175,7 +175,7 @@ class Member:
         """Starts it again in a while."""
         self.world.loop.call_later(after, self.boot)
 
-    async def _main(self, process: Process) -> None:
+    async def _main(self, process: VirtualProcess) -> None:
         def died() -> None:
             self.world.witness.note(f"{process.name} dies at step {process.steps}")
 
@@ -204,7 +204,7 @@ class NodeMember(Member):
         name, database, tuned = self.process.name, client.database(), SETTINGS.orchestrator
         topology = partial(saga_topology, catalog)
         relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
-        watch = Watch(database)
+        watch = SagaChangeNotifier(database)
         self.node = Node(
             name=name,
             settings=SETTINGS,
@@ -214,7 +214,7 @@ class NodeMember(Member):
             health=Health(),
             relay=relay,
             watch=watch,
-            starter=Starter(database, catalog, relay, watch, node=name, batch=tuned.batch),
+            starter=SagaStarter(database, catalog, relay, watch, node=name, batch=tuned.batch),
             database_watch=DatabaseWatch(database, every=20.0),
             roles=frozenset(("api", "orchestrator")),
         )
@@ -231,7 +231,7 @@ class WorkerMember(Member):
     async def _live(self, client: SqliteClient, broker: MemoryBroker, catalog: Catalog) -> None:
         database = client.database()
         work = Work(self.world, self.name, broker)
-        definitions = Definitions(database, catalog)
+        definitions = DefinitionStore(database, catalog)
         watch = DatabaseWatch(database, every=60.0)
         await broker.start()
         await watch.wait_for_schema()
@@ -309,7 +309,9 @@ class Client:
         self._dice = world.dice(f"client {saga.name} {key}")
         self._saga = saga
         self._key = key
-        self._request = StartRequest(saga.name, Start(key, "ann", f"c-{saga.name}-{key}", {}), self._idempotency(keyed))
+        self._request = StartRequest(
+            saga.name, SagaStart(key, "ann", f"c-{saga.name}-{key}", {}), self._idempotency(keyed)
+        )
 
     def _idempotency(self, keyed: bool) -> IdempotencyKey | None:
         return IdempotencyKey("post", f"{self._saga.name}-{self._key}", "f", _render) if keyed else None
@@ -327,7 +329,7 @@ class Client:
         assert member.node is not None
         try:
             asking = member.process.spawn(member.node.starter.start(self._request))
-        except Killed:
+        except ProcessKilled:
             return False
         await asyncio.wait({asking}, timeout=self._dice.uniform(0.5, 5.0))
         if not asking.done():
@@ -337,7 +339,7 @@ class Client:
             return False
         try:
             return self._heard(asking.result())
-        except RetryLater:
+        except RetryableError:
             return False
         except NotFound:
             if member.node.catalog.startable(self._saga.name) is not None:
@@ -347,14 +349,14 @@ class Client:
     def _heard(self, result: object) -> bool:
         witness, name = self._world.witness, (self._saga.name, self._key)
         witness.note(f"answered {name} {type(result).__name__}")
-        if isinstance(result, Started):
+        if isinstance(result, StartedSaga):
             witness.started[name] += 1
             witness.answered[name] = result.instance.id
         elif isinstance(result, Replayed):
             witness.answered[name] = int(result.answer.body)
         elif isinstance(result, KeyReused):
             witness.complain(f"{name} is told that its key was used by another")
-        return isinstance(result, Started | Replayed | Taken)
+        return isinstance(result, StartedSaga | Replayed | ExistingSaga)
 
 
 def _render(instance: Instance) -> StoredAnswer:
@@ -383,9 +385,9 @@ class Operator:
         for saga in self._world.sagas:
             for row in self._world.witness.live(saga):
                 if row["blocker"] is not None:
-                    await self._ask(saga, row, Verb.RESUME if row["blocker"] == "paused" else Verb.RETRY)
+                    await self._ask(saga, row, SagaAction.RESUME if row["blocker"] == "paused" else SagaAction.RETRY)
 
-    async def _ask(self, saga: Saga, row: Mapping[str, Any], verb: Verb) -> None:
+    async def _ask(self, saga: Saga, row: Mapping[str, Any], verb: SagaAction) -> None:
         nodes = [one for one in self._world.nodes() if one.node is not None and one.node.health.started]
         if not nodes:
             return
@@ -393,7 +395,7 @@ class Operator:
         assert member.node is not None
         if member.node.catalog.saga(saga.name) is None:
             return
-        ask = Ask(
+        ask = ActionRequest(
             verb,
             "ann",
             "because",
@@ -404,7 +406,7 @@ class Operator:
         version = row["version"] if seen else None
         try:
             asking = member.process.spawn(member.node.control.act(Action(saga.name, row["id"], ask, version)))
-        except Killed:
+        except ProcessKilled:
             return
         await asyncio.wait({asking}, timeout=5.0)
         if not asking.done():
@@ -415,31 +417,33 @@ class Operator:
         refused = asking.exception()
         if refused is None:
             self._world.witness.note(f"verb {verb.value} of {saga.name} {row['id']}: {asking.result().instance.state}")
-        elif not isinstance(refused, RetryLater | Conflict | RefusedVerb) and not _came_too_late(ask, refused):
+        elif not isinstance(refused, RetryableError | ConflictError | ActionNotAllowed) and not _came_too_late(
+            ask, refused
+        ):
             self._world.witness.complain(f"{verb.value} of {saga.name} {row['id']} was answered with {refused!r}")
 
 
-def _output(saga: Saga, row: Mapping[str, Any], verb: Verb) -> Mapping[str, str] | None:
+def _output(saga: Saga, row: Mapping[str, Any], verb: SagaAction) -> Mapping[str, str] | None:
     """What the step that is skipped would have answered."""
     here = [step.name for step in saga.steps if step.state == row["state"]]
-    return {f"of_{name}": "by hand" for name in here} if verb is Verb.SKIP else None
+    return {f"of_{name}": "by hand" for name in here} if verb is SagaAction.SKIP else None
 
 
-def _came_too_late(ask: Ask, refused: BaseException) -> bool:
+def _came_too_late(ask: ActionRequest, refused: BaseException) -> bool:
     """Whether the saga was at a failed undo by the time: that takes no output."""
-    return isinstance(refused, BadAsk) and bool(ask.output)
+    return isinstance(refused, InvalidActionError) and bool(ask.output)
 
 
 MEDDLING = (
-    Verb.RETRY,
-    Verb.SKIP,
-    Verb.PAUSE,
-    Verb.PAUSE,
-    Verb.RESUME,
-    Verb.RESUME,
-    Verb.CANCEL,
-    Verb.TERMINATE,
-    Verb.SET_DEADLINE,
+    SagaAction.RETRY,
+    SagaAction.SKIP,
+    SagaAction.PAUSE,
+    SagaAction.PAUSE,
+    SagaAction.RESUME,
+    SagaAction.RESUME,
+    SagaAction.CANCEL,
+    SagaAction.TERMINATE,
+    SagaAction.SET_DEADLINE,
 )
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from orchestrix.broker.port import Delivery
 from orchestrix.broker.topology import LEADER
-from orchestrix.cluster import deaths
-from orchestrix.domain.leases import Fence, Mode
-from orchestrix.domain.nodes import Absences, NodeState
-from orchestrix.persistence import leases
-from orchestrix.testing.memory_consumer import MemoryConsumer
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.cluster import failure_detector
+from orchestrix.domain.leases import Fence, LeaderMode
+from orchestrix.domain.nodes import MissingNodes, NodeState
+from orchestrix.persistence.cluster import leases
+from orchestrix.testing.broker.consumer import MemoryConsumer
+from orchestrix.testing.simulation.virtual_time import elapse
 from tests.simulation import cluster
 from tests.simulation.cluster import Cluster, NodeMember, Simulation
 from tests.simulation.unrest import KINDS, end, until
@@ -192,7 +192,7 @@ async def broker_outage(realm: Cluster, seconds: float = 3.0) -> None:
     if seconds > 20:
         row = realm.row()
         assert row is not None
-        assert row[1] is Mode.ALONE
+        assert row[1] is LeaderMode.ALONE
         assert realm.leader() is not None
     realm.server.start()
     await elapse(60.0)
@@ -299,12 +299,12 @@ def silence_counts_from_the_last_beat(patch: pytest.MonkeyPatch) -> None:
     def silent(node: Any, *, now: Any, since: Any, limit: float) -> bool:
         return bool((now - node.beat_at).total_seconds() >= limit)
 
-    patch.setattr(deaths, "is_silent", silent)
+    patch.setattr(failure_detector, "is_silent", silent)
 
 
 def whoever_is_missing_is_dead(patch: pytest.MonkeyPatch) -> None:
     """One look is enough, and no heartbeat helps."""
-    patch.setattr(Absences, "look", lambda absences, at, missing: next(iter(missing), None))
+    patch.setattr(MissingNodes, "look", lambda absences, at, missing: next(iter(missing), None))
 
 
 PLANTS: dict[Plant, str] = {

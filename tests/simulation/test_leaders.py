@@ -14,10 +14,10 @@ from orchestrix.broker.port import Delivery
 from orchestrix.broker.topology import LEADER
 from orchestrix.cluster import leadership
 from orchestrix.domain import leases
-from orchestrix.domain.leases import Handling
+from orchestrix.domain.leases import TokenHandling
 from orchestrix.errors import Unavailable
-from orchestrix.testing.memory_consumer import MemoryConsumer
-from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource, elapse
+from orchestrix.testing.broker.consumer import MemoryConsumer
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop, elapse
 from tests.simulation import leaders, row, unrest
 
 MOST_SHOWN = 5
@@ -49,7 +49,7 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kin
     "a leader whose lease ran out": re.compile("the lease has run out"),
     "a refused renewal": re.compile("a newer term has begun"),
     "a newer token": re.compile("a newer token has come"),
-    "a leader that gets its link back": re.compile(r"log .*leads: term \d+, mode broker"),
+    "a leader that gets its link back": re.compile(r"log .*elected leader: term \d+, mode broker"),
 }
 
 
@@ -74,7 +74,7 @@ def test_the_lease_counts_from_before_the_question(monkeypatch: pytest.MonkeyPat
     asked: list[float] = []
     renew = row.RowSeat.renew
 
-    async def slow(seat: row.RowSeat, fence: leases.Fence, mode: leases.Mode) -> None:
+    async def slow(seat: row.RowSeat, fence: leases.Fence, mode: leases.LeaderMode) -> None:
         if len(asked) == 3:
             raise Unavailable("the database is away")
         asked.append(clock.monotonic())
@@ -91,7 +91,7 @@ def test_the_lease_counts_from_before_the_question(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(row.RowSeat, "renew", slow)
     loop = VirtualLoop()
-    with clock.use(VirtualSource(loop, Random(1))):
+    with clock.use(VirtualClock(loop, Random(1))):
         led_until = loop.run_until_complete(story())
         loop.bury()
         loop.close()
@@ -128,16 +128,16 @@ def token_acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 def its_own_token_elects_it_again(patch: pytest.MonkeyPatch) -> None:
     """A leader that gets its own token begins a new term."""
 
-    def eager(token: leases.Token, leading: leases.Fence | None) -> Handling:
+    def eager(token: leases.LeaderToken, leading: leases.Fence | None) -> TokenHandling:
         found = leases.handling(token, leading)
-        return Handling.CAMPAIGN if found is Handling.HOLD else found
+        return TokenHandling.CAMPAIGN if found is TokenHandling.HOLD else found
 
     patch.setattr(leadership, "handling", eager)
 
 
 def only_the_token_elects(patch: pytest.MonkeyPatch) -> None:
     """The lease is no way in."""
-    patch.setattr(leadership, "patience", lambda waiting, lease: 1.0)
+    patch.setattr(leadership, "campaign_delay_s", lambda waiting, lease: 1.0)
 
 
 PLANTS: dict[Plant, str] = {

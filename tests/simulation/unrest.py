@@ -14,7 +14,7 @@ from orchestrix import clock
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import LEADER
 from orchestrix.domain.leases import Fence
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.simulation.virtual_time import elapse
 from tests.simulation.realm import Member, Realm
 
 LOOK = 0.5

@@ -14,9 +14,9 @@ from typing import Final
 
 from orchestrix import Compensation, NothingToUndo, Saga, Step
 from orchestrix.bootstrap.node import Node
-from orchestrix.persistence.versions import Replaced
+from orchestrix.persistence.sagas.definition_store import ReplacedDefinition
 from orchestrix.saga.catalog import Catalog
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.simulation.virtual_time import elapse
 from tests.simulation import saga
 from tests.simulation.system import APP, ORDER, RETRY, STEP_TIME, Member, NodeMember, World
 
@@ -92,7 +92,7 @@ class MixedWorld(World):
         """Nodes of such a seed only read, until the end of the bad days."""
         if self._silent and self._last is None:
 
-            async def read() -> list[Replaced]:
+            async def read() -> list[ReplacedDefinition]:
                 await node.definitions.read_all()
                 return []
 

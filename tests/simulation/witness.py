@@ -16,8 +16,8 @@ from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import COMPLETED, FAILED, STEP_FAILED, STEP_STARTED, TERMINAL, Compensation, Saga
 from orchestrix.saga.messages import Command
-from orchestrix.testing.inline_sqlite import SqliteFile
-from orchestrix.testing.virtual_time import EPOCH
+from orchestrix.testing.simulation.inline_sqlite import SqliteFile
+from orchestrix.testing.simulation.virtual_time import EPOCH_S
 
 LOOK_IS_GOOD = 1.5
 """Seconds after which whoever begins to work on a step must know of its end: the look itself may be 1 s old."""
@@ -362,4 +362,4 @@ def _tables(saga: str) -> tuple[str, str, str, str]:
 
 
 def _seconds(stored: str) -> float:
-    return datetime.fromisoformat(f"{stored}+00:00").timestamp() - EPOCH
+    return datetime.fromisoformat(f"{stored}+00:00").timestamp() - EPOCH_S

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestrix.config import PREFIX, Settings, can_be_section, idle_variables, load, names, redacted
+from orchestrix.config.settings import PREFIX, Settings, can_be_section, idle_variables, load, names, redacted
 from orchestrix.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.config import Settings, load
-from orchestrix.config_file import NAME, VARIABLE, found, read
+from orchestrix.config.file import NAME, VARIABLE, found, read
+from orchestrix.config.settings import Settings, load
 from orchestrix.errors import ConfigError
 
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from orchestrix import descriptors
+from orchestrix import file_descriptors
 
 ASKED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-from orchestrix import descriptors
-print(descriptors.limit(), descriptors.raise_limit(), descriptors.raise_limit())
+from orchestrix import file_descriptors
+print(file_descriptors.limit(), file_descriptors.raise_limit(), file_descriptors.raise_limit())
 """
 
 
@@ -36,4 +36,4 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     ],
 )
 def test_http_leaves_room_for_the_rest(limit: int, pool: int, wanted: int | None, found: int) -> None:
-    assert descriptors.for_http(limit, pool, wanted) == found
+    assert file_descriptors.for_http(limit, pool, wanted) == found

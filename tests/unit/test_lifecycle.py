@@ -14,13 +14,23 @@ import pytest
 
 from orchestrix import lifecycle
 from orchestrix.errors import Unavailable
-from orchestrix.lifecycle import Beside, Later, Loop, Services, Wake, ended, run_to_the_end, stage, undeterred
+from orchestrix.lifecycle import (
+    DaemonThreadPool,
+    DelayedService,
+    Loop,
+    Services,
+    WakeSignal,
+    ended,
+    run_to_the_end,
+    shielded,
+    stop_stage,
+)
 from tests.support import eventually, holds
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "ASK_AGAIN", 0.05)
+    monkeypatch.setattr(lifecycle, "RECANCEL_INTERVAL_S", 0.05)
 
 
 async def _deaf() -> None:
@@ -54,7 +64,7 @@ async def test_a_loop_ends_whose_round_has_lost_its_cancellation() -> None:
 async def test_a_loop_ends_that_waits_on_after_it_has_lost_its_cancellation() -> None:
     async def once() -> None:
         await _deaf()
-        await Wake().wait(None)
+        await WakeSignal().wait(None)
 
     loop = await _begun(once)
     await asyncio.wait_for(loop.stop(), 5)
@@ -87,7 +97,7 @@ class Stubborn:
 async def test_what_does_not_end_at_all_is_told_and_left_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "LEFT_ALONE", 0.15)
+    monkeypatch.setattr(lifecycle, "ABANDON_AFTER_S", 0.15)
     part = Stubborn()
     loop = await _begun(part.run)
     await asyncio.wait_for(loop.stop(), 5)
@@ -98,7 +108,7 @@ async def test_what_does_not_end_at_all_is_told_and_left_alone(
 
 async def test_a_part_of_an_end_that_hangs_or_fails_is_told_and_keeps_nobody(caplog: pytest.LogCaptureFixture) -> None:
     part = Stubborn()
-    await asyncio.wait_for(stage("waiting for it", part.run(), 0.01), 5)
+    await asyncio.wait_for(stop_stage("waiting for it", part.run(), 0.01), 5)
     assert "waiting for it has not ended within 0.01 s" in caplog.text
     await eventually(lambda: part.asked == 1, deadline=5, message="it was asked to end nevertheless")
     part.let.set()
@@ -106,13 +116,13 @@ async def test_a_part_of_an_end_that_hangs_or_fails_is_told_and_keeps_nobody(cap
     async def fail() -> None:
         raise ValueError("broken")
 
-    await stage("failing", fail(), 5.0)
+    await stop_stage("failing", fail(), 5.0)
     assert "failing failed" in caplog.text
 
 
 async def test_who_is_cancelled_at_a_part_of_an_end_does_not_wait_for_it() -> None:
     part = Stubborn()
-    waiting = asyncio.create_task(stage("waiting for it", part.run(), 60.0))
+    waiting = asyncio.create_task(stop_stage("waiting for it", part.run(), 60.0))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -140,7 +150,7 @@ async def test_the_parts_behind_one_that_was_given_up_are_stopped_later() -> Non
 
     services = Services([Part(note), Part(stubborn.run)])
     await services.start()
-    await stage("stopping", services.stop(), 0.01)
+    await stop_stage("stopping", services.stop(), 0.01)
     assert stopped == []
     await services.stop()
     assert stopped == ["first"]
@@ -158,7 +168,7 @@ async def test_what_nobody_waits_for_any_more_goes_on_and_may_fail_in_silence() 
         ends.set()
         raise Unavailable("too late")
 
-    caller = asyncio.create_task(undeterred(work()))
+    caller = asyncio.create_task(shielded(work()))
     await begun.wait()
     caller.cancel()
     assert (await asyncio.gather(caller, return_exceptions=True))[0].__class__ is asyncio.CancelledError
@@ -177,9 +187,9 @@ async def test_what_somebody_waits_for_is_answered() -> None:
     async def fails() -> None:
         raise Unavailable("not now")
 
-    assert await undeterred(seven()) == 7
+    assert await shielded(seven()) == 7
     with pytest.raises(Unavailable, match="not now"):
-        await undeterred(fails())
+        await shielded(fails())
 
 
 class Noting:
@@ -197,7 +207,7 @@ class Noting:
 
 async def test_a_part_that_is_to_begin_later_leaves_the_machine_to_others_until_then() -> None:
     part = Noting()
-    later = Later("test", part, 0.05)
+    later = DelayedService("test", part, 0.05)
     await later.start()
     await asyncio.sleep(0)
     assert part.asked == []
@@ -208,7 +218,7 @@ async def test_a_part_that_is_to_begin_later_leaves_the_machine_to_others_until_
 
 async def test_a_part_that_is_stopped_before_it_was_to_begin_never_begins() -> None:
     part = Noting()
-    later = Later("test", part, 0.02)
+    later = DelayedService("test", part, 0.02)
     await later.stop()
     await later.start()
     await asyncio.sleep(0)
@@ -225,7 +235,7 @@ async def test_a_beginning_that_fails_is_told_and_tried_again(caplog: pytest.Log
                 raise Unavailable("not now")
 
     part = Reluctant()
-    later = Later("something", part, 0.0)
+    later = DelayedService("something", part, 0.0)
     await later.start()
     await eventually(lambda: part.asked == ["start", "start"], deadline=5)
     await later.stop()
@@ -237,7 +247,7 @@ async def test_a_beginning_that_fails_is_told_and_tried_again(caplog: pytest.Log
 def test_a_process_ends_though_a_task_of_somebody_else_does_not(
     error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "BEHIND", 0.05)
+    monkeypatch.setattr(lifecycle, "EXIT_GRACE_S", 0.05)
     left: list[object] = []
     monkeypatch.setattr(lifecycle, "_left", SimpleNamespace(add=left.append))
     part, begun = Stubborn(), []
@@ -253,7 +263,7 @@ def test_a_process_ends_though_a_task_of_somebody_else_does_not(
     else:
         with pytest.raises(error):
             run_to_the_end(main())
-    assert "does not end, and ends with the process: stubborn" in caplog.text
+    assert "did not stop in time; abandoned until the process exits: stubborn" in caplog.text
     (runner,) = left
     assert isinstance(runner, asyncio.Runner)
     part.let.set()
@@ -315,7 +325,7 @@ def test_what_runs_in_threads_is_waited_for() -> None:
 
 
 async def test_no_more_threads_run_at_once_than_may_and_each_call_has_its_answer() -> None:
-    pool, loop, both = Beside(2), asyncio.get_running_loop(), threading.Barrier(2)
+    pool, loop, both = DaemonThreadPool(2), asyncio.get_running_loop(), threading.Barrier(2)
     inside: set[int] = set()
     at_once: list[int] = []
 

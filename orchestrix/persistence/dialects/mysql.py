@@ -34,28 +34,28 @@ from sqlalchemy.sql import ColumnElement
 
 from orchestrix.errors import (
     ConfigError,
-    Conflict,
+    ConflictError,
     Contention,
-    GiveUp,
     Invalid,
     OrchestrixError,
+    PermanentError,
     SchemaMismatch,
     Unavailable,
 )
-from orchestrix.persistence.columns import CHARSET, COLLATION, UtcTime
+from orchestrix.persistence.dialects.bulk_values import ValueKind, documents, kind
+from orchestrix.persistence.schema.column_types import CHARSET, COLLATION, UtcTime
 
 from .explain import Explain
-from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
-from .rows import Kind, documents, kind
+from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
 from .tls import unverified, wanted, without
 
 # Text out of a document has the charset of the database unless the statement names another one: `?` for what it lacks.
 _LONGTEXT = f"LONGTEXT CHARACTER SET {CHARSET} COLLATE {COLLATION}"
 _TYPES = {
-    Kind.INT: "BIGINT",
-    Kind.TEXT: _LONGTEXT,
-    Kind.TIME: "DATETIME(6)",
-    Kind.JSON: _LONGTEXT,
+    ValueKind.INT: "BIGINT",
+    ValueKind.TEXT: _LONGTEXT,
+    ValueKind.TIME: "DATETIME(6)",
+    ValueKind.JSON: _LONGTEXT,
 }
 _SQL_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'"
 # Everything that the server's configuration or the database could change about what a statement means.
@@ -75,10 +75,10 @@ _MEANINGS: dict[int, type[OrchestrixError]] = {
     1020: Contention,  # the row has changed since the snapshot
     1205: Contention,  # lock wait
     1213: Contention,  # deadlock
-    1062: Conflict,
+    1062: ConflictError,
     1054: SchemaMismatch,
     1146: SchemaMismatch,
-    1064: GiveUp,
+    1064: PermanentError,
     1048: Invalid,
     1264: Invalid,
     1292: Invalid,
@@ -184,20 +184,20 @@ class MySql:
         # It is text. A cast would give it the charset and the collation of the session.
         return type_coerce(column, Text())
 
-    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+    async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).mappings().first()
         return None if plan is None or plan["rows"] is None else int(plan["rows"])
 
-    async def session(self, tx: Statements) -> int | None:
+    async def session(self, tx: StatementExecutor) -> int | None:
         return int((await tx.execute(select(func.connection_id()))).scalar_one())
 
-    async def end_blockers(self, connection: Questions, session: int) -> int:
+    async def end_blockers(self, connection: QueryExecutor, session: int) -> int:
         idle = [int(one) for one in (await connection.execute(_BLOCKERS, {"session": session})).scalars()]
         for one in idle:
             await connection.execute(text(f"KILL CONNECTION {one}"))
         return len(idle)
 
-    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+    async def heads(self, tx: StatementExecutor, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         # A locking read sees newer rows than the sub-query beside it, which could miss a row's elder sister.
         if not locked:
             return locked
@@ -209,7 +209,7 @@ class MySql:
         blocked = set(behind.scalars())
         return [found for found in locked if found.id not in blocked]
 
-    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+    async def update(self, tx: StatementExecutor, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
         moved: set[int] = set()
         place = bulk.match.index("id")
         for document, part in documents([kind(column) for _, column in bulk.fields], rows):
@@ -222,22 +222,22 @@ class MySql:
                 moved.update((await tx.execute(_updated(bulk), {"doc": document})).scalars())
         return moved
 
-    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(insert(bulk.table), bulk.mapped(rows))
 
-    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         # Not INSERT IGNORE, which would also store what does not fit.
         unchanged = {bulk.key[0]: bulk.table.c[bulk.key[0]]}
         await tx.execute(insert(bulk.table).on_duplicate_key_update(unchanged), bulk.mapped(rows))
 
-    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
         updated = await self.update(tx, *update) if update is not None else set()
         for bulk, rows in inserts:
             await (self.insert_absent if bulk.key else self.insert)(tx, bulk, rows)
         return updated
 
     async def insert_numbered(
-        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], int]:
         # A plain insert that meets a taken key undoes its other rows, whose waiters then deadlock. This one undoes
         # nothing, but does not tell which rows are new: those that were not there before and carry our command's id.
@@ -251,7 +251,7 @@ class MySql:
         return {key: id for key, (id, proof) in found.items() if ours[key] == proof}
 
     async def _present(
-        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], tuple[int, Any]]:
         columns = [bulk.table.c[name] for name in bulk.key]
         keys = [bulk.key_of(row) for row in rows]
@@ -259,10 +259,10 @@ class MySql:
         result = await tx.execute(select(bulk.table.c.id, bulk.table.c[bulk.proof], *columns).where(wanted))
         return {tuple(key): (id, proof) for id, proof, *key in result}
 
-    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+    async def insert_one(self, tx: StatementExecutor, table: Table, row: Mapping[str, Any]) -> bool:
         return await tx.attempt(insert(table).values(row)) is not None
 
-    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.inserted.count, "last_at": new.inserted.last_at}
         await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))
@@ -303,7 +303,9 @@ def _update(bulk: BulkUpdate) -> TextClause:
 @cache
 def _updated(bulk: BulkUpdate) -> TextClause:
     same = " AND ".join(
-        f"a.`{column.name}` <=> {_text(name, column)}" for name, column in bulk.changed if kind(column) is not Kind.JSON
+        f"a.`{column.name}` <=> {_text(name, column)}"
+        for name, column in bulk.changed
+        if kind(column) is not ValueKind.JSON
     )
     return text(f"SELECT a.id FROM {_joined(bulk, ('id',))} WHERE {same}")
 
@@ -319,4 +321,4 @@ def _joined(bulk: BulkUpdate, match: Sequence[str] = ()) -> str:
 
 
 def _text(name: str, column: Column[Any]) -> str:
-    return f"v.{name} COLLATE {COLLATION}" if kind(column) is Kind.TEXT else f"v.{name}"
+    return f"v.{name} COLLATE {COLLATION}" if kind(column) is ValueKind.TEXT else f"v.{name}"

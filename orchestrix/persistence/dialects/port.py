@@ -22,14 +22,14 @@ READ_ONLY: Final = (
 )
 
 
-class Questions(Protocol):
+class QueryExecutor(Protocol):
     """A connection, as far as a dialect needs it."""
 
     async def execute(self, statement: Executable, parameters: Parameters = None) -> Result:
         """Runs one statement; raises translated errors, after which an open transaction cannot go on."""
 
 
-class Statements(Questions, Protocol):
+class StatementExecutor(QueryExecutor, Protocol):
     """An open transaction, as far as a dialect needs it."""
 
     async def attempt(self, statement: Executable, parameters: Parameters = None) -> Result | None:
@@ -150,43 +150,43 @@ class Dialect(Protocol):
     def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """A JSON column as the text that it is stored as."""
 
-    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+    async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         """How many rows the query finds, as the server guesses before it looks; None where it does not guess."""
 
-    async def session(self, tx: Statements) -> int | None:
+    async def session(self, tx: StatementExecutor) -> int | None:
         """By which number the server knows the transaction's connection; None where nobody could end it anyway."""
 
-    async def end_blockers(self, connection: Questions, session: int) -> int:
+    async def end_blockers(self, connection: QueryExecutor, session: int) -> int:
         """Ends the sessions that have done nothing for a second and hold what `session` waits for; how many.
 
         Of a client that stands still in the middle of a transaction, nobody knows when it goes on.
         """
 
-    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+    async def heads(self, tx: StatementExecutor, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         """Of outbox rows that were selected and locked as first of their saga, those that still are."""
 
-    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+    async def update(self, tx: StatementExecutor, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
         """Updates the rows that match; the ids of those that did."""
 
-    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts all rows."""
 
-    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts the rows whose key is free; the others stay as they are."""
 
-    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
         """One update and then inserts, with as few questions to the server as can be; the ids that were updated.
 
         Where an insert has a key, rows whose key is taken stay as they are. No rows are no reason to leave one out.
         """
 
     async def insert_numbered(
-        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], int]:
         """Inserts the rows whose key is free; the new ids by key. Keys must not repeat."""
 
-    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+    async def insert_one(self, tx: StatementExecutor, table: Table, row: Mapping[str, Any]) -> bool:
         """Inserts one row; False where one of its keys is taken."""
 
-    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts rows that have `count` and `last_at`; where the key is taken, adds the one and replaces the other."""

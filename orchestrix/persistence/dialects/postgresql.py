@@ -36,27 +36,35 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix import clock
-from orchestrix.errors import Conflict, Contention, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
-from orchestrix.persistence.columns import UtcTime
+from orchestrix.errors import (
+    ConflictError,
+    Contention,
+    Invalid,
+    OrchestrixError,
+    PermanentError,
+    SchemaMismatch,
+    Unavailable,
+)
+from orchestrix.persistence.dialects.bulk_values import ValueKind, columns_of_values, kind
+from orchestrix.persistence.schema.column_types import UtcTime
 
 from .explain import Explain
-from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
-from .rows import Kind, columns_of_values, kind
+from .port import FULL, READ_ONLY, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
 from .tls import Tls, wanted, without
 
 _ARRAYS = {
-    Kind.INT: "bigint[]",
-    Kind.TEXT: "text[]",
-    Kind.TIME: "timestamptz[]",
-    Kind.JSON: "text[]",
-    Kind.BYTES: "bytea[]",
+    ValueKind.INT: "bigint[]",
+    ValueKind.TEXT: "text[]",
+    ValueKind.TIME: "timestamptz[]",
+    ValueKind.JSON: "text[]",
+    ValueKind.BYTES: "bytea[]",
 }
 _MEANINGS: dict[str, type[OrchestrixError]] = {
     "40001": Contention,
     "40P01": Contention,
     "55P03": Contention,
     "0A000": Contention,  # a cached plan that a migration made void; the next try plans anew
-    "23505": Conflict,
+    "23505": ConflictError,
     "42P01": SchemaMismatch,
     "42703": SchemaMismatch,
     "42501": Unavailable,  # permissions are granted without a new release
@@ -71,10 +79,10 @@ _END_BLOCKERS = text(
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(:session))"
     " AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '1 second'"
 )
-FRESH = 1.0
+RECENT_USE_S = 1.0
 """Seconds after its last use for which a connection is taken to be there still."""
 _MIGRATION = 0x6F72636865737478  # "orchestx": no other lock of the database has this number
-_CLASSES: dict[str, type[OrchestrixError]] = {"22": Invalid, "23": Invalid, "42": GiveUp}
+_CLASSES: dict[str, type[OrchestrixError]] = {"22": Invalid, "23": Invalid, "42": PermanentError}
 
 
 class PostgreSql:
@@ -161,30 +169,30 @@ class PostgreSql:
     def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return cast(column, Text())
 
-    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+    async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).scalar_one()
         return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
 
-    async def session(self, tx: Statements) -> int | None:
+    async def session(self, tx: StatementExecutor) -> int | None:
         return int((await tx.execute(select(func.pg_backend_pid()))).scalar_one())
 
-    async def end_blockers(self, connection: Questions, session: int) -> int:
+    async def end_blockers(self, connection: QueryExecutor, session: int) -> int:
         return int((await connection.execute(_END_BLOCKERS, {"session": session})).scalar_one())
 
-    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+    async def heads(self, tx: StatementExecutor, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         return locked
 
-    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+    async def update(self, tx: StatementExecutor, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
         result = await tx.execute(_update(bulk), _parameters(bulk.fields, rows))
         return set(result.scalars())
 
-    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(_insert(bulk), _parameters(bulk.fields, rows))
 
-    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(_insert(bulk, "ON CONFLICT DO NOTHING"), _parameters(bulk.fields, rows))
 
-    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
         parts: list[Updates | Inserts] = [*([update] if update is not None else []), *inserts]
         values: dict[str, Any] = {}
         for name, (bulk, rows) in zip(_PREFIXES, parts, strict=False):
@@ -193,17 +201,17 @@ class PostgreSql:
         return set(result.scalars()) if update is not None else set()
 
     async def insert_numbered(
-        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], int]:
         ending = f"ON CONFLICT ({_names(bulk.key)}) DO NOTHING RETURNING id, {_names(bulk.key)}"
         result = await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
         return {tuple(key): id_ for id_, *key in result}
 
-    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+    async def insert_one(self, tx: StatementExecutor, table: Table, row: Mapping[str, Any]) -> bool:
         result = await tx.execute(insert(table).values(row).on_conflict_do_nothing())
         return result.rowcount == 1
 
-    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         table = bulk.table.name
         ending = (
             f"ON CONFLICT ({_names(bulk.key)}) DO UPDATE"
@@ -234,7 +242,7 @@ def _still_open(connection: Any, record: ConnectionPoolEntry, _proxy: object) ->
     """
     if connection.driver_connection.is_closed():
         raise InvalidatePoolError("the server has closed the connection")
-    if clock.monotonic() - record.info.get(_LAST_USE, math.inf) > FRESH:
+    if clock.monotonic() - record.info.get(_LAST_USE, math.inf) > RECENT_USE_S:
         try:
             connection.run_async(lambda driver: driver.execute("SELECT 1"))  # at an empty one asyncpg itself fails
         except Exception as error:
@@ -286,7 +294,7 @@ def _source(fields: Sequence[tuple[str, Column[Any]]], prefix: str) -> str:
 
 
 def _value(name: str, column: Column[Any]) -> str:
-    return f"CAST(v.{name} AS jsonb)" if kind(column) is Kind.JSON else f"v.{name}"
+    return f"CAST(v.{name} AS jsonb)" if kind(column) is ValueKind.JSON else f"v.{name}"
 
 
 def _parameters(fields: Sequence[tuple[str, Column[Any]]], rows: Sequence[Row], prefix: str = "p") -> dict[str, Any]:

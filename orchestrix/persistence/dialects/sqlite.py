@@ -28,13 +28,21 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
-from orchestrix.errors import ConfigError, Conflict, GiveUp, Invalid, OrchestrixError, SchemaMismatch, Unavailable
-from orchestrix.persistence.columns import UtcTime
+from orchestrix.errors import (
+    ConfigError,
+    ConflictError,
+    Invalid,
+    OrchestrixError,
+    PermanentError,
+    SchemaMismatch,
+    Unavailable,
+)
+from orchestrix.persistence.dialects.bulk_values import document, kind
+from orchestrix.persistence.dialects.sqlite_connection import connection
+from orchestrix.persistence.dialects.sqlite_file import DatabaseFile
+from orchestrix.persistence.schema.column_types import UtcTime
 
-from .ending import connection
-from .file import DatabaseFile
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, Questions, Row, Statements, Updates
-from .rows import document, kind
+from .port import FULL, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
 
 _PRAGMAS = (
     "PRAGMA busy_timeout = 10000",
@@ -59,8 +67,8 @@ _MEANINGS: dict[int, type[OrchestrixError]] = {
     sqlite3.SQLITE_CONSTRAINT: Invalid,
     sqlite3.SQLITE_MISMATCH: Invalid,
     sqlite3.SQLITE_TOOBIG: Invalid,
-    sqlite3.SQLITE_MISUSE: GiveUp,
-    sqlite3.SQLITE_RANGE: GiveUp,
+    sqlite3.SQLITE_MISUSE: PermanentError,
+    sqlite3.SQLITE_RANGE: PermanentError,
 }
 
 
@@ -107,10 +115,10 @@ class Sqlite:
         if code is None:
             return None
         if code in _TAKEN:
-            return Conflict
+            return ConflictError
         if code & _PRIMARY == sqlite3.SQLITE_ERROR:
             missing = "no such table" in str(error.orig) or "no such column" in str(error.orig)
-            return SchemaMismatch if missing else GiveUp
+            return SchemaMismatch if missing else PermanentError
         return _MEANINGS.get(code & _PRIMARY, Unavailable)
 
     def refusal(self, error: DBAPIError) -> str | None:
@@ -139,45 +147,45 @@ class Sqlite:
     def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return cast(column, Text())
 
-    async def about(self, connection: Questions, query: Select[Any]) -> int | None:
+    async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         return None
 
-    async def session(self, tx: Statements) -> int | None:
+    async def session(self, tx: StatementExecutor) -> int | None:
         return None
 
-    async def end_blockers(self, connection: Questions, session: int) -> int:
+    async def end_blockers(self, connection: QueryExecutor, session: int) -> int:
         return 0
 
-    async def heads(self, tx: Statements, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
+    async def heads(self, tx: StatementExecutor, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
         return locked
 
-    async def update(self, tx: Statements, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
+    async def update(self, tx: StatementExecutor, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
         result = await tx.execute(_update(bulk), _parameters(bulk.fields, rows))
         return set(result.scalars())
 
-    async def insert(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(insert(bulk.table), bulk.mapped(rows))
 
-    async def insert_absent(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(insert(bulk.table).on_conflict_do_nothing(), bulk.mapped(rows))
 
-    async def together(self, tx: Statements, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
         updated = await self.update(tx, *update) if update is not None else set()
         for bulk, rows in inserts:
             await (self.insert_absent if bulk.key else self.insert)(tx, bulk, rows)
         return updated
 
     async def insert_numbered(
-        self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], int]:
         result = await tx.execute(_insert_numbered(bulk), _parameters(bulk.fields, rows))
         return {tuple(key): id_ for id_, *key in result}
 
-    async def insert_one(self, tx: Statements, table: Table, row: Mapping[str, Any]) -> bool:
+    async def insert_one(self, tx: StatementExecutor, table: Table, row: Mapping[str, Any]) -> bool:
         result = await tx.execute(insert(table).values(row).on_conflict_do_nothing())
         return result.rowcount == 1
 
-    async def count_up(self, tx: Statements, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.excluded.count, "last_at": new.excluded.last_at}
         await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=counted), bulk.mapped(rows))

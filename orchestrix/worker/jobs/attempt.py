@@ -9,44 +9,44 @@ from typing import Any, TypeAlias
 
 from orchestrix import crash
 from orchestrix.broker.port import Delivery, Outgoing
-from orchestrix.broker.topology import DISPATCH
-from orchestrix.worker.events import trace_of
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
+from orchestrix.worker.commands.events import trace_of
+from orchestrix.worker.jobs.execution import JobExecution
+from orchestrix.worker.jobs.messages import AttemptMessages
+from orchestrix.worker.jobs.outcome import AttemptOutcome, halted, unknown
+from orchestrix.worker.jobs.report_buffer import ReportBuffer
+from orchestrix.worker.jobs.stop_signal import StopSignal
 from orchestrix.worker.threads import ask
 
 from .context import JobContext
-from .dispatch import Dispatch
-from .endings import Ending, halted, unknown
-from .feed import Feed
+from .dispatch import JobDispatch
 from .functions import JobFunction
-from .halt import Halt
-from .performance import Performance
-from .reports import Reports
 
-Accept: TypeAlias = Callable[["Attempt"], Awaitable[bool]]
+Accept: TypeAlias = Callable[["AttemptRunner"], Awaitable[bool]]
 
 
-class Attempt:
+class AttemptRunner:
     """An attempt in this worker's hands. `function` is None if the worker has none for it.
 
     `deliveries` are the copies of its dispatch that came before it was accepted. `halt` is how it is told to stop.
     """
 
     def __init__(
-        self, order: Dispatch, function: JobFunction | None, delivery: Delivery, feed: Feed, worker_id: str
+        self, order: JobDispatch, function: JobFunction | None, delivery: Delivery, feed: ReportBuffer, worker_id: str
     ) -> None:
         self.order = order
         self.deliveries = [delivery]
         self.accepted = False
-        self.halt = Halt()
+        self.halt = StopSignal()
         self._function = function
-        self._queue = delivery.queue.removeprefix(DISPATCH)
+        self._queue = delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
         self._feed = feed
-        self._reports = Reports(order, worker_id, trace_of(delivery))
+        self._reports = AttemptMessages(order, worker_id, trace_of(delivery))
         self._progress: Mapping[str, Any] | None = None
         self._last_log = 0
-        self._performance: Performance | None = None
+        self._performance: JobExecution | None = None
 
-    async def run(self, accept: Accept) -> Ending | None:
+    async def run(self, accept: Accept) -> AttemptOutcome | None:
         """How it ended, once the broker has its last word; None if others have got it.
 
         `accept` takes the dispatch off the broker; False says that the broker has given it to somebody else.
@@ -95,7 +95,7 @@ class Attempt:
 
     # Its life.
 
-    def _stillborn(self) -> Ending | None:
+    def _stillborn(self) -> AttemptOutcome | None:
         """The ending of an attempt that has no function, or was cancelled before it began."""
         if self._function is None:
             return unknown(self.order.handler, self._queue)
@@ -107,11 +107,11 @@ class Attempt:
         await self._feed.confirmed()
         return await accept(self)
 
-    async def _perform(self) -> Ending:
+    async def _perform(self) -> AttemptOutcome:
         assert self._function is not None, "it is not stillborn"
         loop = asyncio.get_running_loop()
         context = JobContext(self.order, self._queue, self, self.halt, partial(ask, loop), self._function.settings)
-        self._performance = Performance(self._function, context, self.halt, self.order.told)
+        self._performance = JobExecution(self._function, context, self.halt, self.order.told)
         return await self._performance.run()
 
     # Its messages.
@@ -123,5 +123,5 @@ class Attempt:
         self._last_log = seq
         return self._reports.log(seq, level, message)
 
-    def _ended(self, ending: Ending, seq: int) -> Outgoing:
+    def _ended(self, ending: AttemptOutcome, seq: int) -> Outgoing:
         return self._reports.ended(seq, ending, self._progress, self._last_log)

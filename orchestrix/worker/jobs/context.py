@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from orchestrix import clock
-from orchestrix.persistence.words import cleaned
-from orchestrix.saga.calls import called_as
-from orchestrix.saga.wanted import SECONDS, TEN_YEARS, Kind, brief, called
+from orchestrix.persistence.storable_text import cleaned
+from orchestrix.saga.validation.arguments import SECONDS, TEN_YEARS, ArgumentKind, brief, called
+from orchestrix.saga.validation.signatures import called_as
 from orchestrix.worker.errors import BadCall, demand, no_such, text_of
-from orchestrix.worker.outputs import carried
+from orchestrix.worker.jobs.stop_signal import JobCancelled, StopSignal
+from orchestrix.worker.jobs.unawaited import pending
+from orchestrix.worker.output_validation import carried
 
-from .dispatch import Dispatch, effect_key_in
-from .halt import Halt, JobCancelled
-from .pending import pending
+from .dispatch import JobDispatch, effect_key_in
 
 T = TypeVar("T")
 
@@ -25,14 +25,14 @@ MAX_LOG: Final = 8000
 """Characters of a log message; what is behind them is cut."""
 MAX_PROGRESS: Final = 4096
 """Bytes of JSON."""
-_WAIT: Final = Kind(
+_WAIT: Final = ArgumentKind(
     lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0),
     "a number of seconds, 0 or more, or None",
     SECONDS.example,
 )
 
 
-class Voice(Protocol):
+class JobReporter(Protocol):
     """Where a job's words go."""
 
     async def log(self, level: str, message: str) -> None:
@@ -42,7 +42,7 @@ class Voice(Protocol):
         """Takes over how far the job is."""
 
 
-class Ask(Protocol):
+class LoopCaller(Protocol):
     """Has something done in the worker's event loop, for whoever asks: the loop itself, or a thread, which waits."""
 
     def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], /) -> Awaitable[T]:
@@ -59,7 +59,15 @@ class JobContext:
 
     effect_key: str
 
-    def __init__(self, order: Dispatch, queue: str, voice: Voice, halt: Halt, ask: Ask, settings: Any = None) -> None:
+    def __init__(
+        self,
+        order: JobDispatch,
+        queue: str,
+        voice: JobReporter,
+        halt: StopSignal,
+        ask: LoopCaller,
+        settings: Any = None,
+    ) -> None:
         self.job_id = order.job_id
         self.history_id = order.history_id
         self.name = order.handler

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrix.broker.topology import logs_queue, status_queue
-from orchestrix.saga.effects import former_key
-from orchestrix.saga.messages import MAX_ID, Unreadable, load
+from orchestrix.saga.effect_keys import former_key
+from orchestrix.saga.messages import MAX_ID, UnreadableMessage, load
 
-LONGEST_ID: Final = 36
+MAX_ID_LENGTH: Final = 36
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class JobDispatch:
     """One attempt of a job, as it was sent. `status` and `logs` are the queues where its words go.
 
     `timeout_ms` is None where the attempt may take as long as it likes.
@@ -42,7 +42,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class JobCancel:
     """The word to stop, for one attempt or, without `history_id`, for any attempt of the job."""
 
     job_id: str
@@ -50,20 +50,20 @@ class Cancel:
     reason: str
 
 
-def read(body: bytes) -> Dispatch:
-    """The dispatch in `body`. Raises `Unreadable`; also where it names other queues than its job has.
+def read(body: bytes) -> JobDispatch:
+    """The dispatch in `body`. Raises `UnreadableMessage`; also where it names other queues than its job has.
 
     Those are known by the job's id: whoever could name others would have this worker write into any queue.
     """
     fields = load(body)
     channels = fields.get("channels")
     if not isinstance(channels, dict):
-        raise Unreadable("channels: must be an object")
+        raise UnreadableMessage("channels: must be an object")
     job_id = _id(fields, "jobId")
     status, logs = status_queue(job_id), logs_queue(job_id)
     if (_required(channels, "status"), _required(channels, "logs")) != (status, logs):
-        raise Unreadable(f"channels: are not those of job {job_id}")
-    return Dispatch(
+        raise UnreadableMessage(f"channels: are not those of job {job_id}")
+    return JobDispatch(
         job_id=job_id,
         history_id=_id(fields, "historyId"),
         handler=_required(fields, "handler"),
@@ -76,10 +76,10 @@ def read(body: bytes) -> Dispatch:
     )
 
 
-def read_cancel(body: bytes) -> Cancel:
-    """The word to stop in `body`. Raises `Unreadable`."""
+def read_cancel(body: bytes) -> JobCancel:
+    """The word to stop in `body`. Raises `UnreadableMessage`."""
     fields = load(body)
-    return Cancel(
+    return JobCancel(
         job_id=_required(fields, "jobId"),
         history_id=_text(fields, "historyId"),
         reason=_text(fields, "reason") or "",
@@ -104,26 +104,26 @@ def effect_key_in(payload: object) -> str | None:
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise Unreadable(f"{name}: must be a string")
+        raise UnreadableMessage(f"{name}: must be a string")
     return value or None
 
 
 def _id(fields: Mapping[str, Any], name: str) -> str:
     value = _required(fields, name)
-    if len(value) > LONGEST_ID or not (value.isascii() and value.isprintable()):
-        raise Unreadable(f"{name}: must have at most {LONGEST_ID} visible characters")
+    if len(value) > MAX_ID_LENGTH or not (value.isascii() and value.isprintable()):
+        raise UnreadableMessage(f"{name}: must have at most {MAX_ID_LENGTH} visible characters")
     return value
 
 
 def _required(fields: Mapping[str, Any], name: str) -> str:
     value = _text(fields, name)
     if value is None:
-        raise Unreadable(f"{name}: is missing")
+        raise UnreadableMessage(f"{name}: is missing")
     return value
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_ID:
-        raise Unreadable(f"{name}: must be a whole number above 0")
+        raise UnreadableMessage(f"{name}: must be a whole number above 0")
     return value

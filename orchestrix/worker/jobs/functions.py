@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from orchestrix.errors import ConfigError
-from orchestrix.saga.calls import called_as
-from orchestrix.saga.names import normal
-from orchestrix.saga.wanted import SECONDS, brief, complaint
-from orchestrix.worker.functions import checked, place_of
+from orchestrix.saga.validation.arguments import SECONDS, brief, complaint
+from orchestrix.saga.validation.names import normal
+from orchestrix.saga.validation.signatures import called_as
+from orchestrix.worker.function_checks import checked, place_of
 
 from .context import JobContext
 

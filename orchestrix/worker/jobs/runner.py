@@ -9,23 +9,23 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Delivery
-from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_ear, worker_topology
+from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_cancel_queue, worker_topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.jobs.cancel_listener import PREFETCH, CancelListener
+from orchestrix.worker.jobs.consumer import JobConsumer
+from orchestrix.worker.jobs.execution import CANCEL_GRACE_S
+from orchestrix.worker.jobs.heartbeat import JobWorkerHeartbeat
+from orchestrix.worker.jobs.report_buffer import ReportBuffer
+from orchestrix.worker.jobs.slots import JobCounts, JobSlots
+from orchestrix.worker.jobs.state_guard import StateLookup
 
-from .attempt import Attempt
-from .beat import Beat
-from .dispatch import Dispatch
-from .ear import PREFETCH, Ear
-from .feed import Feed
-from .floor import Floor, JobCounts
+from .attempt import AttemptRunner
+from .dispatch import JobDispatch
 from .functions import JobTable, check_queue
-from .guard import Look
-from .intake import Intake
-from .performance import LAST
 
-LAST_WORD: Final = 2.0
+FINAL_REPORT_TIMEOUT_S: Final = 2.0
 """Seconds that the last words get at least to reach the broker."""
 
 
@@ -43,7 +43,7 @@ class JobRunner:
         broker: Broker,
         jobs: JobTable,
         queues: Sequence[str],
-        look: Look,
+        look: StateLookup,
         *,
         worker_id: str,
         places: int,
@@ -62,7 +62,7 @@ class JobRunner:
         self._broker, self._jobs, self._look = broker, jobs, look
         self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
         self._parts: _Parts | None = None
-        self._floor: Floor | None = None
+        self._floor: JobSlots | None = None
         self._beginning: asyncio.Task[None] | None = None
 
     @property
@@ -100,16 +100,16 @@ class JobRunner:
         with suppress(ConfigError, Unavailable):  # before the first beat it is done again, and said what is wrong
             await self._broker.declare(self.topology)
         jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
-        ear = worker_ear(self.worker_id)
+        ear = worker_cancel_queue(self.worker_id)
         words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
         self._parts = _Parts(self, jobs, words)
         self._floor = self._parts.floor
         await self._parts.start()
 
-    def make(self, order: Dispatch, delivery: Delivery) -> Attempt:
+    def make(self, order: JobDispatch, delivery: Delivery) -> AttemptRunner:
         """An attempt that has not begun."""
-        feed = Feed(self._broker, job_channels(order.job_id))
-        return Attempt(order, self._jobs.get(order.handler), delivery, feed, self.worker_id)
+        feed = ReportBuffer(self._broker, job_channels(order.job_id))
+        return AttemptRunner(order, self._jobs.get(order.handler), delivery, feed, self.worker_id)
 
 
 class _Parts:
@@ -117,12 +117,14 @@ class _Parts:
 
     def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
         self._consumers = jobs, words
-        self.floor = Floor(jobs, runner._places, runner.make, runner.counts)
-        self._intake = Intake(runner._broker, jobs, self.floor, runner.counts, runner._look)
-        self._beat = Beat(runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat)
+        self.floor = JobSlots(jobs, runner._places, runner.make, runner.counts)
+        self._intake = JobConsumer(runner._broker, jobs, self.floor, runner.counts, runner._look)
+        self._beat = JobWorkerHeartbeat(
+            runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat
+        )
         self._loops = (
             Loop("worker beat", self._beat.round),
-            Loop("words to stop", Ear(words, self.floor.cancel).round),
+            Loop("words to stop", CancelListener(words, self.floor.cancel).round),
             Loop("job places", self.floor.round),
             Loop("job intake", self._intake.round),
         )
@@ -140,7 +142,7 @@ class _Parts:
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
             LOGGER.warning("did not end in time, and are given up: %d of the jobs", len(self.floor.attempts))
             self.floor.hurry("the worker stopped before the job had ended")
-            await self._quiet(LAST + LAST_WORD)
+            await self._quiet(CANCEL_GRACE_S + FINAL_REPORT_TIMEOUT_S)
         await self.floor.clear()
         self._intake.stop()
         for loop in reversed(self._loops):

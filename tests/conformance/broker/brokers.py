@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from tests.conformance.broker.relay import Relay
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class Broker:
 class Embedded:
     """The embedded broker in the background."""
 
-    server: DevServer
+    server: EmbeddedBroker
     background: Background
 
     def stop(self) -> None:
@@ -132,6 +132,6 @@ class Embedded:
 
 
 def start_embedded(background: Background, profile: str) -> Embedded:
-    server = DevServer(profile=profile)
+    server = EmbeddedBroker(profile=profile)
     background.run(server.start())
     return Embedded(server, background)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.embedded import EmbeddedBroker
 from tests.conformance.port.rig import WORK, Proxy, Rig
 
 
@@ -19,7 +19,7 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if request.param == "rabbitmq":
         yield str(request.getfixturevalue("rabbitmq_url"))
         return
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     yield server.url
     await server.stop()
@@ -48,16 +48,16 @@ async def broker(rig: Rig) -> AmqpBroker:
 
 
 @pytest.fixture
-async def embedded() -> AsyncIterator[DevServer]:
+async def embedded() -> AsyncIterator[EmbeddedBroker]:
     """The embedded broker itself, for what cannot be done to a shared one."""
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     yield server
     await server.stop()
 
 
 @pytest.fixture
-async def broker_of_embedded(embedded: DevServer) -> AsyncIterator[AmqpBroker]:
+async def broker_of_embedded(embedded: EmbeddedBroker) -> AsyncIterator[AmqpBroker]:
     """A connected port to `embedded`, with the topology `WORK` declared."""
     broker = AmqpBroker(embedded.url, name="test")
     await broker.start()

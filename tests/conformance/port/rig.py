@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from yarl import URL
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Binding, Consumer, Delivery, Exchange, Outcome, Outgoing, Published, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.clock import uuid7
 
 QUORUM = {"x-queue-type": "quorum"}

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from orchestrix import clock
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import LinkState, Outcome
 from orchestrix.broker.probe import takes_messages
-from orchestrix.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import WORK, fill, message, outcomes, take
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually
@@ -45,7 +45,7 @@ class _Embedded(Alarming):
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
 async def alarming(request: pytest.FixtureRequest) -> AsyncIterator[Alarming]:
     if request.param == "embedded":
-        server = DevServer()
+        server = EmbeddedBroker()
         await server.start()
         yield _Embedded(server.url, server.block_publishers, server.unblock_publishers)
         await server.stop()

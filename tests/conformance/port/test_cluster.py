@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Consumer, Outcome, Outgoing, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import HEARTBEAT, LEADER, SINGLE, cluster_topology, heartbeat_queue, node_queue
 from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, outcomes, take

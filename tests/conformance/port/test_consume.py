@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrix.broker.consumer import AmqpConsumer
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.amqp.consumer import AmqpConsumer
 from orchestrix.broker.port import Binding, Consumer, Delivery, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import WORK, Rig, fill, message, take
 from tests.support import eventually
 
@@ -255,8 +255,8 @@ async def test_an_exclusive_consumer_is_alone_until_it_closes(broker: AmqpBroker
 async def test_a_subscription_that_the_broker_has_forgotten_is_made_again(
     broker: AmqpBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrix.broker.consumer.CHECK_EVERY", 0.2)
-    monkeypatch.setattr("orchestrix.broker.consumer.AmqpConsumer.on_cancel", lambda *_: None)
+    monkeypatch.setattr("orchestrix.broker.amqp.consumer.SUBSCRIPTION_CHECK_INTERVAL_S", 0.2)
+    monkeypatch.setattr("orchestrix.broker.amqp.consumer.AmqpConsumer.on_cancel", lambda *_: None)
     consumer = await broker.consume(["jobs"], 10)
     await eventually(lambda: _count(broker, "jobs", (0, 1)), deadline=5)
     await broker.delete("jobs")

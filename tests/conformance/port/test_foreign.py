@@ -8,26 +8,26 @@ from collections.abc import AsyncIterator
 import pytest
 from yarl import URL
 
-from orchestrix.broker import codec
-from orchestrix.broker.channel import Channel
-from orchestrix.broker.link import Link
-from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.amqp import codec
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.amqp.channel import AmqpChannel
+from orchestrix.broker.amqp.connection import AmqpConnection
 from tests.conformance.port.rig import Rig, message, take
 
 HEADERS, CORRELATION_ID, MESSAGE_ID, TYPE = 1 << 13, 1 << 10, 1 << 7, 1 << 5
 
 
 @pytest.fixture
-async def channel(rig: Rig) -> AsyncIterator[Channel]:
+async def channel(rig: Rig) -> AsyncIterator[AmqpChannel]:
     """A channel on which a test writes frames of its own making."""
-    link = Link("foreign")
+    link = AmqpConnection("foreign")
     await link.open(URL(rig.url), "test", 10)
     async with await link.channel() as channel:
         yield channel
     await link.close()
 
 
-def send(channel: Channel, flags: int, properties: bytes, body: bytes = b"x") -> None:
+def send(channel: AmqpChannel, flags: int, properties: bytes, body: bytes = b"x") -> None:
     """Publishes to `jobs` with a hand-made content header."""
     method = struct.pack(">IH", codec.PUBLISH, 0) + b"\x04work\x04jobs\x00"
     header = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
@@ -65,7 +65,7 @@ ODD = [
 
 @pytest.mark.parametrize(("flags", "properties"), ODD)
 async def test_an_odd_message_is_delivered_and_its_neighbours_too(
-    broker: AmqpBroker, channel: Channel, flags: int, properties: bytes
+    broker: AmqpBroker, channel: AmqpChannel, flags: int, properties: bytes
 ) -> None:
     send(channel, flags, properties)
     consumer = await broker.consume(["jobs"], 10)
@@ -78,7 +78,7 @@ async def test_an_odd_message_is_delivered_and_its_neighbours_too(
     assert broker.generation == 1
 
 
-async def test_text_that_is_not_utf8_is_read_with_replacement(broker: AmqpBroker, channel: Channel) -> None:
+async def test_text_that_is_not_utf8_is_read_with_replacement(broker: AmqpBroker, channel: AmqpChannel) -> None:
     properties = table(b"\x01aS" + table(b"o\xffo")) + b"\x03c\xffc" + b"\x03m\xffm" + b"\x03t\xfft"
     send(channel, HEADERS | CORRELATION_ID | MESSAGE_ID | TYPE, properties)
     (one,) = await take(await broker.consume(["jobs"], 1), 1)
@@ -86,7 +86,7 @@ async def test_text_that_is_not_utf8_is_read_with_replacement(broker: AmqpBroker
     assert one.headers["a"] == "o\ufffdo"
 
 
-async def test_a_body_that_is_not_utf8_comes_as_it_is(broker: AmqpBroker, channel: Channel) -> None:
+async def test_a_body_that_is_not_utf8_comes_as_it_is(broker: AmqpBroker, channel: AmqpChannel) -> None:
     send(channel, 0, b"", b"\xff\x00\xfe")
     (one,) = await take(await broker.consume(["jobs"], 1), 1)
     assert (one.body, one.message_id, dict(one.headers)) == (b"\xff\x00\xfe", None, {})

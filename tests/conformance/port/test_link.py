@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from yarl import URL
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import LinkState
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.errors import ConfigError, Unavailable
 from tests.conformance.port.rig import WORK, Rig, fill, take
 from tests.support import eventually, free_port
@@ -100,8 +100,8 @@ async def test_a_silent_broker_is_given_up_after_two_heartbeats(rig: Rig) -> Non
 async def test_a_link_that_answers_nothing_is_cut_by_the_consumer_that_looks(
     rig: Rig, broker: AmqpBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrix.broker.consumer.CHECK_EVERY", 0.1)
-    monkeypatch.setattr("orchestrix.broker.channel.ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr("orchestrix.broker.amqp.consumer.SUBSCRIPTION_CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr("orchestrix.broker.amqp.channel.RPC_TIMEOUT_S", 0.3)
     reasons: list[str] = []
     broker.on_down(lambda _, reason: reasons.append(reason))
     await broker.consume(["jobs"], 10)
@@ -150,7 +150,7 @@ async def test_stopping_before_the_start_and_while_connecting(rig: Rig) -> None:
 
 
 async def test_a_goodbye_of_the_broker_is_told_in_its_words(
-    embedded: DevServer, broker_of_embedded: AmqpBroker
+    embedded: EmbeddedBroker, broker_of_embedded: AmqpBroker
 ) -> None:
     reasons: list[str] = []
     broker_of_embedded.on_down(lambda _, reason: reasons.append(reason))
@@ -160,7 +160,9 @@ async def test_a_goodbye_of_the_broker_is_told_in_its_words(
     assert "maintenance" in reasons[0]
 
 
-async def test_a_broker_that_restarts_empty_is_used_again(embedded: DevServer, broker_of_embedded: AmqpBroker) -> None:
+async def test_a_broker_that_restarts_empty_is_used_again(
+    embedded: EmbeddedBroker, broker_of_embedded: AmqpBroker
+) -> None:
     consumer = await broker_of_embedded.consume(["jobs"], 10)
     await embedded.stop()
     await eventually(lambda: broker_of_embedded.state is not LinkState.UP, deadline=5)
@@ -201,7 +203,7 @@ async def test_what_does_not_speak_amqp_is_named(brokers: list[AmqpBroker]) -> N
 
 
 async def test_who_never_answers_is_given_up(brokers: list[AmqpBroker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.broker.link.CONNECT_WITHIN", 0.3)
+    monkeypatch.setattr("orchestrix.broker.amqp.connection.CONNECT_TIMEOUT_S", 0.3)
 
     async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -216,7 +218,7 @@ async def test_who_never_answers_is_given_up(brokers: list[AmqpBroker], monkeypa
         await broker.stop()
 
 
-async def test_any_of_several_hosts_will_do(embedded: DevServer, brokers: list[AmqpBroker]) -> None:
+async def test_any_of_several_hosts_will_do(embedded: EmbeddedBroker, brokers: list[AmqpBroker]) -> None:
     url = f"amqp://guest:guest@127.0.0.1:{free_port()},127.0.0.1:{embedded.port}/"
     for _ in range(4):
         brokers.append(broker := AmqpBroker(url, name="test"))
@@ -225,7 +227,7 @@ async def test_any_of_several_hosts_will_do(embedded: DevServer, brokers: list[A
 
 
 async def test_the_address_is_asked_for_again_before_each_connect(
-    embedded: DevServer, brokers: list[AmqpBroker]
+    embedded: EmbeddedBroker, brokers: list[AmqpBroker]
 ) -> None:
     answers: Iterator[Exception | str] = iter(
         [OSError("no such file"), ConfigError("no broker is running here"), "nonsense", embedded.url]

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Outgoing
-from orchestrix.broker.rabbitmq import AmqpBroker
-from orchestrix.broker.topology import JOB_CANCEL, cancel_queue, jobs_topology, worker_ear
+from orchestrix.broker.topology import JOB_CANCEL, cancel_queue, jobs_topology, worker_cancel_queue
 from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, take
 from tests.support import eventually
@@ -22,7 +22,7 @@ async def is_read(broker: AmqpBroker, queue: str) -> bool:
 
 @pytest.mark.parametrize("exclusive", [True, False])
 async def test_a_connection_that_is_not_missed_yet_keeps_nobody_from_hearing(rig: Rig, exclusive: bool) -> None:
-    ear, name = worker_ear("w-1"), cancel_queue("w-1")
+    ear, name = worker_cancel_queue("w-1"), cancel_queue("w-1")
     former, fresh = await rig.up(), await rig.up()
     ears = [await one.consume([name], 10, exclusive=exclusive, own=ear) for one in (former, fresh)]
     for one in (former, fresh):

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Delivery, Outgoing
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, outcomes, take

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import aio_pika
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import LinkState, Outcome
-from orchestrix.broker.rabbitmq import AmqpBroker
 from tests.conformance.port.rig import WORK, Rig, message, outcomes, take
 from tests.support import eventually
 

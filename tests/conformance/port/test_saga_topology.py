@@ -10,7 +10,7 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
 from aio_pika.exceptions import ChannelPreconditionFailed, DeliveryError
 
-from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.topology import saga_topology
 from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Binding, Exchange, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.errors import ConfigError
 from tests.conformance.port.rig import QUORUM, WORK, Rig, fill, take
 from tests.support import eventually

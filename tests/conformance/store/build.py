@@ -8,28 +8,30 @@ from datetime import datetime
 from typing import Any
 
 from orchestrix import clock
-from orchestrix.persistence import instances
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.notes import Note
 from orchestrix.persistence.outbox import OutboxRow
-from orchestrix.persistence.pairs import APPS, INSTANCES, Pair
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
+from orchestrix.saga.commands import SagaTransition
 from orchestrix.saga.definition import COMPLETED
-from orchestrix.saga.orders import Moved
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import Start, start
+from orchestrix.saga.transition import SagaStart, start
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.servers import sql
 
 PAIRS = {"apps": (APPS, "app"), "sagas": (INSTANCES, "order")}
 
 
-def started(key: str, saga: str = "app", *, now: datetime | None = None, by: str = "ada", data: Any = None) -> Moved:
+def started(
+    key: str, saga: str = "app", *, now: datetime | None = None, by: str = "ada", data: Any = None
+) -> SagaTransition:
     """A saga that begins."""
-    asked = Start(key, by, "c-1", data or {})
+    asked = SagaStart(key, by, "c-1", data or {})
     return start(replace(APP_PROVISIONING, name=saga), asked, clock.uuid7(), now or clock.now())
 
 
-async def stored(database: Database, pair: Pair, moves: Sequence[Moved]) -> list[Instance]:
+async def stored(database: Database, pair: SagaTables, moves: Sequence[SagaTransition]) -> list[Instance]:
     """The instances of `moves` as they are after one transaction has inserted them."""
     async with database.begin() as tx:
         ids = [id for id in await instances.insert(tx, pair, moves) if id is not None]
@@ -38,7 +40,9 @@ async def stored(database: Database, pair: Pair, moves: Sequence[Moved]) -> list
     return [found[id] for id in ids]
 
 
-async def some(database: Database, count: int, pair: Pair = APPS, saga: str = "app", **more: Any) -> list[Instance]:
+async def some(
+    database: Database, count: int, pair: SagaTables = APPS, saga: str = "app", **more: Any
+) -> list[Instance]:
     """`count` instances in the database, in the order of their names."""
     return await stored(database, pair, [started(f"name-{place:04}", saga, **more) for place in range(count)])
 
@@ -68,10 +72,12 @@ def message(instance_id: int, version: int, n: int = 0, *, saga: str = "app", **
     return OutboxRow(saga=saga, instance_id=instance_id, version=version, n=n, **{**fields, **more})
 
 
-def note(instance_id: int, reason: str, *, saga: str = "app", count: int = 1, at: datetime | None = None) -> Note:
+def note(
+    instance_id: int, reason: str, *, saga: str = "app", count: int = 1, at: datetime | None = None
+) -> IgnoredMessage:
     """A message that was ignored."""
     seen = at or clock.now()
-    return Note(saga, instance_id, "ignored", "evt.gitRepoCreated", reason, count, seen, seen)
+    return IgnoredMessage(saga, instance_id, "ignored", "evt.gitRepoCreated", reason, count, seen, seen)
 
 
 def emptied(url: str) -> str:

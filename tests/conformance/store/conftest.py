@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.persistence import schema
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import Pair
+from orchestrix.persistence.sagas.saga_tables import SagaTables
+from orchestrix.persistence.schema import migrator
 from tests.conformance.store.build import PAIRS, emptied
 from tests.servers import shared, sql
 from tests.servers.names import Pool
@@ -30,7 +30,7 @@ UNLIKE = [
 def upgraded(url: str) -> str:
     """`url`, whose database has all tables from now on."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(schema.upgrade(url))).result()
+        pool.submit(lambda: asyncio.run(migrator.upgrade(url))).result()
     return url
 
 
@@ -159,6 +159,6 @@ async def _open(url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(params=sorted(PAIRS))
-def of(request: pytest.FixtureRequest) -> tuple[Pair, str]:
+def of(request: pytest.FixtureRequest) -> tuple[SagaTables, str]:
     """A pair of tables and a saga that lives there."""
     return PAIRS[request.param]

@@ -9,19 +9,19 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from orchestrix.persistence import begins, command_queues, instances
-from orchestrix.persistence.begins import Begun
-from orchestrix.persistence.command_queues import WAVE, WINDOW, Wave
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.instances import Rewake
-from orchestrix.persistence.pairs import APPS, Pair
+from orchestrix.persistence.sagas import begun_commands, command_queues, instances
+from orchestrix.persistence.sagas.begun_commands import BegunCommand
+from orchestrix.persistence.sagas.command_queues import TIMEOUT_BURST_SIZE, TIMEOUT_BURST_WINDOW, TimeoutBurst
+from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
 from orchestrix.saga.state import Instance
-from orchestrix.worker.guard import Guard
+from orchestrix.worker.commands.state_guard import StateGuard
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import PAIRS, ended, some, stepped
 from tests.conformance.store.test_time_left import in_hand
 
-Of = tuple[Pair, str]
+Of = tuple[SagaTables, str]
 MINUTE = timedelta(minutes=1)
 
 
@@ -44,10 +44,10 @@ async def test_a_begin_moves_the_wake_up_only_while_nothing_else_has(database: D
     at = database.now() + timedelta(minutes=5)
     async with database.begin() as tx:
         await instances.update(tx, pair, changes)
-        rows = [Begun(one.id, one.version, str(one.command_id), at, 7) for _, one in changes[1:]]
-        old = Begun(moved.id, moved.version, str(moved.command_id), at, 7)
-        done = await begins.note(tx, pair, [*rows, old, Begun(free.id, 1, str(free.command_id), at, 7)])
-        assert await begins.note(tx, pair, []) == set()
+        rows = [BegunCommand(one.id, one.version, str(one.command_id), at, 7) for _, one in changes[1:]]
+        old = BegunCommand(moved.id, moved.version, str(moved.command_id), at, 7)
+        done = await begun_commands.note(tx, pair, [*rows, old, BegunCommand(free.id, 1, str(free.command_id), at, 7)])
+        assert await begun_commands.note(tx, pair, []) == set()
     assert done == {free.id}
     found = await now(database, pair)
     assert found[free.id] == replace(free, wake_at=at, wait_ms=7, begun_id=free.command_id)
@@ -72,12 +72,12 @@ async def test_when_a_command_was_sent_is_kept_with_its_wait(database: Database,
 
 async def test_a_worker_is_not_told_of_the_time_that_only_allows_for_the_queue(database: Database) -> None:
     (one,) = await some(database, 1, APPS, APP_PROVISIONING.name)
-    guard, job, at = Guard(database), in_hand(one), database.now() + timedelta(minutes=9)
+    guard, job, at = StateGuard(database), in_hand(one), database.now() + timedelta(minutes=9)
     async with database.begin() as tx:
         await instances.rewake(tx, APPS, [Rewake(one.id, 1, at, "backlog", 60_000, one.updated_at)])
     assert await guard.time_left(job) == 0.0
     async with database.begin() as tx:
-        await begins.note(tx, APPS, [Begun(one.id, 1, str(one.command_id), at, 60_000)])
+        await begun_commands.note(tx, APPS, [BegunCommand(one.id, 1, str(one.command_id), at, 60_000)])
     assert await guard.time_left(job) == pytest.approx(540, abs=10)
 
 
@@ -105,7 +105,7 @@ async def test_two_nodes_write_it_down_at_once(database: Database) -> None:
     assert set(found.values()) == {begun + timedelta(seconds=7)}
 
 
-async def late(database: Database, **counts: int) -> list[Wave]:
+async def late(database: Database, **counts: int) -> list[TimeoutBurst]:
     """So many steps of these queues run out of time; the waves that begin with that."""
     return await database.run(lambda tx: command_queues.expired(tx, {f"cmd.{k}": v for k, v in counts.items()}))
 
@@ -118,19 +118,21 @@ async def told(database: Database) -> list[tuple[str, int]]:
 
 async def test_many_that_run_out_of_time_at_once_are_told_once(database: Database) -> None:
     assert await late(database) == []
-    assert await late(database, a=WAVE - 1, b=1) == []
+    assert await late(database, a=TIMEOUT_BURST_SIZE - 1, b=1) == []
     assert await told(database) == []
-    assert [(one.queue, one.count) for one in await late(database, a=1, b=1)] == [("cmd.a", WAVE)]
+    assert [(one.queue, one.count) for one in await late(database, a=1, b=1)] == [("cmd.a", TIMEOUT_BURST_SIZE)]
     assert await late(database, a=5) == [], "it is the same wave"
-    assert await told(database) == [("cmd.a", WAVE + 5)]
+    assert await told(database) == [("cmd.a", TIMEOUT_BURST_SIZE + 5)]
     async with database.begin() as tx:
-        await tx.execute(text("UPDATE command_queues SET expired_since = :at"), {"at": before(database, WINDOW)})
-    assert await late(database, a=WAVE - 1) == [], "those of the minute before do not count"
-    assert [one.count for one in await late(database, a=1)] == [WAVE]
+        await tx.execute(
+            text("UPDATE command_queues SET expired_since = :at"), {"at": before(database, TIMEOUT_BURST_WINDOW)}
+        )
+    assert await late(database, a=TIMEOUT_BURST_SIZE - 1) == [], "those of the minute before do not count"
+    assert [one.count for one in await late(database, a=1)] == [TIMEOUT_BURST_SIZE]
 
 
 async def test_a_wave_is_told_of_for_a_while(database: Database) -> None:
-    await late(database, a=WAVE)
+    await late(database, a=TIMEOUT_BURST_SIZE)
     async with database.begin() as tx:
         await tx.execute(text("UPDATE command_queues SET wave_at = :at"), {"at": before(database, 10 * MINUTE)})
     assert await told(database) == []
@@ -142,7 +144,7 @@ def before(database: Database, span: timedelta) -> object:
     return at if database.dialect.name == "postgresql" else at.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
-async def now(database: Database, pair: Pair) -> dict[int, Instance]:
+async def now(database: Database, pair: SagaTables) -> dict[int, Instance]:
     """All instances by their ids."""
     async with database.read() as connection:
         return dict(await instances.guard(connection, pair, range(1, 100)))

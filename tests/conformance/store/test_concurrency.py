@@ -11,10 +11,11 @@ from datetime import datetime
 import pytest
 
 from orchestrix.errors import Contention
-from orchestrix.persistence import history, instances, outbox
+from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.pairs import APPS, INSTANCES
-from orchestrix.saga.state import Change
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
+from orchestrix.saga.state import StateChange
 from tests.conformance.store.build import message, some, started, stepped
 
 
@@ -121,7 +122,7 @@ async def test_the_same_names_at_once_give_each_name_once(database: Database, pe
     await asyncio.gather(*(start(node, seed) for seed, node in enumerate([database, peer] * 4)))
     assert len(taken) == len(set(taken))
     async with database.read() as connection:
-        found = await instances.page(connection, APPS, "app", instances.Filter(), limit=200)
+        found = await instances.page(connection, APPS, "app", instances.InstanceFilter(), limit=200)
     assert {instance.id for instance in found} == set(taken)
 
 
@@ -148,8 +149,8 @@ async def test_overlapping_batches_do_not_block_each_other(database: Database, p
     assert sum(versions.values()) == len(ids) + moved
 
 
-def _told(version: int, at: datetime) -> Change:
-    return Change(version, "A", "B", "x", "a", "c", None, None, at)
+def _told(version: int, at: datetime) -> StateChange:
+    return StateChange(version, "A", "B", "x", "a", "c", None, None, at)
 
 
 async def test_relays_that_compete_send_the_older_first(database: Database, peer: Database) -> None:

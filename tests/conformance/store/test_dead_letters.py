@@ -12,14 +12,14 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
-from orchestrix.broker import codec
+from orchestrix.broker.amqp import codec
 from orchestrix.broker.port import Delivery
+from orchestrix.dead_letters.parse import parse
+from orchestrix.dead_letters.redrive import insert_rows, row_of, taken_ids
 from orchestrix.errors import Invalid
-from orchestrix.orchestration.autopsy import examine
-from orchestrix.orchestration.outgoing import message_of
-from orchestrix.orchestration.redrive import owe, row_of, taken_ids
+from orchestrix.outbox.rows import message_of
 from orchestrix.persistence import dead_letters, outbox
-from orchestrix.persistence.dead_letters import KEPT, DeadLetter, DeadLetterFilter, kept
+from orchestrix.persistence.dead_letters import KEPT_BODY_BYTES, DeadLetter, DeadLetterFilter, kept
 from orchestrix.persistence.engine import Database
 from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
@@ -89,12 +89,14 @@ async def test_a_letter_comes_back_as_it_went_in(database: Database) -> None:
 
 
 async def test_of_a_long_body_its_size_and_hash_are_kept(database: Database) -> None:
-    long = letter("long", b"x" * (KEPT + 1))
-    await recorded(database, long, replace(letter("careless"), body=b"y" * (KEPT + 1), body_size=KEPT + 1))
+    long = letter("long", b"x" * (KEPT_BODY_BYTES + 1))
+    await recorded(
+        database, long, replace(letter("careless"), body=b"y" * (KEPT_BODY_BYTES + 1), body_size=KEPT_BODY_BYTES + 1)
+    )
     found = await now(database, long)
     assert found is not None
-    assert (found.body, found.body_size) == (None, KEPT + 1)
-    assert found.body_sha256 == hashlib.sha256(b"x" * (KEPT + 1)).hexdigest()
+    assert (found.body, found.body_size) == (None, KEPT_BODY_BYTES + 1)
+    assert found.body_sha256 == hashlib.sha256(b"x" * (KEPT_BODY_BYTES + 1)).hexdigest()
     careless = await now(database, letter("careless"))
     assert careless is not None
     assert careless.body is None
@@ -156,7 +158,7 @@ async def test_the_widest_letters_fit_everywhere(database: Database) -> None:
 
 async def test_whatever_a_client_has_sent_is_examined_kept_and_sent_again(database: Database) -> None:
     catalog = Catalog([APP_PROVISIONING])
-    corpses = [examine(one, catalog, DIED) for one in strange_deliveries()]
+    corpses = [parse(one, catalog, DIED) for one in strange_deliveries()]
     letters = {one.letter.id: one.letter for one in corpses}
     await recorded(database, *letters.values())
     async with database.begin() as tx:
@@ -164,7 +166,7 @@ async def test_whatever_a_client_has_sent_is_examined_kept_and_sent_again(databa
         assert len(stored) == len(corpses)
         taken = await taken_ids(tx, stored)
         rows = [row_of(one, catalog, DIED, taken=taken, body=b"{}") for one in stored]
-        await owe(tx, rows)
+        await insert_rows(tx, rows)
         assert await outbox.present(tx, [row.id for row in rows]) == {row.id for row in rows}
         assert await outbox.pending(tx) == len(rows)
     for row in rows:
@@ -306,7 +308,7 @@ async def test_an_edited_letter_has_another_body(database: Database) -> None:
         assert await dead_letters.lock_one(tx, before.id) == before
         await dead_letters.edit(tx, letter("x", b'{"a":1}', message_id="m-2", reason="mended", **said))
         with pytest.raises(Invalid, match="65536"):
-            await dead_letters.edit(tx, letter("x", b"x" * (KEPT + 1), **said))
+            await dead_letters.edit(tx, letter("x", b"x" * (KEPT_BODY_BYTES + 1), **said))
     body, size, digest = kept(b'{"a":1}')
     after = replace(before, body=body, body_size=size, body_sha256=digest, **said)
     assert await now(database, before) == replace(after, correlation_id="c\ufffd" + "2" * 253)

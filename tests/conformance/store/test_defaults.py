@@ -10,11 +10,13 @@ from sqlalchemy import text
 
 from orchestrix.domain.jobs import FAILED
 from orchestrix.errors import ConfigError
-from orchestrix.persistence import history, instances, job_logs, jobs, schedules, schema
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.job_logs import Log
-from orchestrix.persistence.pairs import APPS
-from orchestrix.saga.state import Change
+from orchestrix.persistence.jobs import job_logs, jobs, schedules
+from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.persistence.schema import migrator
+from orchestrix.saga.state import StateChange
 from tests.conformance.store.build import started, stepped, stored
 from tests.conformance.store.conftest import UNUSUAL
 from tests.conformance.store.test_dead_letters import test_the_widest_letters_fit_everywhere
@@ -25,12 +27,7 @@ from tests.conformance.store.test_instances import (
     test_of_two_changes_of_one_version_one_is_refused,
     test_times_are_kept_to_the_microsecond,
 )
-from tests.conformance.store.test_jobs import (
-    inserted,
-    pending,
-    running,
-    test_a_job_comes_back_as_it_went_in,
-)
+from tests.conformance.store.test_jobs import inserted, pending, running, test_a_job_comes_back_as_it_went_in
 from tests.conformance.store.test_jobs import stored as job_stored
 from tests.conformance.store.test_outbox import test_of_what_is_withdrawn_those_are_known_that_nobody_had
 from tests.conformance.store.test_pages import (
@@ -82,7 +79,7 @@ def store_url(unlike_url: str) -> str:
 
 async def test_a_saga_keeps_its_letters_from_its_start_to_its_end(database: Database) -> None:
     (begun,) = await stored(database, APPS, [started(NAME, by="Ада", data=WORDS)])
-    change = Change(
+    change = StateChange(
         2, "APP_INITIATED", "GIT_REPO_CREATED", "повтор 2: нет сети", "Ада", "c-1", None, None, begun.created_at
     )
     async with database.begin() as tx:
@@ -108,7 +105,7 @@ async def test_a_job_keeps_its_letters_from_its_order_to_its_end(database: Datab
         error={"message": NAME},
     )
     await job_stored(database, job, ended)
-    line = Log(str(job.history_id), 1, job.id, "рабочий", "info", NAME, job.updated_at)
+    line = JobLogLine(str(job.history_id), 1, job.id, "рабочий", "info", NAME, job.updated_at)
     async with database.begin() as tx:
         await job_logs.insert(tx, [line])
     async with database.read() as connection:
@@ -146,8 +143,8 @@ async def test_so_many_are_looked_for_that_the_server_makes_a_table_of_them(data
 
 
 async def test_an_unusual_database_has_the_right_tables(store_url: str) -> None:
-    assert await schema.check(store_url) == []
-    assert await schema.upgrade(store_url) == []
+    assert await migrator.check(store_url) == []
+    assert await migrator.upgrade(store_url) == []
 
 
 @pytest.mark.servers
@@ -183,7 +180,7 @@ async def test_a_configuration_of_mariadb_changes_nothing(private_mariadb: Calla
     sql.run_sql(server.url(), "CREATE DATABASE ox CHARACTER SET latin1")
     database = Database(server.url("ox"))
     try:
-        await schema.upgrade(server.url("ox"))
+        await migrator.upgrade(server.url("ox"))
         await test_a_saga_keeps_its_letters_from_its_start_to_its_end(database)
         await test_a_job_keeps_its_letters_from_its_order_to_its_end(database)
         await test_times_are_kept_to_the_microsecond(database)
@@ -198,37 +195,37 @@ async def test_a_configuration_of_mariadb_changes_nothing(private_mariadb: Calla
 
 @pytest.mark.servers
 async def test_columns_with_other_collations_are_named_with_what_mends_them(mariadb_url: str) -> None:
-    await schema.upgrade(mariadb_url)
+    await migrator.upgrade(mariadb_url)
     sql.run_sql(
         mariadb_url,
         "ALTER TABLE apps MODIFY app_name varchar(200) CHARACTER SET latin1 NOT NULL",
         "ALTER TABLE jobs DEFAULT CHARACTER SET latin1",
     )
-    found = [sentence.split(": run ") for sentence in await schema.upgrade(mariadb_url)]
+    found = [sentence.split(": run ") for sentence in await migrator.upgrade(mariadb_url)]
     assert [sentence for sentence, _ in found] == [
         "table jobs has the default collation latin1_swedish_ci in the database and utf8mb4_bin in this version",
         "column apps.app_name has the collation latin1_swedish_ci in the database and utf8mb4_bin in this version",
     ]
-    assert [sentence.split(": run ") for sentence in await schema.check(mariadb_url)] == found
+    assert [sentence.split(": run ") for sentence in await migrator.check(mariadb_url)] == found
     sql.run_sql(mariadb_url, *(statement for _, statement in found))
-    assert await schema.check(mariadb_url) == []
+    assert await migrator.check(mariadb_url) == []
 
 
 @pytest.mark.servers
 async def test_a_column_of_postgresql_with_another_collation_is_named_with_what_mends_it(postgres_url: str) -> None:
-    await schema.upgrade(postgres_url)
+    await migrator.upgrade(postgres_url)
     sql.run_sql(
         postgres_url,
         'ALTER TABLE apps ALTER app_name TYPE varchar(200) COLLATE "default"',
         'ALTER TABLE apps ALTER state TYPE varchar(40) COLLATE "POSIX"',
     )
-    found = [sentence.split(": run ") for sentence in await schema.check(postgres_url)]
+    found = [sentence.split(": run ") for sentence in await migrator.check(postgres_url)]
     assert [sentence for sentence, _ in found] == [
         "column apps.app_name has the default collation in the database and the collation C in this version",
         "column apps.state has the collation POSIX in the database and the default collation in this version",
     ]
     sql.run_sql(postgres_url, *(statement for _, statement in found))
-    assert await schema.check(postgres_url) == []
+    assert await migrator.check(postgres_url) == []
 
 
 @pytest.mark.servers
@@ -239,6 +236,6 @@ async def test_a_database_that_lacks_letters_gets_no_tables(postgres_url: str) -
     sql.run_sql(postgres_url, made)
     try:
         with pytest.raises(ConfigError, match="encoding LATIN1"):
-            await schema.upgrade(url)
+            await migrator.upgrade(url)
     finally:
         sql.run_sql(postgres_url, f'DROP DATABASE "{other}" WITH (FORCE)')

@@ -11,14 +11,14 @@ from sqlalchemy import text
 
 from orchestrix import Saga
 from orchestrix.errors import ConfigError
-from orchestrix.persistence import definitions, held_events, moves
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.held_events import HeldEvent
-from orchestrix.persistence.moves import Owed
-from orchestrix.persistence.pairs import APPS, INSTANCES
-from orchestrix.persistence.versions import Definitions, VersionInUse, read, stored
+from orchestrix.persistence.sagas import definitions, held_events, transitions
+from orchestrix.persistence.sagas.definition_store import DefinitionStore, VersionInUse, read, stored
+from orchestrix.persistence.sagas.held_events import HeldEvent
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
+from orchestrix.persistence.sagas.transitions import OutboxBatch
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.definition import BadData, FreeData
+from orchestrix.saga.definition import FreeData, InvalidDataError
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import ended, some
 from tests.unit.sagas.builders import NOW, ORDER
@@ -29,9 +29,9 @@ OTHER = replace(
 )
 
 
-def node(database: Database, *sagas: Saga) -> Definitions:
+def node(database: Database, *sagas: Saga) -> DefinitionStore:
     """What a node with this code does."""
-    return Definitions(database, Catalog(sagas))
+    return DefinitionStore(database, Catalog(sagas))
 
 
 async def versions(database: Database) -> dict[tuple[str, int], Saga]:
@@ -53,7 +53,7 @@ async def test_a_version_without_live_instances_is_replaced(database: Database) 
     await node(database, APP_PROVISIONING).record()
     (one,) = await some(database, 1)
     async with database.begin() as tx:
-        await moves.write(tx, APPS, [(one.version, ended(one))], [], Owed([]))
+        await transitions.write(tx, APPS, [(one.version, ended(one))], [], OutboxBatch([]))
     (replaced,) = await node(database, OTHER).record()
     assert (replaced.saga, replaced.version) == ("app", 1)
     assert replaced.differences == ("steps.createGitRepo.timeout was 60000000, is 9000000",)
@@ -88,7 +88,7 @@ async def test_another_model_of_the_data_is_no_other_saga(database: Database) ->
 async def test_a_node_learns_what_others_have(database: Database, peer: Database) -> None:
     await node(database, ORDER).record()
     catalog, told = Catalog([APP_PROVISIONING]), []
-    mine = Definitions(peer, catalog, lambda: told.append(catalog.events))
+    mine = DefinitionStore(peer, catalog, lambda: told.append(catalog.events))
     await mine.record()
     assert catalog.version("order", 3) is not None
     assert catalog.startable("order") is None
@@ -109,7 +109,7 @@ async def test_a_newer_form_is_left_alone_and_named(database: Database) -> None:
         assert await definitions.insert(tx, row)
         assert await definitions.lock(tx, "order", 3) == row
     catalog = Catalog([APP_PROVISIONING])
-    mine = Definitions(database, catalog)
+    mine = DefinitionStore(database, catalog)
     await mine.record()
     assert catalog.version("order", 3) is None
     assert mine.unreadable() == {
@@ -151,7 +151,7 @@ async def test_code_that_was_replaced_starts_nothing_more_and_runs_what_is_there
     database: Database, peer: Database
 ) -> None:
     catalog = Catalog([APP_PROVISIONING])
-    mine = Definitions(database, catalog)
+    mine = DefinitionStore(database, catalog)
     await mine.record()
     await node(peer, OTHER).record()  # no instance of it was live
     await mine.read_all()
@@ -166,10 +166,10 @@ async def test_code_that_was_replaced_starts_nothing_more_and_runs_what_is_there
 async def test_a_looser_model_reaches_processes_that_run(database: Database, peer: Database) -> None:
     await node(database, ORDER).record()
     catalog = Catalog([APP_PROVISIONING])
-    mine = Definitions(peer, catalog)
+    mine = DefinitionStore(peer, catalog)
     await mine.record()
     wrong = {"amount": "many"}
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         versioned(catalog).check(wrong)
     await node(database, replace(ORDER, data=FreeData)).record()
     await mine.read_all()
@@ -187,7 +187,7 @@ async def test_a_saga_that_has_ended_gives_its_messages_to_one_of_another_name(d
     await node(database, ORDER).record()
     renamed = replace(ORDER, name="zebra", version=1)
     catalog = Catalog([APP_PROVISIONING])
-    mine = Definitions(database, catalog)
+    mine = DefinitionStore(database, catalog)
     await mine.record()
     async with database.begin() as tx:
         assert await definitions.insert(tx, stored(renamed))

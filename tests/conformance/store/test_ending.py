@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from orchestrix.persistence.dialects.ending import connection
 from orchestrix.persistence.dialects.sqlite import Sqlite
+from orchestrix.persistence.dialects.sqlite_connection import connection
 
 
 async def _look(engine: AsyncEngine) -> None:

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, cast
 
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.handoff import SHUTDOWN, Limits
-from orchestrix.domain.jobs import HANDING_OFF, OWNED, Job
-from orchestrix.jobs.handing import Giver
-from orchestrix.jobs.holdings import Holdings
+from orchestrix.domain.handoff import SHUTDOWN, HandoffLimits
+from orchestrix.domain.jobs import HANDING_OFF, OWNED, JobRow
+from orchestrix.jobs.ownership.handoff_publisher import JobHandoffPublisher
+from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.persistence.engine import Database
 from tests.conformance.store.test_jobs import dispatched, now, stored
 
@@ -18,7 +18,7 @@ NODE = "a-1"
 NOTHING = cast(Any, None)
 
 
-async def came_back(database: Database) -> Job:
+async def came_back(database: Database) -> JobRow:
     """A job that the node had, gave away, and has again: under its third epoch."""
     job = await dispatched(database)
     for node in (NODE, "b-1", NODE):
@@ -31,7 +31,7 @@ async def test_a_job_that_came_back_is_not_closed_by_what_was_done_before(databa
     job = await came_back(database)
     ended = rules.cancelled(job, "unwanted", database.now())
     job = await stored(database, job, replace(ended, attempt=None))
-    holdings = Holdings(database, NOTHING, NODE, NOTHING)
+    holdings = OwnedJobs(database, NOTHING, NODE, NOTHING)
     await database.run(lambda tx: holdings._close(tx, {job.id: 1}))
     assert await now(database, job) == job
     await database.run(lambda tx: holdings._close(tx, {job.id: 3}))
@@ -41,7 +41,7 @@ async def test_a_job_that_came_back_is_not_closed_by_what_was_done_before(databa
 
 async def test_a_job_that_came_back_is_not_marked_for_a_hand_off_that_is_over(database: Database) -> None:
     job = await came_back(database)
-    giver = Giver(database, NOTHING, NOTHING, NOTHING, NODE, Limits())
+    giver = JobHandoffPublisher(database, NOTHING, NOTHING, NOTHING, NODE, HandoffLimits())
     mark = partial(rules.offered, reason=SHUTDOWN, ownership=HANDING_OFF)
     await database.run(lambda tx: giver._write_marks({job.id: 1}, mark, tx))
     assert await now(database, job) == job

@@ -12,12 +12,13 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from orchestrix.errors import OutcomeUnknown, SchemaMismatch, Unavailable
-from orchestrix.persistence import instances, schema
 from orchestrix.persistence.dialects import dialect_of, sqlite
-from orchestrix.persistence.dialects.file import DatabaseFile
+from orchestrix.persistence.dialects.sqlite_file import DatabaseFile
 from orchestrix.persistence.engine import Database, Transaction, parse_url
-from orchestrix.persistence.faults import translated
-from orchestrix.persistence.pairs import APPS
+from orchestrix.persistence.error_translation import translated
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.persistence.schema import migrator
 from tests.conformance.store.build import emptied, started, stored
 from tests.servers import sql
 from tests.support import eventually
@@ -47,7 +48,7 @@ async def opened(file: Path) -> AsyncIterator[Database]:
 
 async def count(database: Database) -> int:
     async with database.read() as connection:
-        return len(await instances.page(connection, APPS, "app", instances.Filter(), "key", 100))
+        return len(await instances.page(connection, APPS, "app", instances.InstanceFilter(), "key", 100))
 
 
 # Full
@@ -170,12 +171,12 @@ async def test_a_new_file_is_nothing_to_miss(tmp_path: Path) -> None:
 async def test_a_look_makes_neither_file_nor_folder(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "new.db"
     database = Database(f"sqlite+aiosqlite:///{file}")
-    for look in (database.ping, lambda: schema.current(database), lambda: stored(database, APPS, [started("x")])):
+    for look in (database.ping, lambda: migrator.current(database), lambda: stored(database, APPS, [started("x")])):
         with pytest.raises(SchemaMismatch, match=f"no database file {file} yet: run `orchestrix db upgrade`"):
             await look()
     assert list(tmp_path.iterdir()) == []
-    await schema.upgrade(f"sqlite+aiosqlite:///{file}")
-    assert await schema.current(database) == schema.HEAD
+    await migrator.upgrade(f"sqlite+aiosqlite:///{file}")
+    assert await migrator.current(database) == migrator.HEAD
     await database.close()
 
 

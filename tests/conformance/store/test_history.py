@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.errors import Conflict, Invalid
-from orchestrix.persistence import history
+from orchestrix.errors import ConflictError, Invalid
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import Pair
-from orchestrix.saga.state import Change, Instance
+from orchestrix.persistence.sagas import history
+from orchestrix.persistence.sagas.saga_tables import SagaTables
+from orchestrix.saga.state import Instance, StateChange
 from tests.conformance.store.build import some
 
-Of = tuple[Pair, str]
+Of = tuple[SagaTables, str]
 
 
-def change(instance: Instance, version: int, reason: str = "why") -> Change:
+def change(instance: Instance, version: int, reason: str = "why") -> StateChange:
     source = None if version == 1 else f"STATE_{version - 1}"
     at = instance.created_at
-    return Change(version, source, f"STATE_{version}", reason, "ada", "c-1", "event-1", "command-1", at)
+    return StateChange(version, source, f"STATE_{version}", reason, "ada", "c-1", "event-1", "command-1", at)
 
 
 @pytest.mark.req("S3-37", "S3-46")
@@ -42,7 +42,7 @@ async def test_a_version_is_told_once(database: Database, of: Of) -> None:
     (one,) = await some(database, 1, pair, saga)
     async with database.begin() as tx:
         await history.insert(tx, pair, [(one.id, change(one, 1))])
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         async with database.begin() as tx:
             await history.insert(tx, pair, [(one.id, change(one, 2)), (one.id, change(one, 1, "again"))])
     async with database.read() as connection:

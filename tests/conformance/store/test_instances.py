@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import select
 
 from orchestrix.errors import Invalid
-from orchestrix.persistence import instances
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.instances import Rewake
-from orchestrix.persistence.pairs import APPS, INSTANCES, Pair, pair_of
-from orchestrix.saga.orders import NEVER
-from orchestrix.saga.state import DEADLINE, Instance, Progress
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
+from orchestrix.saga.commands import NEVER
+from orchestrix.saga.state import DEADLINE, Instance, InstanceProgress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 
-Of = tuple[Pair, str]
-TROUBLED = Progress(
+Of = tuple[SagaTables, str]
+TROUBLED = InstanceProgress(
     {"createGitRepo": 2, "createGitRepo:undo": 1},
     ("m-1", "m-2"),
     unanswered=True,
@@ -32,14 +32,14 @@ TROUBLED = Progress(
 )
 
 
-async def current(database: Database, pair: Pair, id: int) -> Instance:
+async def current(database: Database, pair: SagaTables, id: int) -> Instance:
     async with database.read() as connection:
         return (await instances.guard(connection, pair, [id]))[id]
 
 
 def test_apps_have_tables_of_their_own() -> None:
-    assert pair_of("app") is APPS
-    assert pair_of("order") is INSTANCES
+    assert saga_tables_of("app") is APPS
+    assert saga_tables_of("order") is INSTANCES
 
 
 async def test_an_instance_comes_back_as_it_went_in(database: Database, of: Of) -> None:
@@ -123,7 +123,7 @@ async def test_everything_that_moves_is_written(database: Database, of: Of) -> N
         progress=TROUBLED,
     )
     blocked = stepped(after, wake_at=None, wake_reason=None, blocker="paused")
-    over = ended(replace(blocked, blocker=None, deadline_at=None, progress=Progress()))
+    over = ended(replace(blocked, blocker=None, deadline_at=None, progress=InstanceProgress()))
     for earlier, now in ((before, after), (after, blocked), (blocked, over)):
         async with database.begin() as tx:
             assert await instances.update(tx, pair, [(earlier.version, now)]) == {before.id}
@@ -136,7 +136,7 @@ async def test_where_nothing_went_wrong_there_is_no_progress(database: Database,
     changed = [(1, stepped(same)), (1, stepped(cleared, progress=TROUBLED)), (1, stepped(kept, progress=TROUBLED))]
     async with database.begin() as tx:
         await instances.update(tx, pair, changed)
-        await instances.update(tx, pair, [(2, stepped(cleared, 2, progress=Progress()))])
+        await instances.update(tx, pair, [(2, stepped(cleared, 2, progress=InstanceProgress()))])
         table = pair.instances.c
         found = await tx.execute(select(table.id).where(table.progress.is_(None)))
         assert set(found.scalars()) == {same.id, cleared.id}, "an empty one is NULL, and not the JSON null"
@@ -201,14 +201,14 @@ async def test_a_wake_up_moves_only_while_nothing_else_has(database: Database, o
 async def test_a_doubt_is_written_where_nothing_has_changed(database: Database, of: Of) -> None:
     pair, saga = of
     same, moved, over = await some(database, 3, pair, saga)
-    doubt = Progress(unanswered=True)
+    doubt = InstanceProgress(unanswered=True)
     async with database.begin() as tx:
         await instances.update(tx, pair, [(1, stepped(moved)), (1, ended(over))])
         await instances.doubt(tx, pair, [replace(one, progress=doubt) for one in (over, moved, same)])
         await instances.doubt(tx, pair, [])
     assert await current(database, pair, same.id) == replace(same, progress=doubt)
-    assert (await current(database, pair, moved.id)).progress == Progress()
-    assert (await current(database, pair, over.id)).progress == Progress()
+    assert (await current(database, pair, moved.id)).progress == InstanceProgress()
+    assert (await current(database, pair, over.id)).progress == InstanceProgress()
 
 
 async def test_a_late_confirm_starts_the_time_again(database: Database, of: Of) -> None:

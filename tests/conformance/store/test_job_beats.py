@@ -8,24 +8,24 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrix.domain.jobs import DISPATCHED, Job
-from orchestrix.jobs.late_beats import LateBeats
-from orchestrix.persistence import job_beats, jobs
+from orchestrix.domain.jobs import DISPATCHED, JobRow
+from orchestrix.jobs.deferred_heartbeats import DeferredHeartbeats
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import job_heartbeats, jobs
 from tests.conformance.store.test_jobs import dispatched, now, running, stored
 from tests.support import eventually, holds
 
 LATER = timedelta(seconds=5)
 
 
-async def beaten(database: Database, *found: Job, wait: bool = True) -> set[str]:
+async def beaten(database: Database, *found: JobRow, wait: bool = True) -> set[str]:
     """Notes a beat for each, five seconds from now."""
     names = [str(job.history_id) for job in found]
-    return await database.run(lambda tx: job_beats.beaten(tx, names, database.now() + LATER, wait=wait))
+    return await database.run(lambda tx: job_heartbeats.beaten(tx, names, database.now() + LATER, wait=wait))
 
 
 @asynccontextmanager
-async def held(database: Database, job: Job) -> AsyncIterator[None]:
+async def held(database: Database, job: JobRow) -> AsyncIterator[None]:
     """The owner has the row in hand, as while it writes lines."""
     async with database.begin() as tx:
         await jobs.lock(tx, [job.id])
@@ -39,7 +39,7 @@ async def test_a_beat_is_noted_and_an_older_one_changes_nothing(database: Databa
     assert after.worker_beat_at is not None
     assert after.worker_beat_at - database.now() > timedelta(seconds=3)
     assert (after.version, (await now(database, other)).state) == (job.version, DISPATCHED)
-    await database.run(lambda tx: job_beats.beaten(tx, [str(job.history_id)], tx.now()))
+    await database.run(lambda tx: job_heartbeats.beaten(tx, [str(job.history_id)], tx.now()))
     assert (await now(database, job)).worker_beat_at == after.worker_beat_at
     done = await stored(database, job, replace(job, version=job.version + 1, state="FAILED"))
     assert await beaten(database, done) == set()
@@ -59,10 +59,10 @@ async def test_a_beat_is_noted_once_the_owner_has_written(database: Database, pe
     """However long that takes, and whoever else is owed one."""
     busy, free = await running(database), await running(database)
     heard = database.now() + LATER
-    late = LateBeats(database)
+    late = DeferredHeartbeats(database)
     await late.start()
 
-    async def noted(job: Job) -> bool:
+    async def noted(job: JobRow) -> bool:
         return (await now(database, job)).worker_beat_at == heard
 
     async with held(peer, busy):
@@ -79,7 +79,7 @@ async def test_what_is_touched_keeps_its_version(database: Database) -> None:
     fresh = replace(job, worker_beat_at=at, log_lines=3, log_bytes=2**40)
     async with database.begin() as tx:
         await jobs.lock(tx, [job.id])
-        await job_beats.touch(tx, [fresh])
-        await job_beats.touch(tx, [])
+        await job_heartbeats.touch(tx, [fresh])
+        await job_heartbeats.touch(tx, [])
     assert await now(database, job) == fresh
     assert await now(database, other) == other

@@ -9,25 +9,32 @@ from orchestrix import clock
 from orchestrix.broker.port import Delivery
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Job
+from orchestrix.domain.jobs import JobRow
 from orchestrix.jobs import messages
 from orchestrix.persistence.engine import Database
 from orchestrix.worker.jobs.dispatch import read
-from orchestrix.worker.jobs.guard import Asked, Guard, Owed, Refused, Stale, Unknown
+from orchestrix.worker.jobs.state_guard import (
+    CurrentDispatch,
+    InvalidDispatch,
+    JobStateGuard,
+    ReceivedDispatch,
+    StaleDispatch,
+    UnknownDispatch,
+)
 from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
 
 
-def asked(job: Job, **changes: Any) -> Asked:
+def asked(job: JobRow, **changes: Any) -> ReceivedDispatch:
     """The order for the job's present attempt, changed."""
     delivery = Delivery(b"", dispatch_queue(job.queue), "", "", None, None, None, {}, False, 0, 1, 1)
-    return Asked(replace(read(messages.dispatch(job)), **changes), delivery)
+    return ReceivedDispatch(replace(read(messages.dispatch(job)), **changes), delivery)
 
 
 async def test_what_is_owed(database: Database) -> None:
-    guard = Guard(database, "me")
+    guard = JobStateGuard(database, "me")
     assert await guard.look([]) == []
     first = await dispatched(database, payload={"é": [1, None]}, retries=1, handler="ü")
-    lost = rules.ended(first, rules.SILENT, database.now(), 0.0)
+    lost = rules.ended(first, rules.WORKER_SILENT, database.now(), 0.0)
     second = await stored(database, first, lost)
     second = await stored(database, second, rules.dispatched(second, clock.uuid7(), database.now()))
     busy = await running(database)
@@ -45,11 +52,11 @@ async def test_what_is_owed(database: Database) -> None:
     ]
     found = await guard.look(orders)
     assert found == [
-        Owed(asked(whole).order),
-        Stale(),
-        Stale(),
-        Refused(f"handler: is not that of job {second.id}"),
-        Unknown("unknown-job"),
-        Unknown("unknown-attempt"),
-        Unknown("unknown-attempt"),
+        CurrentDispatch(asked(whole).order),
+        StaleDispatch(),
+        StaleDispatch(),
+        InvalidDispatch(f"handler: is not that of job {second.id}"),
+        UnknownDispatch("unknown-job"),
+        UnknownDispatch("unknown-attempt"),
+        UnknownDispatch("unknown-attempt"),
     ]

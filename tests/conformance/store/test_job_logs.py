@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrix.domain.jobs import Attempt, Job
-from orchestrix.persistence import job_logs, jobs
+from orchestrix.domain.jobs import JobAttempt, JobRow
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.job_logs import Log
+from orchestrix.persistence.jobs import job_logs, jobs
+from orchestrix.persistence.jobs.job_logs import JobLogLine
 from tests.conformance.store.test_jobs import dispatched, inserted, pending, running, stored
 
 AT = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
@@ -21,7 +21,9 @@ FIRST, SECOND = "ffffffff-0000-7000-8000-000000000000", "00000000-0000-7000-8000
 
 async def test_lines_are_kept_once_and_in_order(database: Database, peer: Database) -> None:
     job = await running(database)
-    lines = [Log(history, seq, job.id, "w", "info", f"{history} {seq}", AT) for history in "ab" for seq in (2, 10, 11)]
+    lines = [
+        JobLogLine(history, seq, job.id, "w", "info", f"{history} {seq}", AT) for history in "ab" for seq in (2, 10, 11)
+    ]
     lines = [replace(one, attempt=1 + (one.history_id == "b")) for one in lines]
     async with database.begin() as tx:
         await job_logs.insert(tx, reversed(lines[:4]))
@@ -37,8 +39,10 @@ async def test_lines_are_kept_once_and_in_order(database: Database, peer: Databa
 
 async def test_lines_of_a_later_attempt_come_later_whatever_its_id(database: Database) -> None:
     [job] = await inserted(database, pending(database))
-    tried = [Attempt(name, job.id, n, "w", "DISPATCHED", AT) for n, name in ((1, FIRST), (2, SECOND))]
-    lines = [Log(one.history_id, seq, job.id, "w", "info", "x", AT, one.attempt) for one in tried for seq in (3, 12)]
+    tried = [JobAttempt(name, job.id, n, "w", "DISPATCHED", AT) for n, name in ((1, FIRST), (2, SECOND))]
+    lines = [
+        JobLogLine(one.history_id, seq, job.id, "w", "info", "x", AT, one.attempt) for one in tried for seq in (3, 12)
+    ]
     async with database.begin() as tx:
         await jobs.store(tx, [], tried)
         await job_logs.insert(tx, lines)
@@ -54,13 +58,13 @@ async def test_lines_of_a_later_attempt_come_later_whatever_its_id(database: Dat
 async def test_lines_of_strangers_are_cut_to_what_fits(database: Database) -> None:
     at = datetime(2026, 1, 31, 12, tzinfo=UTC)
     async with database.begin() as tx:
-        await job_logs.insert(tx, [Log("a", 1, "j", "w" * 300, "l" * 30, "😀" * 20_000 + "\0", at)])
+        await job_logs.insert(tx, [JobLogLine("a", 1, "j", "w" * 300, "l" * 30, "😀" * 20_000 + "\0", at)])
     async with database.read() as connection:
         [line] = await job_logs.page(connection, "j", 10)
-    assert (len(line.message), len(line.level), len(str(line.worker_id))) == (job_logs.LONGEST, 20, 200)
+    assert (len(line.message), len(line.level), len(str(line.worker_id))) == (job_logs.LOG_MESSAGE_MAX_CHARS, 20, 200)
 
 
-async def ended(database: Database, **more: Any) -> Job:
+async def ended(database: Database, **more: Any) -> JobRow:
     """A job whose one attempt has said that its last line is number 7."""
     job = await running(database)
     done = {"state": "SUCCEEDED", "finished_at": database.now(), "last_log_seq": 7, **more}
@@ -86,7 +90,7 @@ async def test_a_log_is_complete_once_its_last_line_is_there_or_given_up(
     async with database.read() as connection:
         assert await job_logs.complete(connection, [job, unfinished]) == ({job.id} if is_complete else set())
     async with database.begin() as tx:
-        await job_logs.insert(tx, [Log(str(job.history_id), 7, job.id, "w", "info", "the last one", AT)])
+        await job_logs.insert(tx, [JobLogLine(str(job.history_id), 7, job.id, "w", "info", "the last one", AT)])
     if more.get("last_log_seq", 7) == 7:
         async with database.read() as connection:
             assert await job_logs.complete(connection, [job, unfinished]) == {job.id}

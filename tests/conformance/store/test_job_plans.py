@@ -11,26 +11,34 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Job
-from orchestrix.persistence import job_beats, job_logs, job_places, job_queues, job_signs, job_steps, jobs
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, JobRow
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.job_logs import Log
-from orchestrix.persistence.job_steps import Unworked
-from orchestrix.persistence.pairs import APPS, INSTANCES
+from orchestrix.persistence.jobs import (
+    blocked_job_steps,
+    job_admission,
+    job_heartbeats,
+    job_logs,
+    job_predicates,
+    job_queues,
+    jobs,
+)
+from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
+from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
 from tests.conformance.store.plans import accesses, analyse, watched
 from tests.conformance.store.test_jobs import pending
 from tests.integration.jobs.rows import joined
 
 Work = Callable[[Transaction], Awaitable[Any]]
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-UNLED = Unworked("release", dict.fromkeys((PENDING, DISPATCHED, RUNNING), NOON))
-LED = Unworked("app", dict.fromkeys((DISPATCHED, RUNNING), NOON), ["letters", "reports"])
+UNLED = UnservedJobs("release", dict.fromkeys((PENDING, DISPATCHED, RUNNING), NOON))
+LED = UnservedJobs("app", dict.fromkeys((DISPATCHED, RUNNING), NOON), ["letters", "reports"])
 ROWS = 3000
 LIVE = 20
 
 
 @pytest.fixture
-async def busy(database: Database) -> list[Job]:
+async def busy(database: Database) -> list[JobRow]:
     """Jobs of which the last few run or wait, the others were done long ago."""
     await database.ping()
     now = database.now()
@@ -52,7 +60,7 @@ async def busy(database: Database) -> list[Job]:
     due = [pending(database, state=PENDING) for _ in range(LIVE)]
     async with database.begin() as tx:
         await jobs.insert(tx, [*done, *live, *due])
-        lines = [Log(str(job.history_id), 1, job.id, "w", "info", "x", now) for job in done]
+        lines = [JobLogLine(str(job.history_id), 1, job.id, "w", "info", "x", now) for job in done]
         await job_logs.insert(tx, lines)
     await joined(database, "a")
     await analyse(database, "jobs", "job_logs")
@@ -73,7 +81,7 @@ async def is_narrow(database: Database, work: Work) -> None:
 @pytest.mark.parametrize(
     "work",
     [
-        partial(job_places.due, limit=10, most_open=1000, silent=30.0),
+        partial(job_admission.due, limit=10, most_open=1000, silent=30.0),
         partial(jobs.overdue, limit=10, heard=15.0),
         partial(jobs.silent, seconds=30.0, limit=10, heard=15.0),
         partial(job_queues.stranded, empty=["q"], passed={"r": NOON}, seconds=30.0, heard=15.0, limit=10),
@@ -82,30 +90,30 @@ async def is_narrow(database: Database, work: Work) -> None:
         partial(jobs.unowned, seconds=30.0, limit=10),
         partial(jobs.orphans, seconds=30.0, limit=10),
         partial(jobs.owned_by, node="a"),
-        partial(job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
-        partial(job_steps.held_up, pair=APPS, which=LED, limit=9),
+        partial(blocked_job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
+        partial(blocked_job_steps.held_up, pair=APPS, which=LED, limit=9),
         jobs.next_due,
-        partial(job_signs.signs, limit=30.0, heard=15.0, since=NOON),
-        partial(job_signs.ownerless, orphaned=30.0, without=30.0),
+        partial(job_predicates.signs, limit=30.0, heard=15.0, since=NOON),
+        partial(job_predicates.ownerless, orphaned=30.0, without=30.0),
         jobs.loads,
-        job_places.waiting,
-        job_places.open_jobs,
+        job_admission.waiting,
+        job_admission.open_jobs,
         jobs.occupied,
     ],
     ids=lambda work: getattr(work, "func", work).__name__,
 )
-async def test_what_is_looked_for(database: Database, busy: list[Job], work: Work) -> None:
+async def test_what_is_looked_for(database: Database, busy: list[JobRow], work: Work) -> None:
     await is_narrow(database, work)
 
 
-async def test_what_is_written(database: Database, busy: list[Job]) -> None:
+async def test_what_is_written(database: Database, busy: list[JobRow]) -> None:
     some = busy[:5]
     changed = [(job.version, rules.taken(job, "b", job.updated_at + timedelta(seconds=1))) for job in some]
 
     async def work(tx: Transaction) -> None:
         await jobs.lock(tx, [job.id for job in some])
         await jobs.store(tx, changed)
-        await job_beats.beaten(tx, [str(job.history_id) for job in some], tx.now())
+        await job_heartbeats.beaten(tx, [str(job.history_id) for job in some], tx.now())
         await jobs.by_histories(tx, [str(job.history_id) for job in some])
         await job_logs.page(tx, busy[0].id, 10, (1, 5))
         await job_logs.present(tx, [(str(job.history_id), 1) for job in some])

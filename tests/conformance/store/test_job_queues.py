@@ -10,25 +10,27 @@ from sqlalchemy import update
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.job_waits import Crew
-from orchestrix.domain.jobs import FAILED, HANDING_OFF, Attempt
+from orchestrix.domain.job_diagnosis import QueueWorkers
+from orchestrix.domain.jobs import FAILED, HANDING_OFF, JobAttempt
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs import outgoing
-from orchestrix.persistence import job_beats, job_logs, job_queues, jobs, nodes, outbox
+from orchestrix.jobs import outbox_rows
+from orchestrix.persistence import outbox
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.job_logs import Last
-from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.jobs import job_heartbeats, job_logs, job_queues, jobs
+from orchestrix.persistence.jobs.job_logs import LastLogLine
 from orchestrix.persistence.tables import workers
 from tests.conformance.store.test_jobs import dispatched, inserted, owned, pending, running, stored
 from tests.integration.jobs.rows import joined, leading
 
 
-async def heard(database: Database, *beats: WorkerBeat) -> None:
+async def heard(database: Database, *beats: WorkerHeartbeatRow) -> None:
     await database.run(lambda tx: nodes.hear_workers(tx, beats))
 
 
 async def test_who_serves_which_queue(database: Database) -> None:
-    await heard(database, WorkerBeat("w-1", ["a", "b"], 0), WorkerBeat("w-2", ["b"], 3))
+    await heard(database, WorkerHeartbeatRow("w-1", ["a", "b"], 0), WorkerHeartbeatRow("w-2", ["b"], 3))
     async with database.begin() as tx:
         await tx.execute(update(workers).where(workers.c.id == "w-2").values(beat_at=tx.now() - timedelta(seconds=20)))
     async with database.read() as connection:
@@ -40,13 +42,13 @@ async def test_who_serves_which_queue(database: Database) -> None:
         assert await job_queues.crews(connection, [], 30.0) == {}
 
 
-def _counts(crews: dict[str, Crew]) -> dict[str, tuple[int, int]]:
+def _counts(crews: dict[str, QueueWorkers]) -> dict[str, tuple[int, int]]:
     return {queue: (crew.heard, crew.silent) for queue, crew in crews.items()}
 
 
 async def test_what_is_known_around_jobs(database: Database) -> None:
     await joined(database, "alive")
-    await heard(database, WorkerBeat("w-1", ["a"], 0))
+    await heard(database, WorkerHeartbeatRow("w-1", ["a"], 0))
     read = await owned(database, "alive", await running(database, queue="a"))
     left = await owned(database, "gone", await running(database, queue="b"))
     async with database.read() as connection:
@@ -57,7 +59,7 @@ async def test_what_is_known_around_jobs(database: Database) -> None:
     async with database.read() as connection:
         found = await job_queues.around(connection, [read, left], 30.0)
     assert (found[read.id].is_read, found[left.id].is_read) == (True, False)
-    assert (found[read.id].crew.heard, found[left.id].crew) == (1, Crew())
+    assert (found[read.id].crew.heard, found[left.id].crew) == (1, QueueWorkers())
     assert all(one.led_since is not None and one.limit == 30.0 for one in found.values())
 
 
@@ -65,7 +67,12 @@ async def test_workers_that_end_are_told_by_the_jobs_that_they_are_at(database: 
     for queue, count in (("a", 2), ("b", 1)):
         for _ in range(count):
             await running(database, queue=queue)
-    await heard(database, WorkerBeat("w", [], 3), WorkerBeat("idle", [], 0), WorkerBeat("other", ["b"], 0))
+    await heard(
+        database,
+        WorkerHeartbeatRow("w", [], 3),
+        WorkerHeartbeatRow("idle", [], 0),
+        WorkerHeartbeatRow("other", ["b"], 0),
+    )
     async with database.read() as connection:
         crews = await job_queues.crews(connection, ["a", "b", "c"], 30.0)
     assert {queue: crew.stopping for queue, crew in crews.items()} == {"a": 1, "b": 1, "c": 0}
@@ -77,13 +84,13 @@ async def test_workers_that_end_are_told_by_the_jobs_that_they_are_at(database: 
 
 
 async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Database) -> None:
-    await heard(database, WorkerBeat("w-1", ["a", "b"], 0))
+    await heard(database, WorkerHeartbeatRow("w-1", ["a", "b"], 0))
     await dispatched(database, queue="b")
     await dispatched(database, queue="c")
     await running(database, queue="d")
     await inserted(database, pending(database, queue="e"))
     ended = await running(database, queue="f")
-    await stored(database, ended, rules.ended(ended, rules.OVERDUE, database.now(), 0.5))
+    await stored(database, ended, rules.ended(ended, rules.ATTEMPT_OVERDUE, database.now(), 0.5))
     async with database.read() as connection:
         assert await job_queues.named(connection) == {"a", "b", "c", "d"}
         assert await job_queues.unbegun(connection) == {"b": 1, "c": 1}
@@ -98,7 +105,7 @@ async def test_orders_that_the_broker_has_had_for_a_while(database: Database) ->
     moving = await owned(database, "alive", await dispatched(database, queue="a"))
     await stored(database, moving, rules.offered(moving, "Shutdown", HANDING_OFF, database.now()))
     waits = await owned(database, "alive", await dispatched(database, queue="a"))
-    row = outgoing.dispatch(waits, database.now())
+    row = outbox_rows.dispatch(waits, database.now())
     await database.run(lambda tx: outbox.insert(tx, [row], claimed_by=None, lease_s=0.0))
     assert await _stranded(database, ["a"], -1.0) == [sent.id]
     assert await _stranded(database, ["a"], 60.0) == []
@@ -136,7 +143,7 @@ async def test_orders_that_later_ones_of_their_queue_have_overtaken(database: Da
     async with database.begin() as tx:
         assert await job_queues.stranded(tx, [], found, 30.0, 15.0, 10) == [early.id]
         assert await job_queues.stranded(tx, [], {"a": ago[100]}, 30.0, 15.0, 10) == []
-    await database.run(lambda tx: job_beats.beaten(tx, [str(early.history_id)], tx.now()))
+    await database.run(lambda tx: job_heartbeats.beaten(tx, [str(early.history_id)], tx.now()))
     async with database.begin() as tx:
         assert await job_queues.stranded(tx, ["a"], found, 30.0, 15.0, 10) == [late.id], "somebody beats for it"
 
@@ -154,7 +161,7 @@ async def test_the_last_line_that_was_told_of_is_that_of_the_latest_attempt_that
     [job, other] = await inserted(database, pending(database), pending(database))
     at, names = database.now(), [clock.uuid7() for _ in range(3)]
     told = [
-        Attempt(name, job.id, n, "w", FAILED, at, last_log_seq=seq)
+        JobAttempt(name, job.id, n, "w", FAILED, at, last_log_seq=seq)
         for n, (name, seq) in enumerate(zip(names, (9, 4, 0), strict=True))
     ]
     async with database.begin() as tx:
@@ -162,5 +169,5 @@ async def test_the_last_line_that_was_told_of_is_that_of_the_latest_attempt_that
         await jobs.store(tx, [], out)
         await jobs.store(tx, [], told)
     async with database.read() as connection:
-        assert await job_logs.last_told(connection, [job.id, other.id]) == {job.id: Last(1, names[1], 4)}
+        assert await job_logs.last_told(connection, [job.id, other.id]) == {job.id: LastLogLine(1, names[1], 4)}
         assert await job_logs.last_told(connection, []) == {}

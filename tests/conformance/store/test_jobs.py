@@ -19,30 +19,30 @@ from orchestrix.domain.jobs import (
     PENDING,
     RUNNING,
     SUCCEEDED,
-    Attempt,
-    Job,
-    Moved,
-    Status,
+    AttemptStatus,
+    JobAttempt,
+    JobRow,
+    JobTransition,
 )
-from orchestrix.errors import Conflict
-from orchestrix.persistence import job_beats, job_signs, jobs
+from orchestrix.errors import ConflictError
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.job_signs import Signs
-from orchestrix.persistence.jobs import Filter
+from orchestrix.persistence.jobs import job_heartbeats, job_predicates, jobs
+from orchestrix.persistence.jobs.job_predicates import JobsToRescue
+from orchestrix.persistence.jobs.jobs import JobFilter
 from tests.integration.jobs.rows import joined, stopped
 
 SECOND = timedelta(seconds=1)
 HEARD = 15.0
 
 
-def pending(database: Database, **more: Any) -> Job:
+def pending(database: Database, **more: Any) -> JobRow:
     """A job that is due."""
     now = database.now() - SECOND
     fields = {"created_by": "ada", "correlation_id": "c", "created_at": now, "updated_at": now, "wake_at": now}
-    return Job(**{"id": clock.uuid7(), "queue": "q", "handler": "h", **fields, **more})
+    return JobRow(**{"id": clock.uuid7(), "queue": "q", "handler": "h", **fields, **more})
 
 
-async def inserted(database: Database, *new: Job) -> list[Job]:
+async def inserted(database: Database, *new: JobRow) -> list[JobRow]:
     """The jobs, as they are in the database."""
     await database.ping()
     async with database.begin() as tx:
@@ -50,7 +50,7 @@ async def inserted(database: Database, *new: Job) -> list[Job]:
     return [await now(database, job) for job in new]
 
 
-async def now(database: Database, job: Job) -> Job:
+async def now(database: Database, job: JobRow) -> JobRow:
     """The job as it is."""
     async with database.read() as connection:
         found = await jobs.get(connection, job.id)
@@ -58,30 +58,32 @@ async def now(database: Database, job: Job) -> Job:
     return found
 
 
-async def stored(database: Database, before: Job, after: Job | Moved) -> Job:
+async def stored(database: Database, before: JobRow, after: JobRow | JobTransition) -> JobRow:
     """What has become of the job, written."""
-    job, attempts = (after.job, [after.attempt] if after.attempt else []) if isinstance(after, Moved) else (after, [])
+    job, attempts = (
+        (after.job, [after.attempt] if after.attempt else []) if isinstance(after, JobTransition) else (after, [])
+    )
     async with database.begin() as tx:
         await jobs.store(tx, [(before.version, job)], attempts)
     return job
 
 
-async def dispatched(database: Database, **more: Any) -> Job:
+async def dispatched(database: Database, **more: Any) -> JobRow:
     """A job whose attempt is out."""
     [job] = await inserted(database, pending(database, **more))
     return await stored(database, job, rules.dispatched(job, clock.uuid7(), database.now()))
 
 
-async def running(database: Database, **more: Any) -> Job:
+async def running(database: Database, **more: Any) -> JobRow:
     """A job that a worker is at."""
     job = await dispatched(database, **more)
-    status = Status(job.id, str(job.history_id), "w", 1, "RUNNING")
+    status = AttemptStatus(job.id, str(job.history_id), "w", 1, "RUNNING")
     moved = rules.reported(job, status, database.now(), 0.5)
-    assert isinstance(moved, Moved)
+    assert isinstance(moved, JobTransition)
     return await stored(database, job, moved)
 
 
-async def owned(database: Database, node: str, job: Job) -> Job:
+async def owned(database: Database, node: str, job: JobRow) -> JobRow:
     """The job, taken by a node."""
     return await stored(database, job, rules.taken(job, node, database.now()))
 
@@ -149,7 +151,7 @@ async def test_everything_that_moves_is_stored(database: Database) -> None:
 async def test_a_change_of_another_version_is_refused(database: Database) -> None:
     one, other = await inserted(database, pending(database), pending(database))
     await stored(database, one, rules.taken(one, "a", database.now()))
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         async with database.begin() as tx:
             await jobs.store(tx, [(job.version, rules.taken(job, "b", tx.now())) for job in (one, other)])
     assert (await now(database, one)).owner == "a"
@@ -184,11 +186,11 @@ async def test_of_two_nodes_one_takes_a_job(database: Database, peer: Database) 
 async def test_how_long_until_something_is_due(database: Database) -> None:
     async with database.read() as connection:
         assert await jobs.next_due(connection) is None
-        assert await job_signs.signs(connection, 30.0, HEARD, None) == Signs(False, False, False, None)
+        assert await job_predicates.signs(connection, 30.0, HEARD, None) == JobsToRescue(False, False, False, None)
     await inserted(database, pending(database, wake_at=database.now() + 60 * SECOND))
     await running(database, timeout_ms=30_000)
     async with database.read() as connection:
-        due, over = await jobs.next_due(connection), (await job_signs.signs(connection, None, HEARD, None)).left
+        due, over = await jobs.next_due(connection), (await job_predicates.signs(connection, None, HEARD, None)).left
     assert due is not None
     assert over is not None
     assert (55 < due < 61, 25 < over < 31) == (True, True)
@@ -200,10 +202,10 @@ async def found(database: Database, find: Any, *arguments: Any) -> list[str]:
         return sorted(job.id for job in await find(tx, *arguments))
 
 
-async def signs(database: Database, silent: float | None = 30.0, since: datetime | None = None) -> Signs:
+async def signs(database: Database, silent: float | None = 30.0, since: datetime | None = None) -> JobsToRescue:
     """What there is for the leader to do."""
     async with database.read() as connection:
-        return await job_signs.signs(connection, silent, HEARD, since)
+        return await job_predicates.signs(connection, silent, HEARD, since)
 
 
 async def test_whose_time_is_over(database: Database) -> None:
@@ -220,7 +222,7 @@ async def test_whose_time_is_over(database: Database) -> None:
     assert not (await signs(database, since=database.now() + SECOND)).overdue, "all were sent before"
 
 
-async def _passed(database: Database, job: Job) -> None:
+async def _passed(database: Database, job: JobRow) -> None:
     """Waits until the job's time is over by the database's clock."""
     from tests.support import eventually
 
@@ -240,7 +242,7 @@ async def test_whose_worker_is_silent(database: Database) -> None:
     for job in (silent, beating):
         await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old, taken_at=old))
     async with database.begin() as tx:
-        await job_beats.beaten(tx, [str(beating.history_id), "unknown"], tx.now())
+        await job_heartbeats.beaten(tx, [str(beating.history_id), "unknown"], tx.now())
     assert await found(database, jobs.silent, 30.0, 10, HEARD) == [], "nobody has read what it may have said"
     assert not (await signs(database)).silent
     await joined(database, "a")
@@ -280,7 +282,7 @@ async def test_who_owns_nothing(database: Database) -> None:
 async def ownerless(database: Database) -> tuple[bool, bool]:
     """Whether there are jobs whose owner is gone, and such as nobody has ever owned."""
     async with database.read() as connection:
-        return await job_signs.ownerless(connection, 30.0, 30.0)
+        return await job_predicates.ownerless(connection, 30.0, 30.0)
 
 
 @pytest.mark.req("S0-55")
@@ -311,8 +313,8 @@ async def test_what_a_node_owns(database: Database) -> None:
     one = await owned(database, "a", await running(database))
     two = await owned(database, "a", await dispatched(database))
     other = await owned(database, "b", await dispatched(database))
-    done = rules.reported(one, Status(one.id, str(one.history_id), "w", 2, "SUCCEEDED"), database.now(), 0.5)
-    assert isinstance(done, Moved)
+    done = rules.reported(one, AttemptStatus(one.id, str(one.history_id), "w", 2, "SUCCEEDED"), database.now(), 0.5)
+    assert isinstance(done, JobTransition)
     await stored(database, one, done)
     async with database.read() as connection:
         mine = await jobs.owned_by(connection, "a")
@@ -327,7 +329,7 @@ async def test_what_a_node_owns(database: Database) -> None:
 
 
 async def test_what_a_broker_without_memory_has_not_sent(database: Database) -> None:
-    from orchestrix.persistence import incarnation
+    from orchestrix.persistence.cluster import broker_incarnation
 
     before = await dispatched(database)
     began = await running(database)
@@ -336,7 +338,7 @@ async def test_what_a_broker_without_memory_has_not_sent(database: Database) -> 
     later = database.now() + SECOND
     await stored(database, before, replace(before, version=before.version + 1, dispatched_at=later - 5 * SECOND))
     async with database.begin() as tx:
-        await incarnation.replace(tx, None, clock.uuid7())
+        await broker_incarnation.replace(tx, None, clock.uuid7())
     after = await dispatched(database)
     assert await found(database, jobs.unheard, 10) == [before.id]
     assert (await signs(database)).unheard
@@ -345,7 +347,9 @@ async def test_what_a_broker_without_memory_has_not_sent(database: Database) -> 
 
 async def test_attempts_are_kept_each_with_its_end(database: Database) -> None:
     job = await running(database, retries=1)
-    moved = rules.ended(job, rules.Ending(FAILED, {"type": "x"}, last_log_seq=4, answered=True), database.now(), 0.0)
+    moved = rules.ended(
+        job, rules.AttemptEnding(FAILED, {"type": "x"}, last_log_seq=4, answered=True), database.now(), 0.0
+    )
     again = await stored(database, job, moved)
     second = await stored(database, again, rules.dispatched(again, clock.uuid7(), database.now()))
     async with database.read() as connection:
@@ -359,7 +363,7 @@ async def test_attempts_are_kept_each_with_its_end(database: Database) -> None:
     assert tried[0].error == {"type": "x"}
     assert named == {str(job.history_id): tried[0]}
     assert list(current) == [second.history_id]
-    assert isinstance(tried[0], Attempt)
+    assert isinstance(tried[0], JobAttempt)
 
 
 async def test_pages_show_each_job_once_the_newest_first(database: Database) -> None:
@@ -379,18 +383,18 @@ async def test_pages_show_each_job_once_the_newest_first(database: Database) -> 
     wanted = sorted(new, key=lambda job: (job.created_at, job.id), reverse=True)
     seen: list[str] = []
     after = None
-    while page := await _page(database, Filter(), 3, after):
+    while page := await _page(database, JobFilter(), 3, after):
         seen += [job.id for job in page]
         after = (page[-1].created_at, page[-1].id)
         assert page[0].payload is None
     assert seen == [job.id for job in wanted]
     even = [job.id for job in wanted if job.queue == "even"]
-    assert [job.id for job in await _page(database, Filter(queue="even"), 10)] == even
-    assert {job.id for job in await _page(database, Filter(created_by="ada"), 10)} == {job.id for job in new[:3]}
-    states = await _page(database, Filter(states=[PENDING, SUCCEEDED]), 10)
+    assert [job.id for job in await _page(database, JobFilter(queue="even"), 10)] == even
+    assert {job.id for job in await _page(database, JobFilter(created_by="ada"), 10)} == {job.id for job in new[:3]}
+    states = await _page(database, JobFilter(states=[PENDING, SUCCEEDED]), 10)
     assert {job.id for job in states} == {job.id for job in new[1:]}
 
 
-async def _page(database: Database, wanted: Filter, limit: int, after: Any = None) -> list[Job]:
+async def _page(database: Database, wanted: JobFilter, limit: int, after: Any = None) -> list[JobRow]:
     async with database.read() as connection:
         return await jobs.page(connection, wanted, limit, after)

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import delete, text, update
 
-from orchestrix.domain.leases import Bid, Fence, Lease, Mode, Reason
-from orchestrix.errors import Contention, Deposed, RetryLater
-from orchestrix.persistence import leases
+from orchestrix.domain.leases import Candidacy, ElectionReason, Fence, LeaderMode, Lease
+from orchestrix.errors import Contention, RetryableError, StaleTermError
+from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.tables import leases as table
 from tests.support import eventually
@@ -20,15 +20,15 @@ A, B = "a-1", "b-1"
 LEASE = 30.0
 
 
-def bid(node: str, *, by_token: bool = False, mode: Mode = Mode.BROKER) -> Bid:
-    return Bid(node, mode, by_token)
+def bid(node: str, *, by_token: bool = False, mode: LeaderMode = LeaderMode.BROKER) -> Candidacy:
+    return Candidacy(node, mode, by_token)
 
 
-async def campaign(database: Database, wanted: Bid, noticed: float = 0.0) -> Fence | None:
+async def campaign(database: Database, wanted: Candidacy, noticed: float = 0.0) -> Fence | None:
     return await database.run(lambda tx: leases.campaign(tx, wanted, LEASE, noticed))
 
 
-async def gained(database: Database, wanted: Bid) -> Fence:
+async def gained(database: Database, wanted: Candidacy) -> Fence:
     fence = await campaign(database, wanted)
     assert fence is not None
     return fence
@@ -63,7 +63,7 @@ async def test_the_first_term_is_one_and_leased_for_thirty_seconds(database: Dat
         assert await leases.read(connection) is None
     assert await campaign(database, bid(A)) == Fence(1, A)
     found = await row(database)
-    assert (found.term, found.holder, found.mode, found.resigned_at) == (1, A, Mode.BROKER, None)
+    assert (found.term, found.holder, found.mode, found.resigned_at) == (1, A, LeaderMode.BROKER, None)
     assert found.lease_until - found.gained_at == timedelta(seconds=30)
     assert 29 < found.left <= 30
     async with database.read() as connection:
@@ -76,7 +76,7 @@ async def test_a_row_that_was_lost_or_restored_begins_no_term_again(database: Da
         await gained(database, bid(A, by_token=True))
     old = await gained(database, bid(B, by_token=True))
     await database.run(lambda tx: tx.execute(delete(table)))
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await checked(database, old)
     assert await campaign(database, bid(A)) == Fence(5, A)
     await database.run(lambda tx: tx.execute(update(table).values(term=2, holder=A)))
@@ -84,7 +84,7 @@ async def test_a_row_that_was_lost_or_restored_begins_no_term_again(database: Da
     assert await campaign(database, bid(B)) == Fence(6, B)
     assert [one.term for one in await handovers(database)] == [6, 5, 4, 3, 2, 1]
     for fence in (old, Fence(5, A)):
-        with pytest.raises(Deposed):
+        with pytest.raises(StaleTermError):
             await checked(database, fence)
 
 
@@ -127,8 +127,8 @@ async def test_a_lease_is_taken_when_it_has_lapsed_and_not_before(database: Data
     await lapse(database)
     assert await campaign(database, bid(B)) == Fence(2, B)
     (second, first) = await handovers(database)
-    assert (first.from_holder, first.to_holder, first.reason) == (None, A, Reason.FIRST)
-    assert (second.from_holder, second.to_holder, second.reason) == (A, B, Reason.EXPIRED)
+    assert (first.from_holder, first.to_holder, first.reason) == (None, A, ElectionReason.FIRST)
+    assert (second.from_holder, second.to_holder, second.reason) == (A, B, ElectionReason.EXPIRED)
     assert second.gained_at - second.began_at >= timedelta(seconds=1)
     assert second.ended_at is None
 
@@ -138,7 +138,7 @@ async def test_the_time_in_which_nobody_could_take_over_is_not_counted(database:
     await lapse(database)
     await campaign(database, replace(bid(B), there=0.25), noticed=0.5)
     second = (await handovers(database))[0]
-    assert second.reason == Reason.EXPIRED
+    assert second.reason == ElectionReason.EXPIRED
     assert second.gained_at - second.began_at == timedelta(seconds=0.75)
     await lapse(database)
     await campaign(database, replace(bid(A), there=1e6))
@@ -149,27 +149,27 @@ async def test_the_token_takes_a_lease_that_still_runs(database: Database) -> No
     await gained(database, bid(A))
     assert await campaign(database, bid(B, by_token=True), noticed=0.5) == Fence(2, B)
     (second, _) = await handovers(database)
-    assert second.reason == Reason.LOST
+    assert second.reason == ElectionReason.LOST
     assert second.gained_at - second.began_at == timedelta(seconds=0.5)
 
 
 async def test_a_leader_without_broker_makes_way_for_one_with(database: Database) -> None:
-    await gained(database, bid(A, mode=Mode.ALONE))
-    assert (await row(database)).mode is Mode.ALONE
-    assert await campaign(database, bid(B, mode=Mode.ALONE)) is None
+    await gained(database, bid(A, mode=LeaderMode.ALONE))
+    assert (await row(database)).mode is LeaderMode.ALONE
+    assert await campaign(database, bid(B, mode=LeaderMode.ALONE)) is None
     assert await campaign(database, bid(B)) == Fence(2, B)
-    assert (await handovers(database))[0].reason == Reason.DEPOSED
+    assert (await handovers(database))[0].reason == ElectionReason.DEPOSED
     assert await campaign(database, bid("c-1")) is None
 
 
 @pytest.mark.req("S0-9")
 async def test_a_renewal_leases_anew_and_says_how_it_is(database: Database) -> None:
-    fence = await gained(database, bid(A, mode=Mode.ALONE))
+    fence = await gained(database, bid(A, mode=LeaderMode.ALONE))
     await lapse(database)
-    await database.run(lambda tx: leases.renew(tx, fence, Mode.BROKER, LEASE))
+    await database.run(lambda tx: leases.renew(tx, fence, LeaderMode.BROKER, LEASE))
     found = await row(database)
     assert 29 < found.left <= 30
-    assert (found.fence, found.mode) == (fence, Mode.BROKER)
+    assert (found.fence, found.mode) == (fence, LeaderMode.BROKER)
     assert await campaign(database, bid(B)) is None
 
 
@@ -179,11 +179,11 @@ async def test_a_holder_is_refused_in_a_former_term_of_its_own(database: Databas
     new = await gained(database, bid(A))
     before = await row(database)
     assert (new, before.fence) == (Fence(2, A), new)
-    with pytest.raises(Deposed):
-        await database.run(lambda tx: leases.renew(tx, old, Mode.ALONE, 2 * LEASE))
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
+        await database.run(lambda tx: leases.renew(tx, old, LeaderMode.ALONE, 2 * LEASE))
+    with pytest.raises(StaleTermError):
         await database.run(lambda tx: leases.resign(tx, old))
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await checked(database, old)
     assert replace(await row(database), now=before.now) == before
 
@@ -195,13 +195,13 @@ async def test_everything_of_an_old_term_is_refused(database: Database) -> None:
     new = await gained(database, bid(B, by_token=True))
     for refused in (
         lambda tx: leases.check(tx, old),
-        lambda tx: leases.renew(tx, old, Mode.BROKER, LEASE),
+        lambda tx: leases.renew(tx, old, LeaderMode.BROKER, LEASE),
         lambda tx: leases.resign(tx, old),
         lambda tx: leases.arrive(tx, old),
         lambda tx: leases.check(tx, Fence(2, A)),
         lambda tx: leases.check(tx, Fence(3, B)),
     ):
-        with pytest.raises(Deposed, match="nothing was written"):
+        with pytest.raises(StaleTermError, match="nothing was written"):
             await database.run(refused)
     await checked(database, new)
     assert (await row(database)).fence == new
@@ -214,7 +214,7 @@ async def test_who_resigns_leaves_at_once(database: Database) -> None:
     assert (await row(database)).lapsed
     assert await campaign(database, bid(B)) == Fence(2, B)
     second = (await handovers(database))[0]
-    assert second.reason == Reason.RESIGNED
+    assert second.reason == ElectionReason.RESIGNED
     assert second.began_at <= second.gained_at
     assert (await row(database)).resigned_at is None
 
@@ -250,7 +250,7 @@ async def test_a_term_waits_for_a_checked_write_and_the_next_write_for_the_term(
         order.append("write")
     assert await rival == Fence(2, B)
     assert order == ["write", "term"]
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await checked(served, old)
 
 
@@ -262,7 +262,7 @@ async def test_a_write_that_meets_an_open_campaign_is_refused_or_comes_again(
         assert await leases.campaign(tx, bid(B, by_token=True), LEASE) == Fence(2, B)
         writing = asyncio.create_task(_once(served, old))
         await eventually(lambda: _someone_waits(served_peer), deadline=1.8, every=0.15, message="the write waits")
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await writing
 
 
@@ -273,7 +273,7 @@ async def test_a_renewal_does_not_wait_for_writes(served: Database, served_peer:
     async with served.begin() as tx:
         await leases.check(tx, fence)
         async with asyncio.timeout(1):
-            await served_peer.run(lambda other: leases.renew(other, fence, Mode.BROKER, LEASE))
+            await served_peer.run(lambda other: leases.renew(other, fence, LeaderMode.BROKER, LEASE))
 
 
 async def test_a_session_that_stands_still_with_the_row_is_ended(served: Database, served_peer: Database) -> None:
@@ -283,7 +283,7 @@ async def test_a_session_that_stands_still_with_the_row_is_ended(served: Databas
         await leases.check(frozen, old)
         assert await _end_until_won(served_peer) == Fence(2, B)
 
-    with pytest.raises(RetryLater):
+    with pytest.raises(RetryableError):
         await served.run(freeze, attempts=1)
     assert (await row(served_peer)).fence == Fence(2, B)
 

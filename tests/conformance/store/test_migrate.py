@@ -10,23 +10,24 @@ import pytest
 from sqlalchemy import update
 
 from orchestrix import Saga
-from orchestrix.errors import Conflict, Invalid, NotFound
-from orchestrix.orchestration import migrate as migration
-from orchestrix.orchestration.migrate import Asked, Result, migrate
-from orchestrix.persistence import audit, definitions, held_events, history, instances
+from orchestrix.engine.maintenance import version_migration as migration
+from orchestrix.engine.maintenance.version_migration import MigrationRequest, MigrationResult, migrate
+from orchestrix.errors import ConflictError, Invalid, NotFound
+from orchestrix.persistence import audit
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.held_events import HeldEvent
-from orchestrix.persistence.pairs import Pair
-from orchestrix.persistence.versions import stored as row_of
+from orchestrix.persistence.sagas import definitions, held_events, history, instances
+from orchestrix.persistence.sagas.definition_store import stored as row_of
+from orchestrix.persistence.sagas.held_events import HeldEvent
+from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.migration import Maps
-from orchestrix.saga.state import PAUSED, RETRY, UNSENT, Instance, Progress
+from orchestrix.saga.state import PAUSED, RETRY, UNSENT, Instance, InstanceProgress
+from orchestrix.saga.versions.migration import NameMapping
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import ended, some, stepped
 from tests.support import eventually
 
-Of = tuple[Pair, str]
-MAPS = Maps({"REGISTERING": "ENLISTING"}, {"createGitRepo": "createRepo"})
+Of = tuple[SagaTables, str]
+MAPS = NameMapping({"REGISTERING": "ENLISTING"}, {"createGitRepo": "createRepo"})
 
 
 def versions(name: str) -> tuple[Saga, Saga]:
@@ -53,22 +54,22 @@ async def retrying(database: Database, of: Of, count: int) -> list[Instance]:
     return waits
 
 
-async def changed(database: Database, pair: Pair, rows: Sequence[Instance]) -> None:
+async def changed(database: Database, pair: SagaTables, rows: Sequence[Instance]) -> None:
     async with database.begin() as tx:
         await instances.update(tx, pair, [(one.version - 1, one) for one in rows])
 
 
-async def now(database: Database, pair: Pair, rows: Sequence[Instance]) -> dict[int, Instance]:
+async def now(database: Database, pair: SagaTables, rows: Sequence[Instance]) -> dict[int, Instance]:
     async with database.read() as connection:
         return await instances.guard(connection, pair, [one.id for one in rows])
 
 
-def asked(of: Of, **more: object) -> Asked:
+def asked(of: Of, **more: object) -> MigrationRequest:
     given: dict[str, object] = {"maps": MAPS, "actor": "bob", "reason": "release 3", **more}
-    return Asked(of[1], 3, **given)  # type: ignore[arg-type]
+    return MigrationRequest(of[1], 3, **given)  # type: ignore[arg-type]
 
 
-async def run(database: Database, of: Of, *code: Saga, **more: object) -> Result:
+async def run(database: Database, of: Of, *code: Saga, **more: object) -> MigrationResult:
     """What the command does."""
     return await migrate(database, Catalog(code), asked(of, **more))
 
@@ -77,7 +78,7 @@ async def test_all_are_moved_in_batches_with_a_row_of_history_and_of_audit(datab
     pair, name = of
     old, new = versions(name)
     await known(database, old, new)
-    rows = await retrying(database, of, 2 * migration.BATCH + 50)
+    rows = await retrying(database, of, 2 * migration.INSTANCES_PER_TRANSACTION + 50)
     result = await run(database, of)
     assert (result.migrated, result.refused) == (450, [])
     found = await now(database, pair, rows)
@@ -89,7 +90,7 @@ async def test_all_are_moved_in_batches_with_a_row_of_history_and_of_audit(datab
             definition_version=3,
             command_id=after.command_id,
             updated_at=after.updated_at,
-            progress=Progress(named={"createRepo": "createGitRepo"}),
+            progress=InstanceProgress(named={"createRepo": "createGitRepo"}),
         )
         assert after == same
         assert after.command_id != before.command_id
@@ -135,7 +136,7 @@ async def test_what_cannot_be_moved_is_told_and_left(database: Database, of: Of)
         assert (await now(database, pair, [moves]))[moves.id].definition_version == (1 if dry else 3)
 
 
-async def _runs_by(tx: Transaction, pair: Pair, found: dict[int, int]) -> None:
+async def _runs_by(tx: Transaction, pair: SagaTables, found: dict[int, int]) -> None:
     table = pair.instances
     for id, version in found.items():
         await tx.execute(update(table).where(table.c.id == id).values(definition_version=version))
@@ -145,14 +146,16 @@ async def test_what_is_paused_keeps_its_pause_and_its_progress_has_the_new_names
     pair, name = of
     await known(database, *versions(name))
     (one,) = await some(database, 1, pair, name)
-    progress = Progress(attempts={"createGitRepo": 3}, resume=UNSENT, run=2, left=("createGitRepo",))
+    progress = InstanceProgress(attempts={"createGitRepo": 3}, resume=UNSENT, run=2, left=("createGitRepo",))
     paused = stepped(one, state="REGISTERING", blocker=PAUSED, wake_at=None, wake_reason=None, progress=progress)
     await changed(database, pair, [paused])
     assert (await run(database, of)).migrated == 1
     after = (await now(database, pair, [one]))[one.id]
     assert (after.state, after.blocker, after.wake_at, after.attempt) == ("ENLISTING", PAUSED, None, 1)
     named = {"createRepo": "createGitRepo"}
-    assert after.progress == Progress({"createRepo": 3}, resume=UNSENT, run=2, left=("createRepo",), named=named)
+    assert after.progress == InstanceProgress(
+        {"createRepo": 3}, resume=UNSENT, run=2, left=("createRepo",), named=named
+    )
 
 
 async def test_a_step_that_is_out_is_waited_for_and_then_goes_on(database: Database, of: Of) -> None:
@@ -203,7 +206,7 @@ async def test_what_others_have_locked_is_taken_later(served: Database, served_p
 async def test_what_stays_locked_is_told(
     served: Database, served_peer: Database, of: Of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migration, "BUSY_S", 0.5)
+    monkeypatch.setattr(migration, "LOCKED_TIMEOUT_S", 0.5)
     pair, name = of
     await known(served, *versions(name))
     rows = await retrying(served, of, 300)
@@ -255,6 +258,6 @@ async def test_nobody_replaces_the_version_meanwhile(database: Database, of: Of)
     other = replace(new, steps=(new.steps[0], replace(new.steps[1], event="evt.enlisted")))
     async with database.begin() as tx:
         await definitions.replace(tx, row_of(other))
-    with pytest.raises(Conflict, match="has just been replaced"):
+    with pytest.raises(ConflictError, match="has just been replaced"):
         await prepared.run()
     assert await now(database, of[0], rows) == {one.id: one for one in rows}

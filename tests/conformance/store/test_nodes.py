@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import insert, update
 
-from orchestrix.domain.leases import Bid, Fence, Mode
-from orchestrix.domain.nodes import Node, NodeState
-from orchestrix.errors import Deposed
-from orchestrix.persistence import leases, nodes
+from orchestrix.domain.leases import Candidacy, Fence, LeaderMode
+from orchestrix.domain.nodes import NodeRow, NodeState
+from orchestrix.errors import StaleTermError
+from orchestrix.persistence.cluster import leases, nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.nodes import WorkerBeat
 from orchestrix.persistence.tables import nodes as table
 from orchestrix.persistence.tables import workers
 
@@ -29,22 +29,22 @@ async def beat(database: Database, node_id: str, state: NodeState = NodeState.AL
 
 
 async def leader(database: Database, node_id: str = "l-1") -> Fence:
-    bid = Bid(node_id, Mode.BROKER, by_token=True)
+    bid = Candidacy(node_id, LeaderMode.BROKER, by_token=True)
     fence = await database.run(lambda tx: leases.campaign(tx, bid, 30.0))
     assert fence is not None
     return fence
 
 
-async def declare(database: Database, fence: Fence, node: Node) -> bool:
+async def declare(database: Database, fence: Fence, node: NodeRow) -> bool:
     return await database.run(lambda tx: nodes.declare_dead(tx, fence, node.id, node.beat_at))
 
 
-async def living(database: Database) -> dict[str, Node]:
+async def living(database: Database) -> dict[str, NodeRow]:
     async with database.read() as connection:
         return {node.id: node for node in (await nodes.living(connection)).nodes}
 
 
-async def listed(database: Database) -> list[Node]:
+async def listed(database: Database) -> list[NodeRow]:
     async with database.read() as connection:
         return await nodes.listed(connection, 100)
 
@@ -122,7 +122,7 @@ async def test_a_former_leader_declares_nobody_dead(database: Database) -> None:
     old = await leader(database)
     await join(database, "a-1")
     await leader(database, "m-1")
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await declare(database, old, (await living(database))["a-1"])
     assert await beat(database, "a-1")
 
@@ -167,7 +167,7 @@ async def test_what_is_long_gone_is_forgotten(database: Database) -> None:
         (worker,) = await nodes.listed_workers(connection, 10, 600.0)
     assert (worker.id, worker.queues, worker.jobs) == ("w-2", ["reports"], 1)
     await leader(database, "m-1")
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await database.run(lambda tx: nodes.forget(tx, fence, 0.0))
     assert len(await listed(database)) == 2
 
@@ -184,7 +184,7 @@ async def test_workers_are_listed_until_they_leave_or_are_long_silent(database: 
 async def test_a_late_word_that_a_worker_has_left_is_not_that_of_its_next_life(database: Database) -> None:
     left = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
     lives = {"again": timedelta(microseconds=1), "gone": timedelta(0), "timeless": None}
-    beats = [WorkerBeat(id, [], 0, None if later is None else left + later) for id, later in lives.items()]
+    beats = [WorkerHeartbeatRow(id, [], 0, None if later is None else left + later) for id, later in lives.items()]
     await database.run(lambda tx: nodes.hear_workers(tx, beats))
     await database.run(lambda tx: nodes.forget_workers(tx, dict.fromkeys(lives, left)))
     async with database.read() as connection:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from orchestrix.errors import ConfigError, Conflict, Invalid, OutcomeUnknown, SchemaMismatch, Unavailable
-from orchestrix.persistence import history, instances
+from orchestrix.errors import ConfigError, ConflictError, Invalid, OutcomeUnknown, SchemaMismatch, Unavailable
 from orchestrix.persistence.dialects import postgresql
 from orchestrix.persistence.engine import Connection, Database, Transaction
-from orchestrix.persistence.pairs import APPS
-from orchestrix.saga.state import Change
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.saga.state import StateChange
 from tests.conformance.store.build import emptied, some, started, stepped, stored
 from tests.servers import sql
 from tests.servers.maria import MariaServer
@@ -41,7 +41,9 @@ async def end_session_of(connection: Connection) -> None:
 
 async def keys(database: Database) -> list[str]:
     async with database.read() as connection:
-        return [one.key for one in await instances.page(connection, APPS, "app", instances.Filter(), "key", 100)]
+        return [
+            one.key for one in await instances.page(connection, APPS, "app", instances.InstanceFilter(), "key", 100)
+        ]
 
 
 @pytest.mark.parametrize("kind", AWAY)
@@ -84,7 +86,7 @@ async def test_a_session_ended_before_its_commit_leaves_the_outcome_open(served:
 async def test_idle_sessions_that_ended_are_replaced_without_an_error(
     served: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql, "FRESH", 0.0)
+    monkeypatch.setattr(postgresql, "RECENT_USE_S", 0.0)
     async with served.read() as connection:
         await end_session_of(connection)
     assert await keys(served) == []
@@ -92,7 +94,7 @@ async def test_idle_sessions_that_ended_are_replaced_without_an_error(
 
 
 async def test_idle_sessions_that_are_well_are_kept(served: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql, "FRESH", 0.0)
+    monkeypatch.setattr(postgresql, "RECENT_USE_S", 0.0)
     sessions = []
     for _ in range(3):
         async with served.begin() as tx:
@@ -152,7 +154,7 @@ async def test_what_the_block_raises_is_not_committed(database: Database) -> Non
 
 
 async def test_an_empty_pool_is_unavailable(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.persistence.engine._POOL_LIMIT", 0.1)
+    monkeypatch.setattr("orchestrix.persistence.engine._POOL_TIMEOUT_S", 0.1)
     database = Database(store_url, pool_size=2)
     async with AsyncExitStack() as stack:
         for _ in range(2):
@@ -264,8 +266,8 @@ async def test_a_database_without_tables_names_the_command(sqlite_url: str) -> N
 
 async def test_a_taken_key_is_a_conflict_with_its_cause(database: Database) -> None:
     (one,) = await some(database, 1)
-    told = (one.id, Change(1, None, "A", "x", "a", "c", None, None, one.created_at))
-    with pytest.raises(Conflict) as refused:
+    told = (one.id, StateChange(1, None, "A", "x", "a", "c", None, None, one.created_at))
+    with pytest.raises(ConflictError) as refused:
         await database.run(lambda tx: history.insert(tx, APPS, [told, told]))
     assert refused.value.__cause__ is not None
 

@@ -10,21 +10,24 @@ from sqlalchemy import select
 
 from orchestrix import clock
 from orchestrix.errors import Invalid
-from orchestrix.persistence import instances, jobs, pages
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.hindrances import Hindered
-from orchestrix.persistence.instances import Filter, sort_value
-from orchestrix.persistence.job_steps import Unworked
-from orchestrix.persistence.pairs import APPS, INSTANCES, Pair
-from orchestrix.saga.state import Instance, Progress
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
+from orchestrix.persistence.sagas import instance_pages, instances
+from orchestrix.persistence.sagas.instances import InstanceFilter, sort_value
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
+from orchestrix.persistence.sagas.stuck_filter import ExternalBlockers
+from orchestrix.saga.state import Instance, InstanceProgress
 from tests.conformance.store.build import ended, some, started, stepped, stored
 from tests.conformance.store.test_jobs import pending
 
-Of = tuple[Pair, str]
+Of = tuple[SagaTables, str]
 SORTS = ["createdAt", "-createdAt", "updatedAt", "-updatedAt", "appName", "-appName"]
 
 
-async def names(database: Database, pair: Pair, saga: str, wanted: Filter, sort: str = "key") -> list[str]:
+async def names(
+    database: Database, pair: SagaTables, saga: str, wanted: InstanceFilter, sort: str = "key"
+) -> list[str]:
     async with database.read() as connection:
         return [found.key for found in await instances.page(connection, pair, saga, wanted, sort, 100)]
 
@@ -40,7 +43,7 @@ async def test_pages_have_no_gaps_and_no_repeats_among_equal_times(database: Dat
     seen = []
     after = None
     async with database.read() as connection:
-        while chunk := await instances.page(connection, pair, saga, Filter(), sort, 4, after):
+        while chunk := await instances.page(connection, pair, saga, InstanceFilter(), sort, 4, after):
             seen += chunk
             after = sort_value(sort, chunk[-1]), chunk[-1].id
     assert len(seen) == len(begun)
@@ -61,7 +64,7 @@ async def test_filters_hold_on_every_page(
     database: Database, of: Of, sort: str, near: int, far: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"NEAR": near, "FAR": far, "MANY": many}.items():
-        monkeypatch.setattr(pages, name, value)
+        monkeypatch.setattr(instance_pages, name, value)
     pair, saga = of
     now = clock.now()
     moves = [
@@ -73,12 +76,12 @@ async def test_filters_hold_on_every_page(
         await instances.update(tx, pair, [(1, ended(one, state="FAILED")) for one in begun[::5]])
     states, by = ("FAILED", "INITIATED", "APP_INITIATED", "GIT_REPO_CREATED"), "x"
     for wanted in (
-        Filter(states),
-        Filter(prefix="a"),
-        Filter(states, by, prefix="a"),
-        Filter(("FAILED",), prefix="b3"),
+        InstanceFilter(states),
+        InstanceFilter(prefix="a"),
+        InstanceFilter(states, by, prefix="a"),
+        InstanceFilter(("FAILED",), prefix="b3"),
     ):
-        expected = [one for one in await every(database, pair, saga, Filter(), sort, 100) if fits(one, wanted)]
+        expected = [one for one in await every(database, pair, saga, InstanceFilter(), sort, 100) if fits(one, wanted)]
         assert await every(database, pair, saga, wanted, sort, 3) == expected
 
 
@@ -90,7 +93,7 @@ async def test_a_server_guesses_how_many_names_begin_so(database: Database, of: 
     assert guess is None if database.dialect.name == "sqlite" else guess is not None and guess > 0
 
 
-def fits(one: Instance, wanted: Filter) -> bool:
+def fits(one: Instance, wanted: InstanceFilter) -> bool:
     """What a filter means."""
     return (
         (not wanted.states or one.state in wanted.states)
@@ -99,7 +102,9 @@ def fits(one: Instance, wanted: Filter) -> bool:
     )
 
 
-async def every(database: Database, pair: Pair, saga: str, wanted: Filter, sort: str, limit: int) -> list[Instance]:
+async def every(
+    database: Database, pair: SagaTables, saga: str, wanted: InstanceFilter, sort: str, limit: int
+) -> list[Instance]:
     """All pages, one after the other."""
     found: list[Instance] = []
     after = None
@@ -114,11 +119,11 @@ async def test_a_page_stays_where_it_is_while_rows_are_added(database: Database,
     pair, saga = of
     begun = await some(database, 6, pair, saga)
     async with database.read() as connection:
-        first = await instances.page(connection, pair, saga, Filter(), "-createdAt", 3)
+        first = await instances.page(connection, pair, saga, InstanceFilter(), "-createdAt", 3)
     await stored(database, pair, [started("newer", saga, now=clock.now() + timedelta(seconds=1))])
     after = first[-1].created_at, first[-1].id
     async with database.read() as connection:
-        second = await instances.page(connection, pair, saga, Filter(), "-createdAt", 3, after)
+        second = await instances.page(connection, pair, saga, InstanceFilter(), "-createdAt", 3, after)
     assert {one.id for one in first + second} == {one.id for one in begun}
 
 
@@ -134,16 +139,18 @@ async def test_filters_narrow_together(database: Database, of: Of) -> None:
             (1, stepped(begun[3], state="REGISTERING")),
         ]
         await instances.update(tx, pair, changes)
-    assert await names(database, pair, saga, Filter(states=["COMPLETED", "FAILED"])) == ["n0", "n2"]
-    assert await names(database, pair, saga, Filter(created_by="b")) == ["n1", "n3", "n5"]
-    assert await names(database, pair, saga, Filter(created_by="B")) == []
-    between = Filter(created_after=begun[1].created_at, created_before=begun[4].created_at)
+    assert await names(database, pair, saga, InstanceFilter(states=["COMPLETED", "FAILED"])) == ["n0", "n2"]
+    assert await names(database, pair, saga, InstanceFilter(created_by="b")) == ["n1", "n3", "n5"]
+    assert await names(database, pair, saga, InstanceFilter(created_by="B")) == []
+    between = InstanceFilter(created_after=begun[1].created_at, created_before=begun[4].created_at)
     assert await names(database, pair, saga, between) == ["n2", "n3"]
-    assert await names(database, pair, saga, Filter(states=["REGISTERING"], created_by="b", prefix="n3")) == ["n3"]
-    assert await names(database, pair, saga, Filter(states=["REGISTERING"], created_by="a")) == []
+    assert await names(database, pair, saga, InstanceFilter(states=["REGISTERING"], created_by="b", prefix="n3")) == [
+        "n3"
+    ]
+    assert await names(database, pair, saga, InstanceFilter(states=["REGISTERING"], created_by="a")) == []
 
 
-async def stuck_and_others(database: Database, pair: Pair, saga: str) -> list[str]:
+async def stuck_and_others(database: Database, pair: SagaTables, saga: str) -> list[str]:
     """Names of those that are stuck, among others."""
     changes: dict[str, dict[str, Any]] = {
         "a-person": {"wake_at": None, "wake_reason": None, "blocker": "paused"},
@@ -165,39 +172,52 @@ async def stuck_and_others(database: Database, pair: Pair, saga: str) -> list[st
 async def test_the_stuck_are_those_that_wait_for_more_than_their_worker(database: Database, of: Of, sort: str) -> None:
     pair, saga = of
     stuck = await stuck_and_others(database, pair, saga)
-    assert sorted(await names(database, pair, saga, Filter(stuck=True), sort)) == stuck
+    assert sorted(await names(database, pair, saga, InstanceFilter(stuck=True), sort)) == stuck
     others = ["a-over", "a-waits", "b-retries"]
-    assert sorted(await names(database, pair, saga, Filter(stuck=False), sort)) == others
-    two = Filter(("REGISTERING", "COMPENSATION_FAILED", "COMPLETED"), stuck=True)
+    assert sorted(await names(database, pair, saga, InstanceFilter(stuck=False), sort)) == others
+    two = InstanceFilter(("REGISTERING", "COMPENSATION_FAILED", "COMPLETED"), stuck=True)
     assert sorted(await names(database, pair, saga, two, sort)) == ["a-undo", "b-broker"]
-    assert sorted(await names(database, pair, saga, Filter(prefix="a-", stuck=True), sort)) == ["a-person", "a-undo"]
-    assert await names(database, pair, saga, Filter(prefix="a-", stuck=False), sort) in (others[:2], others[1::-1])
-    assert await names(database, pair, saga, Filter(created_by="nobody", stuck=True), sort) == []
-    every_one = await every(database, pair, saga, Filter(stuck=True), sort, 2)
-    assert [one.key for one in every_one] == await names(database, pair, saga, Filter(stuck=True), sort)
+    assert sorted(await names(database, pair, saga, InstanceFilter(prefix="a-", stuck=True), sort)) == [
+        "a-person",
+        "a-undo",
+    ]
+    assert await names(database, pair, saga, InstanceFilter(prefix="a-", stuck=False), sort) in (
+        others[:2],
+        others[1::-1],
+    )
+    assert await names(database, pair, saga, InstanceFilter(created_by="nobody", stuck=True), sort) == []
+    every_one = await every(database, pair, saga, InstanceFilter(stuck=True), sort, 2)
+    assert [one.key for one in every_one] == await names(database, pair, saga, InstanceFilter(stuck=True), sort)
 
 
 @pytest.mark.parametrize("sort", ["createdAt", "-updatedAt", "key"])
 async def test_what_is_held_up_from_outside_is_stuck_too(database: Database, of: Of, sort: str) -> None:
     pair, saga = of
     rows = {one.key: one for one in await with_progress(database, pair, saga)}
-    told = Hindered(["REGISTERING"], ["make_it"], [rows["by-id"].id, rows["b-id"].id, rows["b-over"].id])
+    told = ExternalBlockers(["REGISTERING"], ["make_it"], [rows["by-id"].id, rows["b-id"].id, rows["b-over"].id])
     held = ["b-id", "b-register", "b-undone", "by-id"]
-    assert sorted(await names(database, pair, saga, Filter(stuck=True, hindered=told), sort)) == ["a-person", *held]
-    assert sorted(await names(database, pair, saga, Filter(prefix="b", stuck=True, hindered=told), sort)) == held
-    two = Filter(("REGISTERING", "COMPLETED"), stuck=True, hindered=told)
+    assert sorted(await names(database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort)) == [
+        "a-person",
+        *held,
+    ]
+    assert (
+        sorted(await names(database, pair, saga, InstanceFilter(prefix="b", stuck=True, hindered=told), sort)) == held
+    )
+    two = InstanceFilter(("REGISTERING", "COMPLETED"), stuck=True, hindered=told)
     assert sorted(await names(database, pair, saga, two, sort)) == ["a-person", "b-register"]
-    every_one = await every(database, pair, saga, Filter(stuck=True, hindered=told), sort, 2)
-    assert [one.key for one in every_one] == await names(database, pair, saga, Filter(stuck=True, hindered=told), sort)
+    every_one = await every(database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort, 2)
+    assert [one.key for one in every_one] == await names(
+        database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort
+    )
     others = {"a-retries", "a-undone", "a-waits", "b-over", "b-undone"}
-    found = await names(database, pair, saga, Filter(stuck=False, hindered=told), sort)
+    found = await names(database, pair, saga, InstanceFilter(stuck=False, hindered=told), sort)
     assert set(found) == others, "of what is undone the reader judges himself"
 
 
 LATE = timedelta(seconds=15)
 
 
-async def many_held_up(database: Database, pair: Pair, saga: str) -> tuple[Hindered, list[str]]:
+async def many_held_up(database: Database, pair: SagaTables, saga: str) -> tuple[ExternalBlockers, list[str]]:
     """What holds up too many to be named, and the names of all that are stuck by it or otherwise."""
     await database.ping()
     now = database.now()
@@ -213,15 +233,15 @@ async def many_held_up(database: Database, pair: Pair, saga: str) -> tuple[Hinde
         "held-by-time-and-id": late,
         "held-by-time-and-state": {**late, "state": "REGISTERING"},
         "held-by-time-of-retry": {**late, "wake_reason": "retry"},
-        "held-by-time-while-undone": {**late, **undoing, "progress": Progress(todo=("other",))},
+        "held-by-time-while-undone": {**late, **undoing, "progress": InstanceProgress(todo=("other",))},
         "held-by-state": {**soon, "state": "REGISTERING"},
-        "held-by-step": {**soon, **undoing, "progress": Progress(todo=("make_it",))},
+        "held-by-step": {**soon, **undoing, "progress": InstanceProgress(todo=("make_it",))},
         "moves": soon,
         "moves-with-a-job": {**soon, "wake_reason": "job"},
         "moves-with-a-served-job": {**soon, "wake_reason": "job"},
         "moves-with-a-young-job": {**soon, "wake_reason": "job"},
         "moves-with-another-job": {**soon, "wake_reason": "job"},
-        "moves-while-undone": {**soon, **undoing, "progress": Progress(todo=("other",))},
+        "moves-while-undone": {**soon, **undoing, "progress": InstanceProgress(todo=("other",))},
         "moves-soon": {"wake_at": now - LATE + timedelta(seconds=1)},
     }
     names = [*changes, "over"]
@@ -242,8 +262,8 @@ async def many_held_up(database: Database, pair: Pair, saga: str) -> tuple[Hinde
         some = [{"id": ids[name], "instance_id": begun[name].id, **waits, **more} for name, more in made.items()]
         await jobs.insert(tx, [pending(database, **one) for one in some])
     named = [begun[name].id for name in ("held-by-id", "held-by-job-and-id", "held-by-time-and-id", "over")]
-    which = Unworked(saga, {"DISPATCHED": now - LATE / 2}, ["served"])
-    told = Hindered(["REGISTERING"], ["make_it"], named, now - LATE, which)
+    which = UnservedJobs(saga, {"DISPATCHED": now - LATE / 2}, ["served"])
+    told = ExternalBlockers(["REGISTERING"], ["make_it"], named, now - LATE, which)
     return told, [name for name in names if name.startswith("held")]
 
 
@@ -254,34 +274,34 @@ async def test_what_is_held_up_in_too_many_cases_to_be_named_is_found_all_the_sa
     database: Database, of: Of, sort: str, near: int, far: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"NEAR": near, "FAR": far}.items():
-        monkeypatch.setattr(pages, name, value)
+        monkeypatch.setattr(instance_pages, name, value)
     pair, saga = of
     told, held = await many_held_up(database, pair, saga)
-    all_of_them = await every(database, pair, saga, Filter(), sort, 100)
+    all_of_them = await every(database, pair, saga, InstanceFilter(), sort, 100)
     for limit in (1, 4, 100):
-        found = await every(database, pair, saga, Filter(stuck=True, hindered=told), sort, limit)
+        found = await every(database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort, limit)
         assert found == [one for one in all_of_them if one.key in held], limit
-    others = await every(database, pair, saga, Filter(stuck=False, hindered=told), sort, 3)
+    others = await every(database, pair, saga, InstanceFilter(stuck=False, hindered=told), sort, 3)
     open_to_the_reader = {"held-by-step"}
     assert {one.key for one in others} == {one.key for one in all_of_them} - set(held) | open_to_the_reader
-    states = Filter(("REGISTERING", "COMPENSATING", "COMPLETED"), stuck=True, hindered=told)
+    states = InstanceFilter(("REGISTERING", "COMPENSATING", "COMPLETED"), stuck=True, hindered=told)
     some = {one.key for one in await every(database, pair, saga, states, sort, 2)}
     assert some == {"held-by-time-and-state", "held-by-time-while-undone", "held-by-state", "held-by-step"}
-    prefix = Filter(prefix="held-by-time-", created_by="ada", stuck=True, hindered=told)
+    prefix = InstanceFilter(prefix="held-by-time-", created_by="ada", stuck=True, hindered=told)
     assert len(await every(database, pair, saga, prefix, sort, 2)) == 4
 
 
-async def with_progress(database: Database, pair: Pair, saga: str) -> list[Instance]:
+async def with_progress(database: Database, pair: SagaTables, saga: str) -> list[Instance]:
     """Instances in all kinds of waits."""
     undoing: dict[str, Any] = {"state": "COMPENSATING"}
     changes: dict[str, dict[str, Any]] = {
         "a-person": {"wake_at": None, "wake_reason": None, "blocker": "paused", "state": "REGISTERING"},
         "a-retries": {"wake_reason": "retry", "state": "REGISTERING"},
-        "a-undone": {**undoing, "progress": Progress(todo=("makeXit",))},
+        "a-undone": {**undoing, "progress": InstanceProgress(todo=("makeXit",))},
         "a-waits": {},
-        "b-id": {**undoing, "progress": Progress(todo=("other",))},
+        "b-id": {**undoing, "progress": InstanceProgress(todo=("other",))},
         "b-register": {"state": "REGISTERING"},
-        "b-undone": {**undoing, "progress": Progress(todo=("make_it", "other"))},
+        "b-undone": {**undoing, "progress": InstanceProgress(todo=("make_it", "other"))},
         "by-id": {},
     }
     begun = await stored(database, pair, [started(name, saga) for name in [*changes, "b-over"]])
@@ -314,16 +334,16 @@ async def test_a_prefix_is_meant_letter_by_letter(database: Database, of: Of, pr
     pair, saga = of
     every = sorted({name for names_ in PREFIXES.values() for name in names_})
     await stored(database, pair, [started(name, saga) for name in every])
-    assert await names(database, pair, saga, Filter(prefix=prefix)) == PREFIXES[prefix]
-    assert await names(database, pair, saga, Filter(prefix="")) == every
+    assert await names(database, pair, saga, InstanceFilter(prefix=prefix)) == PREFIXES[prefix]
+    assert await names(database, pair, saga, InstanceFilter(prefix="")) == every
 
 
 async def test_an_unknown_sort_is_refused(database: Database) -> None:
     with pytest.raises(Invalid, match="sort"):
-        await names(database, APPS, "app", Filter(), "state")
+        await names(database, APPS, "app", InstanceFilter(), "state")
 
 
 async def test_a_saga_sees_its_own_instances_only(database: Database) -> None:
     await stored(database, INSTANCES, [started("x", "order"), started("y", "refund")])
-    assert await names(database, INSTANCES, "order", Filter()) == ["x"]
-    assert await names(database, INSTANCES, "refund", Filter(prefix="x")) == []
+    assert await names(database, INSTANCES, "order", InstanceFilter()) == ["x"]
+    assert await names(database, INSTANCES, "refund", InstanceFilter(prefix="x")) == []

@@ -11,21 +11,23 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from orchestrix.persistence import dead_letters, instances, jobs, moves, outbox, pages
+from orchestrix.persistence import dead_letters, outbox
 from orchestrix.persistence.dead_letters import DeadLetterFilter
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.hindrances import Hindered
-from orchestrix.persistence.instances import Filter, Rewake
-from orchestrix.persistence.job_steps import Unworked
-from orchestrix.persistence.moves import Owed
-from orchestrix.persistence.pairs import APPS, Pair
-from orchestrix.saga.state import Change, Instance
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
+from orchestrix.persistence.sagas import instance_pages, instances, transitions
+from orchestrix.persistence.sagas.instances import InstanceFilter, Rewake
+from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
+from orchestrix.persistence.sagas.stuck_filter import ExternalBlockers
+from orchestrix.persistence.sagas.transitions import OutboxBatch
+from orchestrix.saga.state import Instance, StateChange
 from tests.conformance.store.build import ended, message, some, started, stepped, stored
 from tests.conformance.store.plans import PRIMARY, Access, accesses, analyse, watched
 from tests.conformance.store.test_dead_letters import DIED, SECOND, letter
 from tests.conformance.store.test_jobs import pending
 
-Of = tuple[Pair, str]
+Of = tuple[SagaTables, str]
 Work = Callable[[Transaction], Awaitable[Any]]
 ROWS = 3000
 HELD = "ix_held_events_saga_instance_id_id"
@@ -75,15 +77,17 @@ async def test_a_batch_of_sagas_touches_its_own_rows(database: Database, of: Of,
     pair, _ = of
     ids = [one.id for one in many]
     later = [stepped(one) for one in many]
-    changes = [(one.id, Change(one.version, "A", "B", "why", "ada", "c", None, None, one.updated_at)) for one in later]
-    owed = Owed([message(one.id, one.version) for one in later], "me", 30)
+    changes = [
+        (one.id, StateChange(one.version, "A", "B", "why", "ada", "c", None, None, one.updated_at)) for one in later
+    ]
+    owed = OutboxBatch([message(one.id, one.version) for one in later], "me", 30)
     works: list[Work] = [
         lambda tx: instances.lock(tx, pair, ids),
         lambda tx: instances.lock_one(tx, pair, ids[0]),
         lambda tx: instances.lock_with_held(tx, pair, ids),
         lambda tx: instances.guard(tx, pair, ids),
         lambda tx: instances.versions(tx, pair, ids),
-        lambda tx: moves.write(tx, pair, [(one.version - 1, one) for one in later], changes, owed),
+        lambda tx: transitions.write(tx, pair, [(one.version - 1, one) for one in later], changes, owed),
         lambda tx: instances.update(tx, pair, [(one.version, stepped(one)) for one in later]),
         lambda tx: instances.update(tx, pair, [(99, stepped(one)) for one in later]),
         lambda tx: instances.rewake(tx, pair, [Rewake(id, 3, tx.now(), "unsent", 7) for id in ids]),
@@ -101,12 +105,16 @@ async def test_a_table_that_has_just_grown_is_not_read_as_a_small_one(database: 
 
     async def work(more: int) -> int:
         later = [stepped(one, 1 + more) for one in few]
-        rows = [(one.id, Change(one.version, "A", "B", "why", "ada", "c", None, None, one.updated_at)) for one in later]
+        rows = [
+            (one.id, StateChange(one.version, "A", "B", "why", "ada", "c", None, None, one.updated_at)) for one in later
+        ]
         async with database.begin() as tx:
             before = int((await tx.execute(READ_IN_WHOLE)).scalar_one())
             await instances.lock(tx, APPS, ids)
             await instances.guard(tx, APPS, ids)
-            assert await moves.write(tx, APPS, [(one.version - 1, one) for one in later], rows, Owed([])) == set(ids)
+            assert await transitions.write(
+                tx, APPS, [(one.version - 1, one) for one in later], rows, OutboxBatch([])
+            ) == set(ids)
             return int((await tx.execute(READ_IN_WHOLE)).scalar_one()) - before
 
     for more in range(12):
@@ -133,7 +141,7 @@ async def test_the_stuck_are_found_without_the_rest(database: Database, of: Of, 
     name = pair.instances.name
     mysql = database.dialect.name == "mysql"
     index = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id" if mysql else f"ix_{name}_stuck"
-    all_stuck = Filter(stuck=True)
+    all_stuck = InstanceFilter(stuck=True)
     filters = [
         all_stuck,
         replace(all_stuck, prefix="name-"),
@@ -142,7 +150,7 @@ async def test_the_stuck_are_found_without_the_rest(database: Database, of: Of, 
     ]
     for wanted, sort in product(filters, ("-createdAt", "createdAt", "-updatedAt", "key")):
 
-        async def listed(tx: Transaction, wanted: Filter = wanted, sort: str = sort) -> None:
+        async def listed(tx: Transaction, wanted: InstanceFilter = wanted, sort: str = sort) -> None:
             assert len(await instances.page(tx, pair, saga, wanted, sort)) == 3
 
         found = await found_by(database, listed)
@@ -157,10 +165,10 @@ async def test_what_is_held_up_from_outside_is_found_by_its_state_or_its_id(
     name = pair.instances.name
     by_state = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id"
     indexes = (PRIMARY, by_state, f"ix_{name}_stuck")
-    told = Hindered([many[0].state], ["createGitRepo"], [one.id for one in many[:3]])
+    told = ExternalBlockers([many[0].state], ["createGitRepo"], [one.id for one in many[:3]])
 
     async def listed(tx: Transaction) -> None:
-        found = await instances.page(tx, pair, saga, Filter(stuck=True, hindered=told), "-createdAt")
+        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, hindered=told), "-createdAt")
         assert len(found) == len(many)
 
     found = await found_by(database, listed)
@@ -184,11 +192,11 @@ async def test_what_is_held_up_in_too_many_cases_is_found_by_its_wake_up_or_its_
     await analyse(database, pair.instances.name, "jobs")
     name = pair.instances.name
     state = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id"
-    which = Unworked(saga, {"DISPATCHED": now}, ["served"])
-    told = Hindered(overdue=now - timedelta(seconds=15), unworked=which)
+    which = UnservedJobs(saga, {"DISPATCHED": now}, ["served"])
+    told = ExternalBlockers(overdue=now - timedelta(seconds=15), unworked=which)
 
     async def listed(tx: Transaction) -> None:
-        found = await instances.page(tx, pair, saga, Filter(stuck=True, hindered=told), "key")
+        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, hindered=told), "key")
         assert {one.id for one in found} == {one.id for one in [*many[:4], *many[-3:]]}
 
     found = await found_by(database, listed)
@@ -212,12 +220,12 @@ async def test_what_is_held_up_is_looked_for_among_the_first_rows_without_the_ot
     database: Database, of: Of, many: list[Instance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where they are among them, nothing else is looked at."""
-    monkeypatch.setattr(pages, "NEAR", 20)
+    monkeypatch.setattr(instance_pages, "SHORT_SCAN_ROWS", 20)
     pair, saga = of
-    told = Hindered(overdue=many[-1].created_at + timedelta(hours=1))
+    told = ExternalBlockers(overdue=many[-1].created_at + timedelta(hours=1))
 
     async def listed(tx: Transaction) -> None:
-        found = await instances.page(tx, pair, saga, Filter(stuck=True, hindered=told), "-createdAt", 5)
+        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, hindered=told), "-createdAt", 5)
         assert [one.id for one in found] == [one.id for one in reversed(many[-5:])]
 
     with watched(database) as sent:
@@ -281,6 +289,6 @@ async def test_dead_letters_are_found_by_index(database: Database) -> None:
 
 async def test_a_plan_without_an_index_is_seen(database: Database) -> None:
     await some(database, 100)
-    found = await found_by(database, lambda tx: instances.page(tx, APPS, "app", Filter(), "-updatedAt"))
+    found = await found_by(database, lambda tx: instances.page(tx, APPS, "app", InstanceFilter(), "-updatedAt"))
     assert found[0].index is None
     assert not found[0].bounded

@@ -16,11 +16,12 @@ from sqlalchemy.exc import OperationalError
 from orchestrix.bootstrap import write_probe
 from orchestrix.bootstrap.write_probe import WriteProbe
 from orchestrix.errors import OutcomeUnknown, Unavailable
-from orchestrix.persistence import schema, write_probes
+from orchestrix.persistence.cluster import write_probes
 from orchestrix.persistence.dialects import dialect_of, sqlite
 from orchestrix.persistence.engine import Database, parse_url
-from orchestrix.persistence.faults import translated
-from orchestrix.persistence.pairs import APPS
+from orchestrix.persistence.error_translation import translated
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.persistence.schema import migrator
 from orchestrix.persistence.tables import write_probes as table
 from tests.conformance.store.build import started, stored
 from tests.conformance.store.test_full import DriverError, file
@@ -59,7 +60,7 @@ def postgresql_switch(private_postgres: Callable[[], PostgresServer]) -> tuple[s
             f"ALTER DATABASE postgres SET default_transaction_read_only = {value}",
         )
 
-    asyncio.run(schema.upgrade(url))
+    asyncio.run(migrator.upgrade(url))
     return url, switch
 
 
@@ -72,7 +73,7 @@ def mariadb_switch(private_mariadb: Callable[[], MariaServer]) -> tuple[str, Swi
     def switch(read_only: bool) -> None:
         sql.run_sql(server.url(), f"SET GLOBAL tx_read_only = {int(read_only)}")
 
-    asyncio.run(schema.upgrade(server.url("ox")))
+    asyncio.run(migrator.upgrade(server.url("ox")))
     return server.url("ox"), switch
 
 
@@ -174,7 +175,7 @@ async def test_a_write_that_hangs_is_told_within_its_limit(
     database: Database, peer: Database, probe: WriteProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await database.run(lambda tx: write_probes.write(tx, "node-1"))
-    monkeypatch.setattr(write_probe, "LIMIT_S", 0.05)
+    monkeypatch.setattr(write_probe, "PROBE_TIMEOUT_S", 0.05)
     async with peer.begin() as tx:
         await write_probes.write(tx, "node-1")
         await probe.start()
@@ -185,7 +186,7 @@ async def test_a_write_that_hangs_is_told_within_its_limit(
 async def test_a_probe_behind_others_that_write_is_content(
     database: Database, probe: WriteProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_probe, "LIMIT_S", 0.2)
+    monkeypatch.setattr(write_probe, "PROBE_TIMEOUT_S", 0.2)
     held, let_go = asyncio.Event(), asyncio.Event()
 
     async def slow(tx: object, name: str) -> None:

@@ -13,17 +13,26 @@ from sqlalchemy import update
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Job, Status
-from orchestrix.domain.leases import Bid, Fence, Mode
-from orchestrix.domain.schedules import HELD, Busy, Misfire, Outcome, Overlap, Schedule, State
-from orchestrix.errors import Conflict, Contention, Deposed
-from orchestrix.jobs.events import Stop
-from orchestrix.jobs.schedules import Scheduler, _Fired
-from orchestrix.jobs.timetable import By, Timetable
-from orchestrix.lifecycle import Wake
-from orchestrix.persistence import jobs, leases, schedules
+from orchestrix.domain.jobs import AttemptStatus, JobRow
+from orchestrix.domain.leases import Candidacy, Fence, LeaderMode
+from orchestrix.domain.schedules import (
+    HELD_WAKE_AT,
+    FiringOutcome,
+    Misfire,
+    Overlap,
+    Schedule,
+    ScheduleState,
+    UnfinishedRuns,
+)
+from orchestrix.errors import ConflictError, Contention, StaleTermError
+from orchestrix.jobs.events import StopRequest
+from orchestrix.lifecycle import WakeSignal
+from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs, schedules
 from orchestrix.persistence.tables import schedules as table
+from orchestrix.schedules.scheduler import Scheduler, _Fired
+from orchestrix.schedules.service import ScheduleRequester, ScheduleService
 from tests.support import eventually
 
 HOUR = timedelta(hours=1)
@@ -54,13 +63,13 @@ class Cluster:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.told = 0
-        self.stops: list[Stop] = []
-        self.wake = Wake()
+        self.stops: list[StopRequest] = []
+        self.wake = WakeSignal()
 
     async def leader(self, node: str = "a-1", database: Database | None = None) -> Scheduler:
         """The duty of a node that has just been elected."""
         store = database or self.database
-        fence = await store.run(lambda tx: leases.campaign(tx, Bid(node, Mode.BROKER, by_token=True), 30.0))
+        fence = await store.run(lambda tx: leases.campaign(tx, Candidacy(node, LeaderMode.BROKER, by_token=True), 30.0))
         assert fence is not None
         return self.under(fence, store)
 
@@ -85,13 +94,13 @@ class Cluster:
         assert found is not None
         return found
 
-    async def runs(self, one: Schedule) -> list[Job]:
+    async def runs(self, one: Schedule) -> list[JobRow]:
         """Its jobs, in the order of their due times."""
         async with self.database.read() as connection:
-            found = await jobs.page(connection, jobs.Filter(schedule_id=one.id), 1000)
+            found = await jobs.page(connection, jobs.JobFilter(schedule_id=one.id), 1000)
         return sorted(found, key=lambda job: (job.due_at or job.created_at, job.id))
 
-    async def move(self, job: Job, *steps: str) -> Job:
+    async def move(self, job: JobRow, *steps: str) -> JobRow:
         """The job after it was dispatched, began and ended, as far as `steps` say."""
         async with self.database.begin() as tx:
             before = (await jobs.lock(tx, [job.id]))[job.id]
@@ -101,14 +110,14 @@ class Cluster:
             await jobs.store(tx, [(before.version, moved)])
         return moved
 
-    def _moved(self, job: Job, step: str) -> Job:
+    def _moved(self, job: JobRow, step: str) -> JobRow:
         now = self.database.now()
         if step == "DISPATCHED":
             return replace(rules.dispatched(job, clock.uuid7(), now).job, version=job.version + 1)
         assert job.history_id is not None
-        status = Status(job.id, job.history_id, "w-1", job.seq + 1, step)
+        status = AttemptStatus(job.id, job.history_id, "w-1", job.seq + 1, step)
         moved = rules.reported(job, status, now, 0.0)
-        assert isinstance(moved, rules.Moved)
+        assert isinstance(moved, rules.JobTransition)
         return moved.job
 
 
@@ -117,7 +126,7 @@ def cluster(database: Database) -> Cluster:
     return Cluster(database)
 
 
-def due_times(found: Sequence[Job]) -> list[datetime | None]:
+def due_times(found: Sequence[JobRow]) -> list[datetime | None]:
     return [job.due_at for job in found]
 
 
@@ -131,7 +140,7 @@ async def test_a_schedule_comes_out_as_it_went_in(cluster: Cluster, database: Da
         ends_at=datetime(2030, 1, 1, tzinfo=UTC),
         overlap=Overlap.QUEUE,
         misfire=Misfire.CATCH_UP,
-        last_outcome=Outcome.SKIPPED,
+        last_outcome=FiringOutcome.SKIPPED,
         last_misfire={"ran": 1},
         trouble="x",
     )
@@ -162,7 +171,7 @@ async def test_a_change_that_somebody_else_has_overtaken_is_refused(cluster: Clu
         replace(one, due_at=None),
         replace(one, due_at=one.starts_at and one.starts_at + HOUR),
     ):
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             async with database.begin() as tx:
                 await schedules.store(tx, other, replace(other, trouble="x"))
     async with database.begin() as tx:
@@ -187,7 +196,7 @@ async def test_a_due_time_becomes_a_job_and_the_next_one_is_set(cluster: Cluster
     after = await cluster.now(one)
     assert one.due_at is not None
     assert (after.due_at, after.next_at, after.last_due_at) == (one.due_at + HOUR, one.due_at + HOUR, one.due_at)
-    assert (after.fired, after.last_outcome, after.last_job_id, after.version) == (1, Outcome.STARTED, job.id, 1)
+    assert (after.fired, after.last_outcome, after.last_job_id, after.version) == (1, FiringOutcome.STARTED, job.id, 1)
     assert await cluster.runs(later) == []
     assert cluster.told == 1
 
@@ -198,7 +207,7 @@ async def test_a_leader_of_an_older_term_makes_nothing_and_loses_nothing(cluster
     await cluster.put(one)
     former = await cluster.leader("a-1")
     latter = await cluster.leader("b-1", peer)
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await former.fire()
     assert await cluster.runs(one) == []
     assert (await cluster.now(one)).due_at == one.due_at
@@ -218,7 +227,7 @@ async def test_a_leader_that_changes_in_the_middle_of_a_firing_doubles_and_loses
 
     async def slow(tx: Transaction) -> None:
         due = (await schedules.due(tx, 1))[0]
-        firing = await former._firing(tx, due, Busy())
+        firing = await former._firing(tx, due, UnfinishedRuns())
         assert firing is not None
         await former._fire_one(tx, due, firing, _Fired())
         written.set()
@@ -230,7 +239,7 @@ async def test_a_leader_that_changes_in_the_middle_of_a_firing_doubles_and_loses
     latter = await cluster.leader("b-1", served_peer)
     assert await latter.fire() == 0, "it is in the other's hands, who cannot commit it any more"
     go_on.set()
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await firing
     assert await latter.fire() == 1
     assert due_times(await cluster.runs(one)) == [one.due_at]
@@ -251,7 +260,7 @@ async def test_two_who_believe_to_lead_fire_each_due_time_once(cluster: Cluster,
         for _ in range(60):
             try:
                 fired += await one.fire()
-            except (Conflict, Contention):
+            except (ConflictError, Contention):
                 continue
         return fired
 
@@ -270,7 +279,7 @@ async def test_leaders_that_follow_one_another_lose_no_due_time(cluster: Cluster
     former = await cluster.leader("n-0")
     for n in range(1, 11):
         latter = await cluster.leader(f"n-{n}", peer if n % 2 else cluster.database)
-        with pytest.raises(Deposed):
+        with pytest.raises(StaleTermError):
             await former.fire()
         assert await latter.fire() == 1
         former = latter
@@ -287,7 +296,7 @@ async def test_skip_makes_no_second_run(cluster: Cluster) -> None:
     await cluster.move(job, "DISPATCHED", "RUNNING")
     assert await leader.fire() == 1
     after = await cluster.now(one)
-    assert (after.fired, after.skipped, after.last_outcome) == (1, 1, Outcome.SKIPPED)
+    assert (after.fired, after.skipped, after.last_outcome) == (1, 1, FiringOutcome.SKIPPED)
     await cluster.move(job, "SUCCEEDED")
     await eventually(leader.fire, deadline=5)
     assert len(await cluster.runs(one)) == 2
@@ -301,15 +310,15 @@ async def test_queued_runs_begin_one_after_another(cluster: Cluster) -> None:
         assert await leader.fire() == 1
     first, second, third = await cluster.runs(one)
     assert first.wake_at is not None
-    assert (first.wake_at < HELD, second.wake_at, third.wake_at) == (True, HELD, HELD)
-    assert (await cluster.now(one)).last_outcome is Outcome.QUEUED
+    assert (first.wake_at < HELD_WAKE_AT, second.wake_at, third.wake_at) == (True, HELD_WAKE_AT, HELD_WAKE_AT)
+    assert (await cluster.now(one)).last_outcome is FiringOutcome.QUEUED
     assert await leader.let_go() == 0, "the first has not ended"
     await cluster.move(first, "DISPATCHED", "RUNNING", "SUCCEEDED")
     assert await leader.let_go() == 1
     assert await leader.let_go() == 0
     _, second, third = await cluster.runs(one)
     assert second.wake_at is not None
-    assert (second.wake_at <= cluster.database.now(), third.wake_at) == (True, HELD)
+    assert (second.wake_at <= cluster.database.now(), third.wake_at) == (True, HELD_WAKE_AT)
     await cluster.move(second, "DISPATCHED", "RUNNING", "FAILED", "DISPATCHED", "RUNNING")
     assert await leader.let_go() == 0, "it is in its second try"
 
@@ -323,9 +332,9 @@ async def test_a_leader_of_an_older_term_lets_nothing_go(cluster: Cluster) -> No
     first, _ = await cluster.runs(one)
     await cluster.move(first, "DISPATCHED", "RUNNING", "SUCCEEDED")
     await cluster.leader("b-1")
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await former.let_go()
-    assert (await cluster.runs(one))[1].wake_at == HELD
+    assert (await cluster.runs(one))[1].wake_at == HELD_WAKE_AT
 
 
 async def test_the_previous_run_is_cancelled_and_waited_for(cluster: Cluster) -> None:
@@ -338,16 +347,16 @@ async def test_the_previous_run_is_cancelled_and_waited_for(cluster: Cluster) ->
     await leader.fire()
     first, second = await cluster.runs(one)
     assert (first.state, first.cancel_reason) == ("RUNNING", "the next run of its schedule is due")
-    assert second.wake_at == HELD
+    assert second.wake_at == HELD_WAKE_AT
     assert [(stop.job.id, stop.history_id) for stop in cluster.stops] == [(first.id, running.history_id)]
     await leader.fire()
     first, second, third = await cluster.runs(one)
-    assert (second.state, third.wake_at) == ("CANCELLED", HELD), "one that had not begun never will"
+    assert (second.state, third.wake_at) == ("CANCELLED", HELD_WAKE_AT), "one that had not begun never will"
     await cluster.move(first, "CANCELLED")
     assert await leader.let_go() == 1
     third = (await cluster.runs(one))[2]
     assert third.wake_at is not None
-    assert third.wake_at < HELD
+    assert third.wake_at < HELD_WAKE_AT
 
 
 async def test_what_was_missed_is_caught_up_in_turn(cluster: Cluster) -> None:
@@ -361,11 +370,11 @@ async def test_what_was_missed_is_caught_up_in_turn(cluster: Cluster) -> None:
     assert due_times(found) == [started + n * HOUR for n in (7, 8, 9)] or due_times(found) == [
         started + n * HOUR for n in (8, 9, 10)
     ]
-    assert [job.wake_at == HELD for job in found] == [False, True, True]
+    assert [job.wake_at == HELD_WAKE_AT for job in found] == [False, True, True]
     assert len(await cluster.runs(once)) == 1
     assert await cluster.runs(never) == []
     after = await cluster.now(never)
-    assert after.last_outcome is Outcome.MISSED
+    assert after.last_outcome is FiringOutcome.MISSED
     assert after.last_misfire is not None
     assert (after.last_misfire["from"], after.last_misfire["ran"]) == (started.isoformat(), 0)
     assert after.due_at is not None
@@ -376,7 +385,7 @@ async def test_a_due_time_that_was_run_already_makes_no_second_job(cluster: Clus
     one = schedule()
     await cluster.put(one)
     async with cluster.database.begin() as tx:
-        made = Job(
+        made = JobRow(
             id=clock.uuid7(),
             **one.job,
             created_by="bob",
@@ -407,7 +416,7 @@ async def test_one_that_cannot_be_read_does_not_stop_the_others(
     after = await cluster.now(bad)
     assert after.trouble is not None
     assert "Mars/Olympus" in after.trouble
-    assert (after.due_at, after.state) == (bad.due_at, State.ACTIVE)
+    assert (after.due_at, after.state) == (bad.due_at, ScheduleState.ACTIVE)
     assert after.next_at is not None
     assert after.next_at > clock.now() + timedelta(seconds=50)
     assert "bad cannot be read" in caplog.text
@@ -434,7 +443,7 @@ async def test_the_loop_fires_in_time_and_lets_go(cluster: Cluster) -> None:
     await leader.start()
     try:
 
-        async def made() -> list[Job]:
+        async def made() -> list[JobRow]:
             return await cluster.runs(one)
 
         (job,) = await eventually(made, deadline=5)
@@ -443,7 +452,7 @@ async def test_the_loop_fires_in_time_and_lets_go(cluster: Cluster) -> None:
             await schedules.store(tx, far, replace(far, due_at=soon, next_at=soon, starts_at=soon))
         cluster.wake.set()
 
-        async def far_too() -> list[Job]:
+        async def far_too() -> list[JobRow]:
             return await cluster.runs(far)
 
         assert await eventually(far_too, deadline=2)
@@ -468,19 +477,19 @@ async def test_however_runs_are_made_one_may_begin_at_a_time(cluster: Cluster, p
     one = schedule("busy", clock.now() - 5 * SECOND, interval_ms=1000, overlap=Overlap.QUEUE, missed_after_ms=3_600_000)
     await cluster.put(one)
     leader = await cluster.leader()
-    books = [Timetable(store, lambda: None, cluster.stops.extend) for store in (cluster.database, peer)]
+    books = [ScheduleService(store, lambda: None, cluster.stops.extend) for store in (cluster.database, peer)]
     most = 0
 
-    async def press(book: Timetable) -> None:
+    async def press(book: ScheduleService) -> None:
         for _ in range(4):
-            await book.run("busy", By("ada", "now"))
+            await book.run("busy", ScheduleRequester("ada", "now"))
 
     async def work() -> None:
         nonlocal most
         for _ in range(14):
             await leader.fire()
             await leader.let_go()
-            ready = [job for job in await cluster.runs(one) if job.state == "PENDING" and job.wake_at != HELD]
+            ready = [job for job in await cluster.runs(one) if job.state == "PENDING" and job.wake_at != HELD_WAKE_AT]
             most = max(most, len(ready))
             for job in ready:
                 await cluster.move(job, "DISPATCHED", "RUNNING", "SUCCEEDED")

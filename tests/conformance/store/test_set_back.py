@@ -11,30 +11,18 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from orchestrix.domain.ages import believed
 from orchestrix.domain.nodes import is_silent
-from orchestrix.domain.schedules import HELD, Every, Times, times_of
-from orchestrix.persistence import (
-    idempotency,
-    incarnation,
-    instances,
-    job_places,
-    job_queues,
-    job_signs,
-    jobs,
-    nodes,
-    outbox,
-    schedules,
-    set_back,
-    tables,
-    throttle,
-    write_probes,
-)
+from orchestrix.domain.schedules import HELD_WAKE_AT, DueTimes, Interval, times_of
+from orchestrix.domain.stored_times import believed
+from orchestrix.persistence import clock_rollback, idempotency, outbox, tables, throttle
+from orchestrix.persistence.cluster import broker_incarnation, nodes, write_probes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.idempotency import StoredAnswer
-from orchestrix.persistence.nodes import WorkerBeat
-from orchestrix.persistence.pairs import Pair
-from orchestrix.saga.orders import NEVER
+from orchestrix.persistence.jobs import job_admission, job_predicates, job_queues, jobs, schedules
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import SagaTables
+from orchestrix.saga.commands import NEVER
 from tests.conformance.store.build import PAIRS, message, some
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running
 from tests.conformance.store.test_schedules import Cluster, schedule
@@ -56,7 +44,7 @@ async def put_off(database: Database, table: Any, *names: str) -> None:
 
 
 async def mend(database: Database) -> int:
-    return await set_back.mend(database, CLAIM)
+    return await clock_rollback.mend(database, CLAIM)
 
 
 async def test_a_clock_that_goes_forward_is_never_suspected(database: Database) -> None:
@@ -65,7 +53,7 @@ async def test_a_clock_that_goes_forward_is_never_suspected(database: Database) 
     await joined(database, "a-1")
     await database.run(lambda tx: write_probes.write(tx, "n"))
     async with database.read() as connection:
-        assert await set_back.ahead_s(connection) == 0.0
+        assert await clock_rollback.ahead_s(connection) == 0.0
     assert await mend(database) == 0
 
 
@@ -76,7 +64,7 @@ async def test_one_row_from_the_future_tells(database: Database, table: str) -> 
         "saga_instances": lambda: some(database, 1, *PAIRS["sagas"]),
         "jobs": lambda: inserted(database, pending(database)),
         "nodes": lambda: joined(database, "a-1"),
-        "workers": lambda: database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w", ["q"], 0)])),
+        "workers": lambda: database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w", ["q"], 0)])),
         "write_probes": lambda: database.run(lambda tx: write_probes.write(tx, "n")),
         "throttles": lambda: database.run(lambda tx: throttle.take(tx, "t", 1, 1.0)),
     }
@@ -90,7 +78,7 @@ async def test_one_row_from_the_future_tells(database: Database, table: str) -> 
     )
     await put_off(database, getattr(tables, table), column)
     async with database.read() as connection:
-        assert await set_back.ahead_s(connection) == pytest.approx(3600, abs=30)
+        assert await clock_rollback.ahead_s(connection) == pytest.approx(3600, abs=30)
 
 
 async def test_a_dead_nodes_claim_ends(database: Database) -> None:
@@ -106,7 +94,7 @@ async def test_a_dead_nodes_claim_ends(database: Database) -> None:
     assert [row.instance_id for row in claimed] == [one.id]
 
 
-async def test_sagas_wait_no_longer_than_they_were_to(database: Database, of: tuple[Pair, str]) -> None:
+async def test_sagas_wait_no_longer_than_they_were_to(database: Database, of: tuple[SagaTables, str]) -> None:
     pair, saga = of
     (late, never, right) = await some(database, 3, pair, saga)
     await put_off(database, pair.instances, "wake_at", "sent_at")
@@ -125,7 +113,7 @@ async def test_sagas_wait_no_longer_than_they_were_to(database: Database, of: tu
     assert (found[never.id].wake_at, found[right.id].wake_at) == (NEVER, right.wake_at)
 
 
-async def test_what_a_person_has_said_stays(database: Database, of: tuple[Pair, str]) -> None:
+async def test_what_a_person_has_said_stays(database: Database, of: tuple[SagaTables, str]) -> None:
     pair, saga = of
     (extended, queued, retried) = await some(database, 3, pair, saga)
     table, at = pair.instances, (database.now() + timedelta(days=3)).replace(microsecond=0)
@@ -142,7 +130,7 @@ async def test_what_a_person_has_said_stays(database: Database, of: tuple[Pair, 
 
 
 async def test_what_was_mended_is_not_locked_again(
-    database: Database, of: tuple[Pair, str], monkeypatch: pytest.MonkeyPatch
+    database: Database, of: tuple[SagaTables, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, saga = of
     ones = await some(database, 3, pair, saga)
@@ -159,7 +147,7 @@ async def test_what_was_mended_is_not_locked_again(
         looked.append(until)
         return believed(until, now, longest)
 
-    monkeypatch.setattr(set_back, "believed", at)
+    monkeypatch.setattr(clock_rollback, "believed", at)
     assert await mend(database) == 0
     assert looked == [], "each row that is read is locked"
     late = update(pair.instances).where(pair.instances.c.id == ones[1].id)
@@ -170,25 +158,25 @@ async def test_what_was_mended_is_not_locked_again(
 
 async def test_jobs_are_due_and_their_workers_silent_in_time(database: Database) -> None:
     await joined(database, "a-1")
-    [waiting, held] = await inserted(database, pending(database), replace(pending(database), wake_at=HELD))
+    [waiting, held] = await inserted(database, pending(database), replace(pending(database), wake_at=HELD_WAKE_AT))
     sent = await dispatched(database)
     busy = await owned(database, "a-1", await running(database, timeout_ms=60_000))
     late = ("wake_at", "updated_at", "dispatched_at", "worker_beat_at", "taken_at", "handoff_at")
     await put_off(database, tables.jobs, *late)
     await database.run(
-        lambda tx: tx.execute(update(tables.jobs).where(tables.jobs.c.id == held.id).values(wake_at=HELD))
+        lambda tx: tx.execute(update(tables.jobs).where(tables.jobs.c.id == held.id).values(wake_at=HELD_WAKE_AT))
     )
     assert await mend(database) >= 3
     soon = database.now() + timedelta(seconds=1)
     found = {job.id: await now(database, job) for job in (waiting, held, sent, busy)}
-    assert found[held.id].wake_at == HELD
+    assert found[held.id].wake_at == HELD_WAKE_AT
     for name in late[1:]:
         times = [getattr(found[job.id], name) for job in (waiting, sent, busy)]
         assert all(at is None or at <= soon for at in times), name
     wake_at = found[busy.id].wake_at
     assert wake_at is not None
     assert wake_at <= soon + timedelta(seconds=60)
-    due = await database.run(lambda tx: job_places.due(tx, 10, 10, 30.0))
+    due = await database.run(lambda tx: job_admission.due(tx, 10, 10, 30.0))
     assert [job.id for job in due] == [waiting.id]
     unowned = await database.run(lambda tx: jobs.unowned(tx, -1.0, 10))
     assert sent.id in [job.id for job in unowned]
@@ -205,12 +193,12 @@ async def test_a_live_jobs_own_time_is_believed(database: Database) -> None:
 
 async def test_a_beat_that_is_yet_to_come_is_none(database: Database) -> None:
     await joined(database, "a-1")
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w", ["q"], 0)]))
+    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w", ["q"], 0)]))
     await put_off(database, tables.nodes, "beat_at")
     await put_off(database, tables.workers, "beat_at")
     async with database.read() as connection:
         living = await nodes.living(connection)
-        assert list((await connection.execute(job_signs.listening(connection, 30))).scalars()) == []
+        assert list((await connection.execute(job_predicates.listening(connection, 30))).scalars()) == []
         assert await nodes.listed_workers(connection, 10, 600) == []
         crew = (await job_queues.crews(connection, ["q"], 30))["q"]
     assert (crew.heard, crew.silent) == (0, 0)
@@ -220,10 +208,10 @@ async def test_a_beat_that_is_yet_to_come_is_none(database: Database) -> None:
 
 
 async def test_a_broker_that_forgot_is_not_left_to_a_node_of_the_future(database: Database) -> None:
-    await database.run(lambda tx: incarnation.replace(tx, None, "one"))
+    await database.run(lambda tx: broker_incarnation.replace(tx, None, "one"))
     await put_off(database, tables.broker_incarnation, "changed_at")
     async with database.read() as connection:
-        assert await incarnation.age(connection) == math.inf
+        assert await broker_incarnation.age(connection) == math.inf
 
 
 async def test_a_throttle_goes_on(database: Database) -> None:
@@ -273,7 +261,7 @@ async def test_what_comes_often_comes_again_and_what_comes_seldom_has_been(
     await put_off(database, tables.jobs, "created_at")
     await scheduler.fire()
     async with database.read() as connection:
-        found = await jobs.page(connection, jobs.Filter(), 10)
+        found = await jobs.page(connection, jobs.JobFilter(), 10)
     assert len(found) == 1 + again
     assert {job.due_at for job in found if job.id != before.id} == ({None} if again else set())
 
@@ -317,4 +305,4 @@ def test_an_interval_keeps_its_step_over_a_clock_that_went_back() -> None:
     assert now_ < due <= now_ + timedelta(seconds=7)
     assert (made - due) % timedelta(seconds=7) == timedelta(0)
     assert times_of(replace(one, starts_at=made), made.tzinfo, now_).after(now_) == made  # type: ignore[arg-type]
-    assert Times(Every(timedelta(seconds=7), made)).after(now_) == made
+    assert DueTimes(Interval(timedelta(seconds=7), made)).after(now_) == made

@@ -8,10 +8,12 @@ from datetime import timedelta
 import pytest
 
 from orchestrix.errors import Contention
-from orchestrix.persistence import groups, idempotency, incarnation, notes, suspects
+from orchestrix.persistence import executor_groups, idempotency
+from orchestrix.persistence.cluster import broker_incarnation
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.idempotency import StoredAnswer
-from orchestrix.persistence.suspects import Suspect
+from orchestrix.persistence.sagas import ignored_messages, redelivered_commands
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from tests.conformance.store.build import note
 
 ANSWER = StoredAnswer("fingerprint", 200, {"ETag": '"1"', "Location": "/apps/1"}, b'{"id":1}\xff')
@@ -21,15 +23,17 @@ async def test_equal_notes_are_counted(database: Database) -> None:
     first = database.now()
     later = first + timedelta(seconds=5)
     async with database.begin() as tx:
-        await notes.add(tx, [note(1, "late", at=first), note(1, "late", at=later), note(1, "other", at=later)])
-        await notes.add(tx, [])
+        await ignored_messages.add(
+            tx, [note(1, "late", at=first), note(1, "late", at=later), note(1, "other", at=later)]
+        )
+        await ignored_messages.add(tx, [])
     async with database.begin() as tx:
-        await notes.add(tx, [note(1, "late", at=later + timedelta(seconds=1), count=3), note(2, "late")])
-        await notes.add(tx, [note(1, "late", saga="order")])
+        await ignored_messages.add(tx, [note(1, "late", at=later + timedelta(seconds=1), count=3), note(2, "late")])
+        await ignored_messages.add(tx, [note(1, "late", saga="order")])
     async with database.read() as connection:
-        late, other = await notes.listing(connection, "app", 1)
-        assert len(await notes.listing(connection, "app", 2)) == 1
-        assert len(await notes.listing(connection, "order", 1)) == 1
+        late, other = await ignored_messages.listing(connection, "app", 1)
+        assert len(await ignored_messages.listing(connection, "app", 2)) == 1
+        assert len(await ignored_messages.listing(connection, "order", 1)) == 1
     assert (late.reason, late.count) == ("late", 5)
     assert (late.first_at, late.last_at) == (first, later + timedelta(seconds=1))
     assert (other.reason, other.count) == ("other", 1)
@@ -37,34 +41,34 @@ async def test_equal_notes_are_counted(database: Database) -> None:
 
 async def test_an_instance_keeps_a_hundred_notes(database: Database) -> None:
     async with database.begin() as tx:
-        await notes.add(tx, [note(1, f"reason {place}") for place in range(90)])
+        await ignored_messages.add(tx, [note(1, f"reason {place}") for place in range(90)])
     async with database.begin() as tx:
-        await notes.add(tx, [note(1, f"reason {place}") for place in range(60, 140)])
-        await notes.add(tx, [note(2, "other")])
+        await ignored_messages.add(tx, [note(1, f"reason {place}") for place in range(60, 140)])
+        await ignored_messages.add(tx, [note(2, "other")])
     async with database.read() as connection:
-        found = await notes.listing(connection, "app", 1)
-        assert len(await notes.listing(connection, "app", 2)) == 1
-    assert len(found) == notes.LIMIT
+        found = await ignored_messages.listing(connection, "app", 1)
+        assert len(await ignored_messages.listing(connection, "app", 2)) == 1
+    assert len(found) == ignored_messages.NOTES_PER_INSTANCE
     counts = {one.reason: one.count for one in found}
     assert [counts[f"reason {place}"] for place in (59, 60, 89)] == [1, 2, 2]
 
 
 async def test_long_and_bad_texts_are_cut_to_fit(database: Database) -> None:
     async with database.begin() as tx:
-        await notes.add(tx, [note(1, "x" * 500), note(1, "x" * 400), note(1, "a\0b")])
+        await ignored_messages.add(tx, [note(1, "x" * 500), note(1, "x" * 400), note(1, "a\0b")])
     async with database.read() as connection:
-        found = {one.reason: one.count for one in await notes.listing(connection, "app", 1)}
+        found = {one.reason: one.count for one in await ignored_messages.listing(connection, "app", 1)}
     assert found == {"x" * 110: 2, "a\ufffdb": 1}
 
 
 async def test_notes_of_two_nodes_add_up(database: Database, peer: Database) -> None:
     async def add(node: Database) -> None:
         for _ in range(10):
-            await node.run(lambda tx: notes.add(tx, [note(id, "late") for id in (3, 1, 2)]))
+            await node.run(lambda tx: ignored_messages.add(tx, [note(id, "late") for id in (3, 1, 2)]))
 
     await asyncio.gather(add(database), add(peer), add(database), add(peer))
     async with database.read() as connection:
-        counts = [(await notes.listing(connection, "app", id))[0].count for id in (1, 2, 3)]
+        counts = [(await ignored_messages.listing(connection, "app", id))[0].count for id in (1, 2, 3)]
     assert counts == [40, 40, 40]
 
 
@@ -146,47 +150,47 @@ async def test_old_answers_are_removed_some_at_a_time(database: Database) -> Non
 
 async def test_one_node_puts_the_next_incarnation(database: Database, peer: Database) -> None:
     async with database.begin() as tx:
-        assert await incarnation.read(tx) is None
-        assert not await incarnation.replace(tx, "unknown", "a")
-        assert await incarnation.replace(tx, None, "a")
+        assert await broker_incarnation.read(tx) is None
+        assert not await broker_incarnation.replace(tx, "unknown", "a")
+        assert await broker_incarnation.replace(tx, None, "a")
     async with peer.begin() as tx:
-        assert not await incarnation.replace(tx, None, "b")
-        assert await incarnation.replace(tx, "a", "b")
+        assert not await broker_incarnation.replace(tx, None, "b")
+        assert await broker_incarnation.replace(tx, "a", "b")
     async with database.begin() as tx:
-        assert not await incarnation.replace(tx, "a", "c")
-        assert await incarnation.read(tx) == "b"
+        assert not await broker_incarnation.replace(tx, "a", "c")
+        assert await broker_incarnation.read(tx) == "b"
 
 
 async def test_a_node_that_was_overtaken_is_told_so(database: Database, peer: Database) -> None:
     async with database.begin() as tx:
-        assert await incarnation.replace(tx, None, "a")
-        assert await incarnation.touch(tx, "a")
+        assert await broker_incarnation.replace(tx, None, "a")
+        assert await broker_incarnation.touch(tx, "a")
     async with peer.begin() as tx:
-        assert await incarnation.replace(tx, "a", "b")
+        assert await broker_incarnation.replace(tx, "a", "b")
     async with database.begin() as tx:
-        assert not await incarnation.touch(tx, "a")
+        assert not await broker_incarnation.touch(tx, "a")
     async with peer.begin() as tx:
-        assert await incarnation.touch(tx, "b")
-        assert await incarnation.read(tx) == "b"
+        assert await broker_incarnation.touch(tx, "b")
+        assert await broker_incarnation.read(tx) == "b"
 
 
 async def test_an_app_has_one_group_with_the_marker_of_its_maker(database: Database, peer: Database) -> None:
     now = database.now()
     async with database.begin() as tx:
-        made = await groups.insert_if_absent(tx, "billing", "app:1:registerApp", now)
+        made = await executor_groups.insert_if_absent(tx, "billing", "app:1:registerApp", now)
     async with peer.begin() as tx:
-        assert await groups.insert_if_absent(tx, "billing", "app:2:registerApp", now) == made
-        other = await groups.insert_if_absent(tx, "Billing", "app:2:registerApp", now)
-        assert await groups.get(tx, "billing") == made
-        assert await groups.get(tx, "unknown") is None
-    assert (made.marker, made.address_type, made.address_list) == ("app:1:registerApp", groups.AUTO, "")
+        assert await executor_groups.insert_if_absent(tx, "billing", "app:2:registerApp", now) == made
+        other = await executor_groups.insert_if_absent(tx, "Billing", "app:2:registerApp", now)
+        assert await executor_groups.get(tx, "billing") == made
+        assert await executor_groups.get(tx, "unknown") is None
+    assert (made.marker, made.address_type, made.address_list) == ("app:1:registerApp", executor_groups.AUTO, "")
     assert other.id != made.id
     assert made.created_at == now
 
 
 async def test_everybody_registering_at_once_sees_one_group(database: Database, peer: Database) -> None:
     async def register(node: Database, marker: str) -> str | None:
-        return (await node.run(lambda tx: groups.insert_if_absent(tx, "x", marker, node.now()))).marker
+        return (await node.run(lambda tx: executor_groups.insert_if_absent(tx, "x", marker, node.now()))).marker
 
     nodes = [database, peer] * 4
     seen = await asyncio.gather(*(register(node, f"m{place}") for place, node in enumerate(nodes)))
@@ -194,19 +198,21 @@ async def test_everybody_registering_at_once_sees_one_group(database: Database, 
 
 
 async def test_of_a_suspect_the_latest_is_known_until_it_is_forgotten(database: Database) -> None:
-    one = Suspect("c-1", "cmd.pay", "order", 7, 3, "it waits")
+    one = RedeliveryRecord("c-1", "cmd.pay", "order", 7, 3, "it waits")
     for noted in (
         one,
-        Suspect("c-2", "cmd.ship", "order", 8, 4, "it waits " + "é" * 300),
-        Suspect("c-1", "cmd.pay", "order", 7, 5, "x"),
+        RedeliveryRecord("c-2", "cmd.ship", "order", 8, 4, "it waits " + "é" * 300),
+        RedeliveryRecord("c-1", "cmd.pay", "order", 7, 5, "x"),
     ):
-        await database.run(lambda tx, noted=noted: suspects.put(tx, noted))  # type: ignore[misc]
+        await database.run(lambda tx, noted=noted: redelivered_commands.put(tx, noted))  # type: ignore[misc]
     async with database.read() as connection:
-        assert await suspects.of_command(connection, "c-1") == Suspect("c-1", "cmd.pay", "order", 7, 5, "x")
-        assert await suspects.of_command(connection, "c-3") is None
-        assert [row.command_id for row in await suspects.page(connection, 10)] == ["c-1", "c-2"]
-        assert await suspects.set_aside(connection, []) == {}
-        assert list(await suspects.set_aside(connection, ["c-1", "c-2", "c-3"])) == ["c-2"]
-    assert await database.run(lambda tx: suspects.purge(tx, 3600, 10)) == 0
-    assert await database.run(lambda tx: suspects.purge(tx, -60, 1)) == 1
-    assert await database.run(lambda tx: suspects.purge(tx, -60, 10)) == 1
+        assert await redelivered_commands.of_command(connection, "c-1") == RedeliveryRecord(
+            "c-1", "cmd.pay", "order", 7, 5, "x"
+        )
+        assert await redelivered_commands.of_command(connection, "c-3") is None
+        assert [row.command_id for row in await redelivered_commands.page(connection, 10)] == ["c-1", "c-2"]
+        assert await redelivered_commands.set_aside(connection, []) == {}
+        assert list(await redelivered_commands.set_aside(connection, ["c-1", "c-2", "c-3"])) == ["c-2"]
+    assert await database.run(lambda tx: redelivered_commands.purge(tx, 3600, 10)) == 0
+    assert await database.run(lambda tx: redelivered_commands.purge(tx, -60, 1)) == 1
+    assert await database.run(lambda tx: redelivered_commands.purge(tx, -60, 10)) == 1

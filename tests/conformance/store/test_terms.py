@@ -13,21 +13,22 @@ from sqlalchemy import func, select
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Published
 from orchestrix.broker.topology import logs_queue, status_queue
-from orchestrix.domain.jobs import Job
+from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.domain.schedules import HELD
-from orchestrix.errors import Deposed
-from orchestrix.jobs.dispatch import Dispatcher, Relay
-from orchestrix.jobs.events import Heard, JobEvents, Verdict
-from orchestrix.jobs.lines import Cap
-from orchestrix.jobs.lost_orders import LostOrders
-from orchestrix.jobs.schedules import Scheduler
-from orchestrix.jobs.sweeps import Office, Orphanage, Watchman
-from orchestrix.lifecycle import Wake
-from orchestrix.persistence import incarnation, schedules
+from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.errors import StaleTermError
+from orchestrix.jobs.dispatch import JobDispatcher, Relay
+from orchestrix.jobs.events import ChannelBatch, ChannelState, JobEventListener
+from orchestrix.jobs.log_lines import LogLimit
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector
+from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.lifecycle import WakeSignal
+from orchestrix.persistence.cluster import broker_incarnation
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import schedules
 from orchestrix.persistence.tables import outbox
 from orchestrix.saga.messages import dump
+from orchestrix.schedules.scheduler import Scheduler
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.conformance.store.test_schedules import schedule
 from tests.integration.jobs.rows import joined, leading, stopped
@@ -71,11 +72,11 @@ async def led(database: Database) -> Database:
     return database
 
 
-def office(database: Database, fence: Fence) -> Office:
-    return Office(database, fence, cast(Relay, Still()), lambda stops: None, lambda: None)
+def office(database: Database, fence: Fence) -> LeaderContext:
+    return LeaderContext(database, fence, cast(Relay, Still()), lambda stops: None, lambda: None)
 
 
-async def aged(database: Database, job: Job, *names: str) -> Job:
+async def aged(database: Database, job: JobRow, *names: str) -> JobRow:
     """The job, as if these of its times were long past."""
     at = dict.fromkeys(names, database.now() - LONG_AGO)
     return await stored(database, job, replace(job, version=job.version + 1, **at))  # type: ignore[arg-type]
@@ -86,68 +87,68 @@ Act = Callable[[Database, Fence], Awaitable[object]]
 
 async def watch(database: Database, fence: Fence) -> None:
     """Everything that is held against workers."""
-    watchman = Watchman(office(database, fence), cast(Broker, Up()), silent=LIMIT, heard=LIMIT)
+    watchman = JobRescuer(office(database, fence), cast(Broker, Up()), silent=LIMIT, heard=LIMIT)
     watchman._heard_since, watchman._heard_by = database.now() - LONG_AGO / 2, 1
     watchman._looked_at = clock.monotonic()
     await watchman.look()
 
 
-async def late(database: Database) -> Job:
+async def late(database: Database) -> JobRow:
     job = await owned(database, "node-1", await running(database, timeout_ms=1, retries=1))
     return await aged(database, job, "wake_at")
 
 
-async def silent(database: Database) -> Job:
+async def silent(database: Database) -> JobRow:
     job = await owned(database, "node-1", await running(database, retries=1))
     return await aged(database, job, "worker_beat_at", "taken_at")
 
 
-async def forgotten(database: Database) -> Job:
+async def forgotten(database: Database) -> JobRow:
     job = await aged(database, await dispatched(database), "dispatched_at")
-    await database.run(lambda tx: incarnation.replace(tx, None, clock.uuid7()))
+    await database.run(lambda tx: broker_incarnation.replace(tx, None, clock.uuid7()))
     return job
 
 
 async def offer(database: Database, fence: Fence) -> None:
-    await Orphanage(office(database, fence), cast(Broker, Up()), every=LIMIT).orphans()
+    await OrphanJobDetector(office(database, fence), cast(Broker, Up()), every=LIMIT).orphans()
 
 
-async def orphan(database: Database) -> Job:
+async def orphan(database: Database) -> JobRow:
     job = await owned(database, "gone", await running(database))
     await stopped(database, "gone", "DEAD")
     return job
 
 
 async def assign(database: Database, fence: Fence) -> None:
-    await Orphanage(office(database, fence), cast(Broker, Up()), every=LIMIT).unowned()
+    await OrphanJobDetector(office(database, fence), cast(Broker, Up()), every=LIMIT).unowned()
 
 
-async def lonely(database: Database) -> Job:
+async def lonely(database: Database) -> JobRow:
     return await aged(database, await dispatched(database), "dispatched_at")
 
 
 async def resend(database: Database, fence: Fence) -> None:
-    lost = LostOrders(office(database, fence), cast(Broker, Up()), after=LIMIT, heard=LIMIT)
+    lost = LostDispatchDetector(office(database, fence), cast(Broker, Up()), after=LIMIT, heard=LIMIT)
     await lost.look()
     await lost.look()
 
 
-async def lost(database: Database) -> Job:
+async def lost(database: Database) -> JobRow:
     job = await owned(database, "node-1", await dispatched(database))
     return await aged(database, job, "dispatched_at", "taken_at")
 
 
 async def send(database: Database, fence: Fence) -> None:
-    dispatcher = Dispatcher(database, fence, Wake(), cast(Relay, Still()), most_open=9, silent=LIMIT)
+    dispatcher = JobDispatcher(database, fence, WakeSignal(), cast(Relay, Still()), most_open=9, silent=LIMIT)
     await database.run(dispatcher._write)
 
 
-async def due(database: Database) -> Job:
+async def due(database: Database) -> JobRow:
     [job] = await inserted(database, pending(database))
     return job
 
 
-CASES: dict[str, tuple[Callable[[Database], Awaitable[Job]], Act]] = {
+CASES: dict[str, tuple[Callable[[Database], Awaitable[JobRow]], Act]] = {
     "time is over": (late, watch),
     "worker is silent": (silent, watch),
     "broker forgot": (forgotten, watch),
@@ -167,10 +168,10 @@ async def rows(database: Database) -> int:
 async def test_a_duty_of_a_term_that_is_over_writes_nothing(led: Database, case: str) -> None:
     given, act = CASES[case]
     job = await given(led)
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await act(led, STALE)
     assert (await now(led, job), await rows(led)) == (job, 0)
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await act(led, replace(MINE, holder="node-2"))
     assert (await now(led, job), await rows(led)) == (job, 0)
     await act(led, MINE)
@@ -178,13 +179,13 @@ async def test_a_duty_of_a_term_that_is_over_writes_nothing(led: Database, case:
 
 
 def scheduler(database: Database, fence: Fence) -> Scheduler:
-    return Scheduler(database, fence, Wake(), due=lambda: None, stop=lambda stops: None)
+    return Scheduler(database, fence, WakeSignal(), due=lambda: None, stop=lambda stops: None)
 
 
 async def test_schedules_of_a_term_that_is_over_fire_nothing(led: Database) -> None:
     one = schedule(due=led.now() - LONG_AGO)
     await led.run(lambda tx: schedules.insert(tx, one))
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await scheduler(led, STALE).fire()
     async with led.read() as connection:
         assert await schedules.unfinished(connection, [one.id]) == []
@@ -194,8 +195,8 @@ async def test_schedules_of_a_term_that_is_over_fire_nothing(led: Database) -> N
 async def test_runs_are_not_let_go_by_a_term_that_is_over(led: Database) -> None:
     one = schedule(due=led.now() + LONG_AGO)
     await led.run(lambda tx: schedules.insert(tx, one))
-    [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=HELD))
-    with pytest.raises(Deposed):
+    [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=HELD_WAKE_AT))
+    with pytest.raises(StaleTermError):
         await scheduler(led, STALE).let_go()
     assert await now(led, held) == held
     assert await scheduler(led, MINE).let_go() == 1
@@ -219,16 +220,16 @@ async def test_words_are_written_and_acknowledged_by_the_owner_of_this_epoch_alo
     job = await running(led)
     for node in ("node-1", "node-2", "node-1"):
         job = await owned(led, node, job)
-    events = JobEvents(led, owner, stop=lambda stops: None, due=lambda: None)
+    events = JobEventListener(led, owner, stop=lambda stops: None, due=lambda: None)
     body = {"jobId": job.id, "historyId": job.history_id, "workerId": "w", "seq": 2, "status": "SUCCEEDED"}
     queue, ear = status_queue(job.id), Ear()
     said = Delivery(dump(body), queue, "", queue, None, None, None, {}, False, 0, 1, 1)
-    heard = Heard(job.id, epoch, cast(Broker, Up()), cast(Consumer, ear), [said])
+    heard = ChannelBatch(job.id, epoch, cast(Broker, Up()), cast(Consumer, ear), [said])
     await events.start()
     verdict = await events.handle(heard)
     await events.stop()
     is_mine = (owner, epoch) == ("node-1", 3)
-    assert (verdict is Verdict.LOST, ear.acknowledged == [said]) == (not is_mine, is_mine)
+    assert (verdict is ChannelState.LOST, ear.acknowledged == [said]) == (not is_mine, is_mine)
     assert ((await now(led, job)).state == "SUCCEEDED") is is_mine
 
 
@@ -243,9 +244,9 @@ async def test_lines_that_are_given_out_once_more_count_once(led: Database) -> N
         return Delivery(text, queue, "", queue, None, None, None, {}, again, 0, 1, 1)
 
     async def said(lines: Sequence[Delivery]) -> None:
-        events = JobEvents(led, "node-1", stop=lambda stops: None, due=lambda: None, cap=Cap(5, 1000))
+        events = JobEventListener(led, "node-1", stop=lambda stops: None, due=lambda: None, cap=LogLimit(5, 1000))
         await events.start()
-        await events.handle(Heard(job.id, job.owner_epoch, cast(Broker, Up()), cast(Consumer, Ear()), lines))
+        await events.handle(ChannelBatch(job.id, job.owner_epoch, cast(Broker, Up()), cast(Consumer, Ear()), lines))
         await events.stop()
 
     await said([line(seq, again=False) for seq in (2, 3, 4)])

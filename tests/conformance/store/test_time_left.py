@@ -6,32 +6,32 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrix.persistence import instances
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.instances import Rewake
-from orchestrix.persistence.pairs import APPS
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.orders import NEVER, command_for
+from orchestrix.saga.commands import NEVER, command_for
 from orchestrix.saga.state import DEADLINE, Instance
-from orchestrix.worker.guard import Guard
-from orchestrix.worker.job import Job
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.state_guard import StateGuard
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import ended, some
 
 CATALOG = Catalog([APP_PROVISIONING])
 
 
-def in_hand(instance: Instance) -> Job:
+def in_hand(instance: Instance) -> CommandDelivery:
     """The command that is out for `instance`, as a worker has it."""
     command = command_for(APP_PROVISIONING, instance)
     assert command is not None
     owner = CATALOG.command(command.type)
     assert owner is not None
-    return Job(command, owner, 0.0)
+    return CommandDelivery(command, owner, 0.0)
 
 
 async def test_time_that_a_person_gives_reaches_the_worker(database: Database) -> None:
-    guard = Guard(database)
+    guard = StateGuard(database)
     one, other = await some(database, 2, APPS, APP_PROVISIONING.name)
     job = in_hand(one)
     assert await guard.time_left(job) == pytest.approx(60, abs=10)

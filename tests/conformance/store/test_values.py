@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrix.errors import Invalid
-from orchestrix.persistence import history, instances
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import APPS, Pair
-from orchestrix.saga.state import Change
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
+from orchestrix.saga.state import StateChange
 from tests.conformance.store.build import some, started, stepped, stored
 
 NAMES = [
@@ -47,7 +47,7 @@ DATA: list[dict[str, Any]] = [
 ]
 
 
-async def test_names_are_told_apart_letter_by_letter(database: Database, of: tuple[Pair, str]) -> None:
+async def test_names_are_told_apart_letter_by_letter(database: Database, of: tuple[SagaTables, str]) -> None:
     pair, saga = of
     found = await stored(database, pair, [started(name, saga, by=name) for name in NAMES])
     assert [instance.key for instance in found] == NAMES
@@ -98,7 +98,7 @@ _json = st.recursive(
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_data_survives_a_bulk_update(database: Database, data: dict[str, Any]) -> None:
     async with database.begin() as tx:
-        moved = started(f"name-{len(await instances.page(tx, APPS, 'app', instances.Filter(), limit=1000))}")
+        moved = started(f"name-{len(await instances.page(tx, APPS, 'app', instances.InstanceFilter(), limit=1000))}")
         (id,) = await instances.insert(tx, APPS, [moved])
         assert id is not None
         await instances.update(tx, APPS, [(1, stepped(replace(moved.instance, id=id), data=data))])
@@ -109,7 +109,7 @@ async def test_any_data_survives_a_bulk_update(database: Database, data: dict[st
 
 async def test_a_time_without_a_zone_is_refused(database: Database) -> None:
     (before,) = await some(database, 1)
-    naive = Change(2, "A", "B", "x", "ada", "c", None, None, datetime(2026, 1, 1))
+    naive = StateChange(2, "A", "B", "x", "ada", "c", None, None, datetime(2026, 1, 1))
     with pytest.raises(Invalid):
         async with database.begin() as tx:
             await history.insert(tx, APPS, [(before.id, naive)])
@@ -117,7 +117,7 @@ async def test_a_time_without_a_zone_is_refused(database: Database) -> None:
 
 async def test_what_strangers_send_cannot_break_a_batch(database: Database) -> None:
     (before,) = await some(database, 1)
-    bad = Change(2, "A", "B", "why\0 \ud800", "ada", "c", "id\0" + "x" * 400, None, before.created_at)
+    bad = StateChange(2, "A", "B", "why\0 \ud800", "ada", "c", "id\0" + "x" * 400, None, before.created_at)
     async with database.begin() as tx:
         await history.insert(tx, APPS, [(before.id, bad)])
     async with database.read() as connection:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.persistence import schema
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 
 from .world import World
 
@@ -19,7 +19,7 @@ from .world import World
 def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with nothing but the schema; tests take copies of it, for migrations take their time."""
     path = tmp_path_factory.mktemp("api") / "empty.db"
-    asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{path}"))
+    asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{path}"))
     return path
 
 

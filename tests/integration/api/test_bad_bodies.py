@@ -14,8 +14,8 @@ from orchestrix.api import cluster, dead_letters, jobs, redispatch, resources, s
 from orchestrix.api.components import BODIES
 from orchestrix.api.routes import Route
 from orchestrix.errors import NotFound
-from orchestrix.saga.control import BadAsk
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.actions.control import InvalidActionError
+from orchestrix.saga.definition import InvalidDataError
 
 from .world import ORDER, SERVED_APPS, World
 
@@ -121,7 +121,7 @@ async def test_the_data_of_a_saga_are_told_of_in_the_same_way(world: World) -> N
 
 
 async def test_what_the_model_refuses_of_an_edit_and_of_an_output_is_told_so_too(world: World) -> None:
-    with pytest.raises(BadData) as refused:
+    with pytest.raises(InvalidDataError) as refused:
         ORDER.check({"amount": "many", "amounts": 1})
     errors = refused.value.errors
     world.control.answer = refused.value
@@ -130,11 +130,11 @@ async def test_what_the_model_refuses_of_an_edit_and_of_an_output_is_told_so_too
     assert {one["pointer"]: one["detail"] for one in answer.json()["errors"]} == {
         f"/data{place}": sentence for place, sentence in told.items()
     }
-    world.control.answer = BadData([{**error, "loc": ("output", *error["loc"])} for error in errors])
+    world.control.answer = InvalidDataError([{**error, "loc": ("output", *error["loc"])} for error in errors])
     answer = await world.client.post("/sagas/order/1/skip", json={"reason": "r", "output": {"amount": "many"}})
     assert {one["pointer"]: one["detail"] for one in answer.json()["errors"]} == {
         f"/output{place}": sentence for place, sentence in told.items()
     }
-    world.control.answer = BadAsk("output", "must be left out here")
+    world.control.answer = InvalidActionError("output", "must be left out here")
     answer = await world.client.post("/sagas/order/1/skip", json={"reason": "r", "output": {}})
     assert answer.json()["errors"] == [{"pointer": "/output", "detail": "must be left out here"}]

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from orchestrix.api.catalogue import CatalogueBody
-from orchestrix.persistence import definitions
-from orchestrix.persistence.definitions import StoredDefinition
+from orchestrix.persistence.sagas import definitions
+from orchestrix.persistence.sagas.definitions import StoredDefinition
 from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
 

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import update
 
 from orchestrix.api.cluster_schemas import ClusterBody
-from orchestrix.domain.leases import Bid, Fence, Mode
+from orchestrix.domain.leases import Candidacy, Fence, LeaderMode
 from orchestrix.domain.nodes import NodeState
-from orchestrix.persistence import leases, nodes
-from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.cluster import leases, nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.tables import leases as lease_table
 from orchestrix.persistence.tables import workers as worker_table
 
@@ -27,8 +27,8 @@ async def asked(world: World) -> dict[str, Any]:
     return body
 
 
-async def led(world: World, node_id: str, mode: Mode = Mode.BROKER, noticed: float = 0.0) -> Fence:
-    bid = Bid(node_id, mode, by_token=True)
+async def led(world: World, node_id: str, mode: LeaderMode = LeaderMode.BROKER, noticed: float = 0.0) -> Fence:
+    bid = Candidacy(node_id, mode, by_token=True)
     fence = await world.database.run(lambda tx: leases.campaign(tx, bid, 30.0, noticed))
     assert fence is not None
     await world.database.run(lambda tx: leases.arrive(tx, fence))
@@ -57,7 +57,7 @@ async def test_the_leader_its_term_and_its_lease(world: World) -> None:
 
 
 async def test_nobody_leads_when_the_lease_is_over(world: World) -> None:
-    fence = await led(world, "a-1", Mode.ALONE)
+    fence = await led(world, "a-1", LeaderMode.ALONE)
     assert (await asked(world))["mode"] == "alone"
     await world.database.run(lambda tx: leases.resign(tx, fence))
     found = await asked(world)
@@ -106,18 +106,18 @@ async def test_a_node_is_drained_by_its_name_too_where_only_one_has_it(world: Wo
 
 
 async def test_workers_as_they_said_themselves(world: World) -> None:
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["reports"], 3)]))
     (worker,) = (await asked(world))["workers"]
     assert (worker["id"], worker["state"], worker["queues"], worker["jobs"]) == ("w-1", "ALIVE", ["reports"], 3)
     assert worker["lostPlaces"] == 0
-    beat = WorkerBeat("w-1", ["reports"], 3, lost_places=2)
+    beat = WorkerHeartbeatRow("w-1", ["reports"], 3, lost_places=2)
     await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
     (worker,) = (await asked(world))["workers"]
     assert worker["lostPlaces"] == 2
 
 
 async def test_a_worker_that_ends_is_draining_until_it_is_silent(world: World) -> None:
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 3)]))
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", [], 3)]))
     (worker,) = (await asked(world))["workers"]
     assert (worker["state"], worker["queues"], worker["jobs"]) == ("DRAINING", [], 3)
     await unheard_for(world, 16)
@@ -132,7 +132,7 @@ async def unheard_for(world: World, seconds: float) -> None:
 
 
 async def test_a_worker_is_silent_before_its_jobs_are_lost_and_has_them_until_then(world: World) -> None:
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["reports"], 3)]))
+    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["reports"], 3)]))
     for ago, state, jobs in ((8, "ALIVE", 3), (16, "SILENT", 3), (31, "SILENT", 0)):
         await unheard_for(world, ago)
         (worker,) = (await asked(world))["workers"]
@@ -140,7 +140,7 @@ async def test_a_worker_is_silent_before_its_jobs_are_lost_and_has_them_until_th
 
 
 async def test_a_silent_worker_has_no_jobs_and_is_shown_for_a_while(world: World) -> None:
-    beats = [WorkerBeat(id, ["reports"], 3) for id in ("w-1", "w-2")]
+    beats = [WorkerHeartbeatRow(id, ["reports"], 3) for id in ("w-1", "w-2")]
     await world.database.run(lambda tx: nodes.hear_workers(tx, beats))
     for id, ago in (("w-1", 31), ("w-2", 601)):
         async with world.database.begin() as tx:

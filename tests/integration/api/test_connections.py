@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.connections import Limits, Server, config, out_of_descriptors
-from orchestrix.bootstrap.ports import listening
+from orchestrix.api.connections import ConnectionLimits, Server, config, out_of_descriptors
+from orchestrix.bootstrap.listening_socket import listening
 from tests.support import eventually
 
 from .answers import BODY
@@ -20,7 +20,7 @@ from .world import World
 
 HEAD = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /apps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-LIMITS = Limits(head=0.3, body=0.3, keep_alive=75.0, connections=1000)
+LIMITS = ConnectionLimits(head=0.3, body=0.3, keep_alive=75.0, connections=1000)
 SLACK = 6.0
 """Seconds: far more than any of the times below."""
 
@@ -90,7 +90,7 @@ class Served:
         client.writer.close()
 
 
-async def serving(world: World, limits: Limits) -> AsyncIterator[Served]:
+async def serving(world: World, limits: ConnectionLimits) -> AsyncIterator[Served]:
     socket = listening("127.0.0.1", [0])
     server = Server(config(world.app, limits, stop=1))
     task = asyncio.create_task(server.serve(sockets=[socket]))

@@ -10,13 +10,13 @@ import pytest
 
 from app.apps import AppBody
 from orchestrix.api.schemas import WhyBody
+from orchestrix.engine.actions import ActionResult, VersionMismatch
 from orchestrix.errors import Invalid, NotFound, Unavailable
-from orchestrix.orchestration.actions import Acted, VersionMismatch
-from orchestrix.saga.asks import RefusedVerb, Verb
-from orchestrix.saga.control import BadAsk
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.actions.control import InvalidActionError
+from orchestrix.saga.actions.requests import ActionNotAllowed, SagaAction
+from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import Command
-from orchestrix.saga.state import Change, Instance
+from orchestrix.saga.state import Instance, StateChange
 
 from .answers import JSON, problem
 from .world import AppPreview, Because, SagaBody, SagaPreview, World
@@ -30,7 +30,7 @@ AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 async def instance(world: World) -> Instance:
     """An app; whatever is asked leaves it as it is."""
     found = await world.started()
-    world.control.answer = Acted(found)
+    world.control.answer = ActionResult(found)
     return found
 
 
@@ -48,20 +48,20 @@ async def asked(world: World, path: str, body: dict[str, Any], method: str = "PO
 @pytest.mark.parametrize("word", WORDS)
 async def test_a_verb_is_handed_on_and_answered_with_the_app(world: World, instance: Instance, word: str) -> None:
     paused = replace(instance, version=7, blocker="paused", wake_at=None, wake_reason=None)
-    world.control.answer = Acted(paused)
+    world.control.answer = ActionResult(paused)
     answer = await world.client.post(f"/apps/{instance.id}/{word}", json=REASON)
     assert (answer.status_code, answer.headers["etag"]) == (200, '"7"')
     AppBody.model_validate(answer.json())
     assert (answer.json()["appName"], answer.json()["blocker"], answer.json()["wakeAt"]) == ("billing", "paused", None)
     [action] = world.control.actions
     assert (action.saga, action.id, action.version, action.dry_run) == ("app", instance.id, None, False)
-    assert (action.ask.verb, action.ask.reason) == (Verb(word), "the forge is back")
+    assert (action.ask.verb, action.ask.reason) == (SagaAction(word), "the forge is back")
 
 
 @pytest.mark.parametrize("word", [*WORDS, "deadline"])
 async def test_any_saga_has_the_same_verbs(world: World, word: str) -> None:
     order = await world.started("o-1", "order")
-    world.control.answer = Acted(order)
+    world.control.answer = ActionResult(order)
     method, body = ("PATCH", {**REASON, "extendBy": 1}) if word == "deadline" else ("POST", REASON)
     answer = await world.client.request(method, f"/sagas/order/{order.id}/{word}", json=body)
     assert answer.status_code == 200
@@ -81,12 +81,12 @@ async def test_skip_hands_on_what_the_step_would_have_answered(world: World, ins
 
 async def test_retry_hands_on_the_patch(world: World, instance: Instance) -> None:
     ask = await asked(world, f"/apps/{instance.id}/retry", {**REASON, "data": {"team": None, "n": 1}})
-    assert (ask.verb, ask.patch) == (Verb.RETRY, {"team": None, "n": 1})
+    assert (ask.verb, ask.patch) == (SagaAction.RETRY, {"team": None, "n": 1})
 
 
 async def test_edit_hands_on_the_patch(world: World, instance: Instance) -> None:
     ask = await asked(world, f"/apps/{instance.id}", {**REASON, "data": {"team": None, "n": 1}}, "PATCH")
-    assert (ask.verb, ask.patch) == (Verb.EDIT, {"team": None, "n": 1})
+    assert (ask.verb, ask.patch) == (SagaAction.EDIT, {"team": None, "n": 1})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_edit_hands_on_the_patch(world: World, instance: Instance) -> None
 )
 async def test_a_deadline_is_extended(world: World, instance: Instance, given: Any, meant: timedelta) -> None:
     ask = await asked(world, f"/apps/{instance.id}/deadline", {**REASON, "extendBy": given}, "PATCH")
-    assert (ask.verb, ask.extend_by, ask.at) == (Verb.SET_DEADLINE, meant, None)
+    assert (ask.verb, ask.extend_by, ask.at) == (SagaAction.SET_DEADLINE, meant, None)
 
 
 async def test_a_deadline_takes_no_reason_where_there_is_none(world: World, instance: Instance) -> None:
@@ -135,7 +135,7 @@ async def test_a_deadline_is_taken_away(
     answer = await world.client.request("DELETE", f"/apps/{instance.id}/deadline{query}", json=body)
     assert answer.status_code == 200
     [action] = world.control.actions
-    assert (action.ask.verb, action.ask.reason) == (Verb.CANCEL_DEADLINE, reason)
+    assert (action.ask.verb, action.ask.reason) == (SagaAction.CANCEL_DEADLINE, reason)
 
 
 async def test_a_reason_is_kept_in_nfc(world: World, instance: Instance) -> None:
@@ -228,7 +228,9 @@ async def test_one_that_is_not_there_is_404(world: World) -> None:
 
 
 async def test_a_verb_that_does_not_fit_names_those_that_do(world: World, instance: Instance) -> None:
-    world.control.answer = RefusedVerb("the app is COMPLETED, which is the end", [Verb.RETRY, Verb.SET_DEADLINE])
+    world.control.answer = ActionNotAllowed(
+        "the app is COMPLETED, which is the end", [SagaAction.RETRY, SagaAction.SET_DEADLINE]
+    )
     body = problem(await world.client.post(f"/apps/{instance.id}/pause", json=REASON), 409, "illegal_transition")
     assert body["allowed"] == ["retry", "set-deadline"]
     assert body["detail"] == "The app is COMPLETED, which is the end."
@@ -240,10 +242,15 @@ BLUE = "Value error, must be blue"
 @pytest.mark.parametrize(
     ("suffix", "method", "error", "pointer"),
     [
-        ("/skip", "POST", BadData([{"type": "value_error", "loc": ("output", "a"), "msg": BLUE}]), "/output/a"),
-        ("", "PATCH", BadData([{"loc": ("a", 0), "msg": "must be blue"}]), "/data/a/0"),
-        ("", "PATCH", BadAsk("data", "must be blue"), "/data"),
-        ("/deadline", "PATCH", BadAsk("at", "must be blue"), "/at"),
+        (
+            "/skip",
+            "POST",
+            InvalidDataError([{"type": "value_error", "loc": ("output", "a"), "msg": BLUE}]),
+            "/output/a",
+        ),
+        ("", "PATCH", InvalidDataError([{"loc": ("a", 0), "msg": "must be blue"}]), "/data/a/0"),
+        ("", "PATCH", InvalidActionError("data", "must be blue"), "/data"),
+        ("/deadline", "PATCH", InvalidActionError("at", "must be blue"), "/at"),
     ],
 )
 async def test_what_the_saga_refuses_is_422(
@@ -302,11 +309,11 @@ async def test_another_version_is_412_and_says_which(world: World, instance: Ins
 # Dry run
 
 
-def would_be(instance: Instance) -> Acted:
+def would_be(instance: Instance) -> ActionResult:
     after = replace(instance, version=2, state="COMPENSATING")
-    row = Change(2, instance.state, after.state, "cancel: no", "ada", "c-1", None, "c-2", AT)
+    row = StateChange(2, instance.state, after.state, "cancel: no", "ada", "c-1", None, "c-2", AT)
     command = Command("c-2", "cmd.deleteGitRepo", "app", 1, "billing", "c-1", after.state, "x", 1, 1000, "k", {})
-    return Acted(after, (row,), command, None, ("registerApp", "createGitRepo"))
+    return ActionResult(after, (row,), command, None, ("registerApp", "createGitRepo"))
 
 
 @pytest.mark.parametrize("path", ["/apps/1", "/sagas/app/1"])

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 
 from orchestrix.broker.topology import saga_topology
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.control import SagaControl
+from orchestrix.engine.requests import InFlight
 from orchestrix.errors import OutcomeUnknown
-from orchestrix.orchestration.control import Control
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.orchestration.requests import InFlight
-from orchestrix.orchestration.watch import Watch
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import audit
 from orchestrix.persistence.engine import Transaction
 from tests.fakes.broker import FakeBroker
@@ -34,7 +34,7 @@ async def client(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """The API with what really does it behind."""
     database = world.database
     relay = OutboxRelay(database, FakeBroker(), saga_topology(CATALOG), node="n", lease=5.0, batch=10)
-    real = Control(database, relay, Watch(database), CATALOG)
+    real = SagaControl(database, relay, SagaChangeNotifier(database), CATALOG)
     monkeypatch.setattr(world.control, "act", real.act)
     monkeypatch.setattr(world.control, "act_once", real.act_once)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(world.app), base_url="http://test") as client:

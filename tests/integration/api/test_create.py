@@ -12,8 +12,8 @@ import pytest
 
 from app.apps import AppBody
 from orchestrix.api.middleware import MAX_BODY
+from orchestrix.engine.requests import ExistingSaga, InFlight
 from orchestrix.errors import Contention, OutcomeUnknown, Unavailable
-from orchestrix.orchestration.requests import InFlight, Taken
 
 from .answers import BODY, JSON, problem
 from .world import Exchange, World
@@ -156,7 +156,7 @@ async def test_what_is_no_strict_json_is_400(world: World, content: bytes) -> No
         (b'{"appName":"\\u12"}', "strict JSON: line 1, column 14: this backslash begins no escape"),
         (b'\xef\xbb\xbf{"appName":"a"}', "strict JSON: line 1, column 1: a byte order mark stands there"),
         (b'{"appName":NaN}', "The body is not strict JSON: NaN is no JSON."),
-        (b'{"appName":"a","appName":"b"}', "The body is not strict JSON: a key stands twice in one object."),
+        (b'{"appName":"a","appName":"b"}', "The body is not strict JSON: a key is given more than once in one object."),
     ],
 )
 async def test_a_refused_body_is_told_why_in_a_sentence(world: World, content: bytes, said: str) -> None:
@@ -221,7 +221,7 @@ async def test_a_taken_name_is_409_and_leads_to_its_owner(world: World) -> None:
 
 
 async def test_a_taken_name_whose_owner_is_not_known(world: World) -> None:
-    world.starter.answer = Taken(None)
+    world.starter.answer = ExistingSaga(None)
     assert problem(await world.client.post("/apps", json=BODY), 409, "already_exists")["existing"] is None
 
 

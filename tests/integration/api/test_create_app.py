@@ -17,8 +17,8 @@ import orchestrix
 from app import main
 from orchestrix import create_app, server
 from orchestrix.bootstrap.node import Node
-from orchestrix.broker.devserver import DevServer
-from orchestrix.config import ApiSettings, Settings
+from orchestrix.broker.embedded import EmbeddedBroker
+from orchestrix.config.settings import ApiSettings, Settings
 from orchestrix.errors import ConfigError, SchemaMismatch
 from tests.support import eventually
 
@@ -30,7 +30,7 @@ async def settings(upgraded: Path, tmp_path: Path) -> AsyncIterator[Settings]:
     """A database with the schema, the embedded broker, and the service's own resource."""
     copy = tmp_path / "test.db"
     copy.write_bytes(upgraded.read_bytes())
-    broker = DevServer()
+    broker = EmbeddedBroker()
     await broker.start()
     yield Settings(database_url=f"sqlite+aiosqlite:///{copy}", broker_url=broker.url, resources=("app.apps",))
     await broker.stop()

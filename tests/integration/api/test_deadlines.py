@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import update
 
 from orchestrix.api.schemas import WakeUpPage
-from orchestrix.api.views import moment
-from orchestrix.persistence.pairs import pair_of
-from orchestrix.saga.orders import NEVER
+from orchestrix.api.serializers import moment
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.saga.commands import NEVER
 from orchestrix.saga.transition import block
 
 from .answers import problem
@@ -23,7 +23,7 @@ BEGIN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 async def due(world: World, key: str, saga: str, second: int, **more: Any) -> None:
     """A new instance with that wake-up."""
     instance = await world.started(key, saga)
-    table = pair_of(saga).instances
+    table = saga_tables_of(saga).instances
     values = {"wake_at": BEGIN + timedelta(seconds=second), **more}
     async with world.database.begin() as tx:
         await tx.execute(update(table).where(table.c.id == instance.id).values(values))

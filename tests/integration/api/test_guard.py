@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from orchestrix.api.guard import Guard
+from orchestrix.api.origin_guard import OriginGuard
 from tests.support import eventually
 
 from .answers import BODY, problem
@@ -28,7 +28,7 @@ def bearer(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/apps", "/docs", "/openapi.json", "/health", "/nowhere", "/apps/1/events"])
 async def test_another_host_is_421_everywhere(world: World, path: str) -> None:
-    app = world.built(Guard(check_host=True))
+    app = world.built(OriginGuard(check_host=True))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://evil.example") as client:
         told = problem(await client.get(path), 421, "misdirected")
         assert "ORCHESTRIX_HTTP__ALLOWED_HOSTS" in told["detail"]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrix.api.access import GUESSES
+from orchestrix.api.auth import GUESSES
 from orchestrix.api.docs import STATIC
 from orchestrix.api.problems import CODES
 from orchestrix.api.schemas import HealthBody

@@ -14,10 +14,10 @@ from orchestrix.api.job_schemas import JobBody, JobPage
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.leases import Fence
-from orchestrix.orchestration.surroundings import Surroundings
-from orchestrix.persistence import nodes
+from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Connection, Database
-from orchestrix.persistence.nodes import WorkerBeat
 from tests.conformance.store.plans import watched
 from tests.integration.jobs.rows import joined, leading
 from tests.support import eventually
@@ -36,7 +36,7 @@ async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
     JobBody.model_validate_json(answer.content)
     command = "`orchestrix worker --job-queue reports`"
     assert answer.json()["waitsFor"] == f"no worker that serves queue reports is heard of: start one with {command}"
-    beat = WorkerBeat("w-1", ["other", "reports"], 3)
+    beat = WorkerHeartbeatRow("w-1", ["other", "reports"], 3)
     await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
     assert answer.json()["waitsFor"].startswith("no node reads just now whether a worker has begun it")
@@ -83,7 +83,7 @@ async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(
 ) -> None:
     open = 0
     asked: list[tuple[set[str], int]] = []
-    read, empty = Database.read, Surroundings.empty
+    read, empty = Database.read, BrokerStatus.empty
 
     @asynccontextmanager
     async def counted(self: Database) -> AsyncIterator[Connection]:
@@ -95,7 +95,7 @@ async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(
             finally:
                 open -= 1
 
-    async def noted(self: Surroundings, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
+    async def noted(self: BrokerStatus, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
         wanted = set(queues)
         asked.append((wanted, open))
         return await empty(self, wanted, fresh=fresh)
@@ -104,7 +104,7 @@ async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(
     at = world.database.now() - timedelta(seconds=10)
     await changed(world, id, lambda job: rules.dispatched(job, clock.uuid7(), at))
     monkeypatch.setattr(Database, "read", counted)
-    monkeypatch.setattr(Surroundings, "empty", noted)
+    monkeypatch.setattr(BrokerStatus, "empty", noted)
     for path in ("/jobs", f"/jobs/{id}"):
         assert (await world.client.get(path)).status_code == 200
     assert asked == [({dispatch_queue("reports")}, 0)] * 2
@@ -136,7 +136,7 @@ async def test_a_leader_that_has_only_just_begun_is_not_called_late(world: World
             await leading(world.database, Fence(1, "node-1"), seconds)
         said.append((await world.client.get(f"/jobs/{id}")).json()["waitsFor"])
     assert [one.partition(",")[0] for one in said] == [
-        "no node leads",
+        "no leader elected",
         "the leader has only begun 2 s ago",
         "it has not been sent yet: no more jobs of one queue are sent than a part of jobs.max_live before workers "
         "begin them",

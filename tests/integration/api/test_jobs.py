@@ -14,10 +14,11 @@ import pytest
 from orchestrix import clock
 from orchestrix.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Attempt, Job, Moved, Status
+from orchestrix.domain.jobs import AttemptStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.domain.nodes import NodeState
-from orchestrix.persistence import job_logs, jobs, nodes
-from orchestrix.persistence.job_logs import Log
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.jobs import job_logs, jobs
+from orchestrix.persistence.jobs.job_logs import JobLogLine
 from tests.integration.jobs.rows import joined, stopped
 from tests.support import eventually
 
@@ -36,18 +37,18 @@ async def submitted(world: World, **more: Any) -> dict[str, Any]:
     return found
 
 
-async def changed(world: World, id: str, change: Any) -> Job:
+async def changed(world: World, id: str, change: Any) -> JobRow:
     """What has become of a job, written and told."""
     async with world.database.begin() as tx:
         job = (await jobs.lock(tx, [id]))[id]
         found = change(job)
-        after, attempts = (found.job, [found.attempt]) if isinstance(found, Moved) else (found, [])
+        after, attempts = (found.job, [found.attempt]) if isinstance(found, JobTransition) else (found, [])
         await jobs.store(tx, [(job.version, after)], [one for one in attempts if one])
     world.job_watch.tell([id])
     return after
 
 
-async def running(world: World, **more: Any) -> Job:
+async def running(world: World, **more: Any) -> JobRow:
     """One that a worker is at."""
     id = (await submitted(world, **more))["id"]
     now = world.database.now()
@@ -55,18 +56,18 @@ async def running(world: World, **more: Any) -> Job:
     return await said(world, job, "RUNNING", 1)
 
 
-async def said(world: World, job: Job, status: str, seq: int, **more: Any) -> Job:
+async def said(world: World, job: JobRow, status: str, seq: int, **more: Any) -> JobRow:
     """What a worker has said is written."""
-    told = Status(job.id, str(job.history_id), "w-1", seq, status, **more)
+    told = AttemptStatus(job.id, str(job.history_id), "w-1", seq, status, **more)
     return await changed(world, job.id, lambda job: rules.reported(job, told, world.database.now(), 0.5))
 
 
-async def logged(world: World, job: Job, *numbers: int) -> None:
+async def logged(world: World, job: JobRow, *numbers: int) -> None:
     """Lines of its log are written."""
     at = world.database.now()
     async with world.database.begin() as tx:
         name = str(job.history_id)
-        lines = [Log(name, seq, job.id, "w-1", "info", f"line {seq}", at, job.attempt) for seq in numbers]
+        lines = [JobLogLine(name, seq, job.id, "w-1", "info", f"line {seq}", at, job.attempt) for seq in numbers]
         await job_logs.insert(tx, lines)
     world.job_watch.tell([job.id])
 
@@ -324,7 +325,7 @@ async def test_a_follower_loses_no_line_of_a_later_attempt_whose_id_is_smaller(w
     async with world.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
         sent = replace(rules.dispatched(found, FIRST, now).job, attempt=1, tries=1)
-        await jobs.store(tx, [(found.version, sent)], [Attempt(FIRST, job.id, 1, "w-1", "DISPATCHED", now)])
+        await jobs.store(tx, [(found.version, sent)], [JobAttempt(FIRST, job.id, 1, "w-1", "DISPATCHED", now)])
     first = await said(world, sent, "RUNNING", 1)
     await logged(world, first, 2, 3)
     async with Exchange(world.app, f"/jobs/{job.id}/logs?follow=true") as exchange:

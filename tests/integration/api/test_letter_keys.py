@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from orchestrix.broker.topology import saga_topology
+from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.errors import OutcomeUnknown
-from orchestrix.orchestration.redispatch import Redispatch
-from orchestrix.orchestration.relay import OutboxRelay
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Transaction
 from tests.fakes.broker import FakeBroker
 
@@ -24,7 +24,7 @@ from .world import CATALOG, World
 def real(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """With what really sends again behind it."""
     relay = OutboxRelay(world.database, FakeBroker(), saga_topology(CATALOG), node="n", lease=5.0, batch=10)
-    work = Redispatch(world.database, relay, CATALOG)
+    work = RedispatchService(world.database, relay, CATALOG)
     monkeypatch.setattr(world.redispatcher, "redispatch", work.redispatch)
     monkeypatch.setattr(world.redispatcher, "redispatch_once", work.redispatch_once)
     return world

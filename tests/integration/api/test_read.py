@@ -13,7 +13,7 @@ from sqlalchemy import insert, update
 
 from orchestrix import clock
 from orchestrix.api.schemas import ChangePage, MessagePage
-from orchestrix.api.views import moment
+from orchestrix.api.serializers import moment
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.tables import apps, outbox, saga_notes
 from orchestrix.saga.messages import StepError

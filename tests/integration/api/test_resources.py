@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field, field_validator
 from app.apps import APPS
 from orchestrix import Resource
 from orchestrix.api.catalogue import CatalogueBody
-from orchestrix.orchestration.actions import Acted
-from orchestrix.persistence import instances
+from orchestrix.engine.actions import ActionResult
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import INSTANCES
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import INSTANCES
 from tests.support import eventually
 
 from .answers import BODY, problem
@@ -90,7 +90,7 @@ async def test_fields_beside_the_name_are_data_and_the_answer_shows_them(world: 
     assert (answer.headers["location"], answer.headers["etag"]) == (f"/orders/{body['id']}", '"1"')
     assert (await world.client.get(answer.headers["location"])).json() == body
     async with world.database.read() as connection:
-        (row,) = await instances.page(connection, INSTANCES, "order", instances.Filter(), "createdAt", 5, None)
+        (row,) = await instances.page(connection, INSTANCES, "order", instances.InstanceFilter(), "createdAt", 5, None)
     assert (row.key, row.created_by, row.data) == ("o-1", "ada", {"amount": 12})
 
 
@@ -173,7 +173,7 @@ async def test_history_messages_and_events_are_below_it(world: World) -> None:
 
 
 async def test_the_verbs_answer_with_its_fields(world: World) -> None:
-    world.control.answer = Acted(await world.started("o-1", "order", data={"amount": 12}))
+    world.control.answer = ActionResult(await world.started("o-1", "order", data={"amount": 12}))
     nothing: dict[str, Any] = {}
     calls = [("POST", f"/{verb}", nothing) for verb in ("retry", "skip", "pause", "resume", "cancel", "terminate")]
     calls += [("PATCH", "", {"data": {"amount": 1}}), ("PATCH", "/deadline", {"extendBy": "5m"})]

@@ -13,11 +13,11 @@ from sqlalchemy import select
 from orchestrix import clock
 from orchestrix.api.job_schemas import JobBody
 from orchestrix.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
-from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, Job
-from orchestrix.domain.schedules import HELD, MOST_BACKFILLED, Schedule
-from orchestrix.jobs.timetable import By, Timetable
-from orchestrix.persistence import jobs, schedules
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, JobRow
+from orchestrix.domain.schedules import BACKFILL_LIMIT, HELD_WAKE_AT, Schedule
+from orchestrix.persistence.jobs import jobs, schedules
 from orchestrix.persistence.tables import audit
+from orchestrix.schedules.service import ScheduleRequester, ScheduleService
 
 from .answers import JSON, problem
 from .world import World
@@ -40,13 +40,13 @@ def shown(answer: httpx.Response) -> dict[str, Any]:
     return body
 
 
-async def runs(world: World, schedule: dict[str, Any]) -> list[Job]:
+async def runs(world: World, schedule: dict[str, Any]) -> list[JobRow]:
     async with world.database.read() as connection:
-        found = await jobs.page(connection, jobs.Filter(schedule_id=schedule["id"]), 2000)
+        found = await jobs.page(connection, jobs.JobFilter(schedule_id=schedule["id"]), 2000)
     return sorted(found, key=lambda job: job.id)
 
 
-async def at_work(world: World, job: Job) -> None:
+async def at_work(world: World, job: JobRow) -> None:
     """A worker is at it."""
     async with world.database.begin() as tx:
         (before,) = (await jobs.lock(tx, [job.id])).values()
@@ -218,17 +218,17 @@ async def test_a_change_of_the_job_takes_nothing_of_another_change_back(
 ) -> None:
     """Somebody changes it between the look at it and the change."""
     await made(world)
-    real, looks = Timetable.get, 0
+    real, looks = ScheduleService.get, 0
 
-    async def get(timetable: Timetable, key: str) -> Schedule:
+    async def get(timetable: ScheduleService, key: str) -> Schedule:
         nonlocal looks
         looks += 1
         found = await real(timetable, key)
         if looks == 1:
-            await timetable.change(key, {"job": {**found.job, "retries": 9}}, By("bob", "more"))
+            await timetable.change(key, {"job": {**found.job, "retries": 9}}, ScheduleRequester("bob", "more"))
         return found
 
-    monkeypatch.setattr(Timetable, "get", get)
+    monkeypatch.setattr(ScheduleService, "get", get)
     changed = shown(await world.client.patch("/schedules/hourly", json={"job": {"payload": {"month": 4}}}))
     assert (changed["job"]["retries"], changed["job"]["payload"], changed["version"]) == (9, {"month": 4}, 3)
     stale = await world.client.patch("/schedules/hourly", json={"job": {"payload": {}}}, headers={"If-Match": '"1"'})
@@ -307,7 +307,7 @@ async def test_a_run_by_hand_waits_or_cancels_as_the_overlap_says(world: World) 
     queue = await made(world, name="queue", overlap="queue")
     for _ in range(2):
         assert (await world.client.post("/schedules/queue/run")).status_code == 201
-    assert [job.wake_at == HELD for job in await runs(world, queue)] == [False, True]
+    assert [job.wake_at == HELD_WAKE_AT for job in await runs(world, queue)] == [False, True]
     other = await made(world, name="other", overlap="cancel_previous")
     await world.client.post("/schedules/other/run")
     (first,) = await runs(world, other)
@@ -315,7 +315,7 @@ async def test_a_run_by_hand_waits_or_cancels_as_the_overlap_says(world: World) 
     assert (await world.client.post("/schedules/other/run")).json()["wakeAt"] is None
     assert (await world.client.post("/schedules/other/run")).status_code == 201
     first, second, third = await runs(world, other)
-    assert (first.state, second.state, third.wake_at) == ("RUNNING", "CANCELLED", HELD)
+    assert (first.state, second.state, third.wake_at) == ("RUNNING", "CANCELLED", HELD_WAKE_AT)
     assert first.cancel_reason == "run-schedule: no reason was given"
     assert {stop.job.id for stop in world.stops} == {first.id}
 
@@ -338,7 +338,7 @@ async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
         "jobs": [job.id for job in found],
         "note": None,
     }
-    assert [job.wake_at == HELD for job in found] == [False, True, True]
+    assert [job.wake_at == HELD_WAKE_AT for job in found] == [False, True, True]
     again = (await world.client.post(path, json={**span, "to": "2024-01-05T12:00:01+00:00"})).json()
     assert (again["dueTimes"], again["present"]) == (["2024-01-04T12:00:00.000000Z", "2024-01-05T12:00:00.000000Z"], 3)
 
@@ -348,7 +348,7 @@ async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
     [
         ({"from": "2024-01-02T00:00:00Z", "to": "2024-01-01T00:00:00Z"}, "/to", "later than from"),
         ({"from": "2024-01-02T00:00:00Z", "to": "2199-01-01T00:00:00Z"}, "/to", "come by themselves"),
-        ({"from": "2023-01-01T00:00:00Z", "to": "2023-02-12T00:00:00Z"}, "/to", f"more than {MOST_BACKFILLED}"),
+        ({"from": "2023-01-01T00:00:00Z", "to": "2023-02-12T00:00:00Z"}, "/to", f"more than {BACKFILL_LIMIT}"),
         ({"from": "yesterday", "to": "2024-01-01T00:00:00Z"}, "/from", "2026-01-31T12:00:00Z"),
         ({"from": "0001-01-02T00:00:00Z", "to": "2024-01-01T00:00:00Z"}, "/from", "from the year 2000"),
         ({"to": "2024-01-01T00:00:00Z"}, "/from", "is missing: send a time with its zone"),
@@ -361,7 +361,7 @@ async def test_a_backfill_is_bounded(world: World, span: dict[str, str], pointer
     assert says in body["errors"][0]["detail"]
     exactly = {"from": "2023-01-01T00:00:00Z", "to": "2023-02-11T16:00:00Z", "dryRun": True}
     fine = (await world.client.post("/schedules/hourly/backfill", json=exactly)).json()
-    assert len(fine["dueTimes"]) == MOST_BACKFILLED
+    assert len(fine["dueTimes"]) == BACKFILL_LIMIT
 
 
 @pytest.mark.parametrize("more", [{"interval": "1h"}, {"interval": None, "cron": "@hourly"}], ids=["interval", "cron"])
@@ -436,7 +436,7 @@ async def test_what_waits_ends_with_its_schedule(world: World) -> None:
     problem(await world.client.delete("/schedules/hourly"), 404, "not_found")
 
 
-async def changed(world: World, job: Job, **fields: Any) -> None:
+async def changed(world: World, job: JobRow, **fields: Any) -> None:
     """Something has happened to it."""
     async with world.database.begin() as tx:
         (before,) = (await jobs.lock(tx, [job.id])).values()

@@ -16,46 +16,46 @@ from pydantic import BaseModel, ConfigDict
 from app.apps import APPS
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step, clock
 from orchestrix.api.application import build
-from orchestrix.api.context import ApiContext
-from orchestrix.api.guard import Guard
+from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.origin_guard import OriginGuard
 from orchestrix.api.resources import served
 from orchestrix.api.sagas import models
-from orchestrix.api.streams import Streams
-from orchestrix.cluster.drains import Drainer
-from orchestrix.config import JobsSettings
-from orchestrix.errors import Conflict, NotFound
-from orchestrix.jobs.cancel import Canceller
-from orchestrix.jobs.events import Stop
-from orchestrix.jobs.submit import Submitter
-from orchestrix.jobs.timetable import Timetable
-from orchestrix.jobs.watch import JobWatch
-from orchestrix.lifecycle import Health
-from orchestrix.orchestration.actions import Acted, Action
-from orchestrix.orchestration.dead_letters import DeadLetters
-from orchestrix.orchestration.requests import (
+from orchestrix.api.stream_limits import Streams
+from orchestrix.cluster.drain_requests import DrainRequester
+from orchestrix.config.settings import JobsSettings
+from orchestrix.dead_letters.service import DeadLetterService
+from orchestrix.engine.actions import Action, ActionResult
+from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.explain.stuck import StuckSagas
+from orchestrix.engine.requests import (
+    ExistingSaga,
     IdempotencyKey,
     Keyed,
     KeyReused,
     Repeated,
     Replayed,
-    Started,
+    StartedSaga,
     StartRequest,
     StartResult,
-    Taken,
 )
-from orchestrix.orchestration.stuck import Stuck
-from orchestrix.orchestration.surroundings import Surroundings
-from orchestrix.persistence import history, instances
+from orchestrix.errors import ConflictError, NotFound
+from orchestrix.jobs.cancellation import JobCanceller
+from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.submission import JobSubmitter
+from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.idempotency import StoredAnswer
-from orchestrix.persistence.pairs import pair_of
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.resource import Resource
+from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import SagaTransition, TransitionInputs
 from orchestrix.saga.messages import Event
-from orchestrix.saga.orders import Moved, Tick
-from orchestrix.saga.reaction import advance
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import Start, numbered, start
+from orchestrix.saga.transition import SagaStart, numbered, start
+from orchestrix.schedules.service import ScheduleService
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.fakes.broker import FakeBroker
 
@@ -108,11 +108,11 @@ class FakeStarter:
             return Replayed(stored) if stored.fingerprint == key.fingerprint else KeyReused()
         try:
             instance = await self._world.start(request.saga, request.start)
-        except Conflict:
-            return Taken(await self._world.id_of(request.saga, request.start.key))
+        except ConflictError:
+            return ExistingSaga(await self._world.id_of(request.saga, request.start.key))
         if key:
             self._stored[key.scope, key.key] = key.render(instance)
-        return Started(instance)
+        return StartedSaga(instance)
 
 
 class FakeWatch:
@@ -150,15 +150,15 @@ class FakeControl:
     def __init__(self) -> None:
         self.actions: list[Action] = []
         self.keys: list[IdempotencyKey] = []
-        self.answer: Acted | Exception | None = None
+        self.answer: ActionResult | Exception | None = None
         self.repeated: Repeated | None = None
 
-    async def act_once(self, action: Action, key: IdempotencyKey) -> Acted | Repeated:
+    async def act_once(self, action: Action, key: IdempotencyKey) -> ActionResult | Repeated:
         """The same, or what was laid ready for a key that came before."""
         self.keys.append(key)
         return self.repeated or await self.act(action)
 
-    async def act(self, action: Action) -> Acted:
+    async def act(self, action: Action) -> ActionResult:
         """The answer that was laid ready."""
         self.actions.append(action)
         if isinstance(self.answer, Exception):
@@ -228,9 +228,9 @@ class World:
     """One for each time that the relay was told to look into the outbox."""
     due: list[None] = field(default_factory=list)
     """One for each time that the leader was told of a job that is due."""
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[StopRequest] = field(default_factory=list)
     """Attempts whose workers were told to stop."""
-    job_watch: JobWatch = field(default_factory=JobWatch)
+    job_watch: JobChangeNotifier = field(default_factory=JobChangeNotifier)
     broker: FakeBroker = field(default_factory=FakeBroker)
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
@@ -242,7 +242,7 @@ class World:
         self.app = self.built()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
-    def built(self, guard: Guard | None = None, streams: int = 1000, **tokens: str) -> FastAPI:
+    def built(self, guard: OriginGuard | None = None, streams: int = 1000, **tokens: str) -> FastAPI:
         """The application; it asks for these tokens, and lets nobody have more than so many streams."""
         return build(
             ApiContext(
@@ -252,33 +252,33 @@ class World:
                 watch=self.watch,
                 control=self.control,
                 explainer=self.explainer,
-                stuck=Stuck(self.database, self.broker, SILENT),
-                surroundings=Surroundings(self.broker),
+                stuck=StuckSagas(self.database, self.broker, SILENT),
+                surroundings=BrokerStatus(self.broker),
                 redispatcher=self.redispatcher,
-                letters=DeadLetters(self.database, CATALOG, lambda: self.pokes.append(None)),
-                submitter=Submitter(self.database, lambda: self.due.append(None)),
-                canceller=Canceller(self.database, self.stops.extend, self.job_watch.tell),
+                letters=DeadLetterService(self.database, CATALOG, lambda: self.pokes.append(None)),
+                submitter=JobSubmitter(self.database, lambda: self.due.append(None)),
+                canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.tell),
                 job_watch=self.job_watch,
-                drainer=Drainer(self.database, self.broker),
-                timetable=Timetable(self.database, lambda: self.due.append(None), self.stops.extend),
+                drainer=DrainRequester(self.database, self.broker),
+                timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
                 health=self.health,
                 version="1.2.3",
                 resources=self.resources,
                 silent=SILENT,
                 tokens=tokens,
-                guard=guard or Guard(),
+                guard=guard or OriginGuard(),
                 streams=Streams(streams),
             )
         )
 
-    async def start(self, saga: str, wanted: Start) -> Instance:
-        """A new instance with its history; raises `Conflict` if the name is taken."""
-        definition, pair = _saga(saga), pair_of(saga)
+    async def start(self, saga: str, wanted: SagaStart) -> Instance:
+        """A new instance with its history; raises `ConflictError` if the name is taken."""
+        definition, pair = _saga(saga), saga_tables_of(saga)
         moved = start(definition, wanted, clock.uuid7(), clock.now())
         async with self.database.begin() as tx:
             (new_id,) = await instances.insert(tx, pair, [moved])
             if new_id is None:
-                raise Conflict("the name is taken")
+                raise ConflictError("the name is taken")
             moved = numbered(definition, moved, new_id)
             await history.insert(tx, pair, [(new_id, change) for change in moved.history])
         return moved.instance
@@ -286,19 +286,19 @@ class World:
     async def started(self, key: str = "billing", saga: str = "app", **wanted: Any) -> Instance:
         """A new instance."""
         data = {"created_by": "ada", "correlation_id": "c-1", "data": {}, **wanted}
-        return await self.start(saga, Start(key=key, **data))
+        return await self.start(saga, SagaStart(key=key, **data))
 
     async def advance(self, instance: Instance, event: str, **more: Any) -> Instance:
         """What `event` makes of `instance`, committed and announced."""
         happened = Event(event, instance.id, instance.correlation_id, None, "e-1", instance.command_id, {}, **more)
-        moved = advance(_saga(instance.saga), instance, happened, Tick(clock.now(), clock.uuid7()))
-        assert isinstance(moved, Moved)
+        moved = advance(_saga(instance.saga), instance, happened, TransitionInputs(clock.now(), clock.uuid7()))
+        assert isinstance(moved, SagaTransition)
         await self.store(instance, moved)
         return moved.instance
 
-    async def store(self, before: Instance, moved: Moved) -> None:
+    async def store(self, before: Instance, moved: SagaTransition) -> None:
         """Commits `moved` and wakes the watch."""
-        pair, after = pair_of(before.saga), moved.instance
+        pair, after = saga_tables_of(before.saga), moved.instance
         async with self.database.begin() as tx:
             assert await instances.update(tx, pair, [(before.version, after)]) == {after.id}
             await history.insert(tx, pair, [(after.id, change) for change in moved.history])
@@ -313,7 +313,7 @@ class World:
     async def id_of(self, saga: str, key: str) -> int | None:
         """The id of the instance of that name."""
         async with self.database.read() as connection:
-            found = await instances.by_key(connection, pair_of(saga), saga, key)
+            found = await instances.by_key(connection, saga_tables_of(saga), saga, key)
         return found.id if found else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix.cli import devfile
-from orchestrix.errors import Conflict, Unavailable
+from orchestrix.errors import ConflictError, Unavailable
 from tests.unit.cli.test_devfile import URLS, write_by_hand
 
 
@@ -36,7 +36,7 @@ def other_dev(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_second_dev_is_refused_while_the_first_runs(tmp_path: Path, other_dev: subprocess.Popen[bytes]) -> None:
-    with pytest.raises(Conflict, match=f"process {other_dev.pid}"), devfile.claimed(tmp_path):
+    with pytest.raises(ConflictError, match=f"process {other_dev.pid}"), devfile.claimed(tmp_path):
         pass
     assert devfile.path_of(tmp_path).exists(), "the loser must leave the winner's file alone"
 

@@ -6,18 +6,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.cli.job_checks import facts
+from orchestrix.cli.doctor.jobs import facts
 from orchestrix.domain.leases import Fence
-from orchestrix.persistence import nodes, schema
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.schema import migrator
 from tests.conformance.store.test_jobs import dispatched
 from tests.integration.jobs.rows import joined, leading
 
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     opened = Database(sqlite_url)
     await joined(opened, "node-1")
     yield opened
@@ -27,9 +28,11 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 async def test_workers_that_are_full_or_away_or_unknown_are_told_apart(database: Database) -> None:
     for queue in ("full", "empty"):
         await dispatched(database, queue=queue)
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", ["full"], 4)]))
+    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["full"], 4)]))
     unled = await facts(database, 30.0, 1000)
-    assert {cause for cause, _ in unled.causes.values()} == {"no node leads, so nobody knows which workers are there"}
+    assert {cause for cause, _ in unled.causes.values()} == {
+        "no leader elected, so nobody knows which workers are there"
+    }
     await leading(database, Fence(1, "node-1"))
     known = await facts(database, 30.0, 1000)
     assert known.unbegun == {"full": 1, "empty": 1}

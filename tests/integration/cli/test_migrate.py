@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrix import Saga
-from orchestrix.persistence import definitions, instances
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import APPS
-from orchestrix.persistence.versions import stored
+from orchestrix.persistence.sagas import definitions, instances
+from orchestrix.persistence.sagas.definition_store import stored
+from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.state import RETRY
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import some, stepped

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrix.cli import follow
+from orchestrix.cli import saga_watch
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, event, problem
 from tests.unit.cli.shell import Shell
 
@@ -174,7 +174,7 @@ def test_watch_comes_back_where_it_was_cut_off(api: FakeApi, shell: Shell) -> No
 
 
 def test_watch_gives_up_on_an_api_that_stays_away(api: FakeApi, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "OUTAGE", 0.1)
+    monkeypatch.setattr(saga_watch, "RECONNECT_TIMEOUT_S", 0.1)
     api.on("GET", "/apps/42/history", page(CREATED), problem(503, "unavailable", "Away."))
     api.on("GET", "/apps/42/events", Reply(cut=True))
     answer = shell("apps", "watch", "42")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.persistence.schema import HEAD
+from orchestrix.persistence.schema.migrator import HEAD
 from tests.unit.cli.shell import Shell
 
 

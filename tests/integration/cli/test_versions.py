@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from orchestrix import Saga
-from orchestrix.cli.version_findings import versions
-from orchestrix.persistence import definitions, held_events, schema
+from orchestrix.cli.doctor.versions import versions
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.held_events import HeldEvent
-from orchestrix.persistence.versions import Definitions, stored
+from orchestrix.persistence.sagas import definitions, held_events
+from orchestrix.persistence.sagas.definition_store import DefinitionStore, stored
+from orchestrix.persistence.sagas.held_events import HeldEvent
+from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import some
@@ -23,7 +24,7 @@ from tests.integration.orchestration.rig import HookedBroker
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     database = Database(sqlite_url)
     yield database
     await database.close()
@@ -37,7 +38,7 @@ async def details(database: Database, *code: Saga, hearers: int = 1) -> list[str
 
 
 async def test_all_is_well(database: Database) -> None:
-    await Definitions(database, Catalog([APP_PROVISIONING])).record()
+    await DefinitionStore(database, Catalog([APP_PROVISIONING])).record()
     await some(database, 2)
     assert await details(database, APP_PROVISIONING) == []
 
@@ -47,7 +48,7 @@ async def test_instances_that_nobody_can_run_and_code_that_contradicts(database:
     later = replace(APP_PROVISIONING, version=2)
     (said,) = await details(database, later)
     assert said.startswith("saga app version 1, 2 live: is neither stored nor in this code")
-    await Definitions(database, Catalog([APP_PROVISIONING])).record()
+    await DefinitionStore(database, Catalog([APP_PROVISIONING])).record()
     assert await details(database, later) == []
     slower = replace(APP_PROVISIONING.steps[0], timeout=timedelta(hours=1))
     (said,) = await details(database, replace(APP_PROVISIONING, steps=(slower, *APP_PROVISIONING.steps[1:])))
@@ -55,7 +56,7 @@ async def test_instances_that_nobody_can_run_and_code_that_contradicts(database:
 
 
 async def test_commands_of_earlier_versions_that_nobody_reads(database: Database) -> None:
-    await Definitions(database, Catalog([APP_PROVISIONING])).record()
+    await DefinitionStore(database, Catalog([APP_PROVISIONING])).record()
     await some(database, 2)
     renamed = replace(APP_PROVISIONING.steps[0], command="cmd.makeRepo")
     code = replace(APP_PROVISIONING, version=2, steps=(renamed, *APP_PROVISIONING.steps[1:]))
@@ -76,14 +77,14 @@ async def test_held_events_and_rows_of_newer_releases(database: Database) -> Non
 
 async def test_the_health_page_counts_what_a_node_cannot_run(database: Database) -> None:
     (one, *_) = await some(database, 3)
-    mine = Definitions(database, Catalog([replace(APP_PROVISIONING, version=2)]))
+    mine = DefinitionStore(database, Catalog([replace(APP_PROVISIONING, version=2)]))
     await mine.count_unrunnable()
     assert mine.trouble() is None
     async with database.read() as connection:
         await mine.meet(connection, [(one.saga, one.definition_version)])
     await mine.count_unrunnable()
     assert mine.trouble() == "live instances that this node cannot run: 3 of saga app version 1"
-    await Definitions(database, Catalog([APP_PROVISIONING])).record()
+    await DefinitionStore(database, Catalog([APP_PROVISIONING])).record()
     await mine.read_all()
     await mine.count_unrunnable()
     assert mine.trouble() is None

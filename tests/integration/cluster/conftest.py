@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.persistence import schema
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 
 
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
@@ -19,7 +19,7 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if request.param == "rabbitmq":
         yield str(request.getfixturevalue("rabbitmq_url"))
         return
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     yield server.url
     await server.stop()
@@ -27,7 +27,7 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 def _upgraded(url: str) -> str:
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(schema.upgrade(url))).result()
+        pool.submit(lambda: asyncio.run(migrator.upgrade(url))).result()
     return url
 
 

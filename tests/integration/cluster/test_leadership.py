@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.topology import LEADER, cluster_topology
 from orchestrix.cluster import leadership as leaderships
+from orchestrix.cluster.election_tokens import token_message
 from orchestrix.cluster.leadership import Leadership
-from orchestrix.cluster.seat import DatabaseSeat
-from orchestrix.cluster.tokens import token_message
-from orchestrix.domain.leases import SEED, Fence, Mode, Token
+from orchestrix.cluster.lease_store import DatabaseLeaseStore
+from orchestrix.domain.leases import INITIAL_TOKEN, Fence, LeaderMode, LeaderToken
 from orchestrix.errors import Unavailable
-from orchestrix.persistence import leases
+from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database
 from tests.support import eventually, holds, stand_still
 
@@ -91,7 +91,7 @@ class Election:
         def duty(fence: Fence) -> Duty:
             return Duty(fence, running) if let is None else Stubborn(fence, running, let)
 
-        seat = DatabaseSeat(self.database, node_id, lease)
+        seat = DatabaseLeaseStore(self.database, node_id, lease)
         leadership = Leadership(seat, broker, node_id, [duty], lease=lease, renew=renew)
         made = Candidate(node_id, broker, leadership, running, let)
         self.candidates.append(made)
@@ -146,7 +146,7 @@ async def test_one_of_three_leads_and_stays(election: Election) -> None:
     assert leader.leadership.fence == Fence(1, leader.node_id)
     await holds(lambda: [one for one in election.candidates if one.leads] == [leader], during=1.5)
     (only,) = await election.handovers()
-    assert (only.reason, only.mode, only.from_holder) == ("first", Mode.BROKER, None)
+    assert (only.reason, only.mode, only.from_holder) == ("first", LeaderMode.BROKER, None)
     assert only.ended_at is not None
 
 
@@ -166,7 +166,7 @@ async def test_who_resigns_has_a_successor_at_once(election: Election) -> None:
 async def test_a_duty_that_does_not_stop_keeps_neither_the_successor_nor_the_end_waiting(
     election: Election, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leaderships, "OVER", 0.5)
+    monkeypatch.setattr(leaderships, "DUTIES_ABANDON_TIMEOUT_S", 0.5)
     let = asyncio.Event()
     first = await election.add("a-1", let=let)
     await election.led(first)
@@ -185,7 +185,7 @@ async def test_a_duty_that_does_not_stop_keeps_neither_the_successor_nor_the_end
 async def test_a_node_with_a_duty_that_does_not_stop_stands_in_line_again(
     election: Election, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaderships, "OVER", 0.2)
+    monkeypatch.setattr(leaderships, "DUTIES_ABANDON_TIMEOUT_S", 0.2)
     let = asyncio.Event()
     only = await election.add("a-1", let=let)
     await election.led(only)
@@ -256,7 +256,7 @@ async def test_a_token_that_is_lost_under_who_leads_alone_is_made_anew(
 async def test_copies_of_tokens_disturb_nobody(election: Election) -> None:
     only = await election.add("a-1")
     await election.led(only)
-    await only.broker.publish([token_message(Token(1, "a-1")), token_message(SEED)])
+    await only.broker.publish([token_message(LeaderToken(1, "a-1")), token_message(INITIAL_TOKEN)])
     await holds(lambda: only.leads, during=1.0)
     assert len(await election.handovers()) == 1
 

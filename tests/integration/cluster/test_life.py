@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import LinkState
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import cluster_topology
-from orchestrix.cluster import life as lives
+from orchestrix.cluster import member as lives
 from orchestrix.cluster.coordinator import Coordinator
-from orchestrix.cluster.life import Life
+from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
-from orchestrix.config import ClusterSettings
+from orchestrix.config.settings import ClusterSettings
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
 from orchestrix.lifecycle import Service, Services
-from orchestrix.persistence import nodes
+from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
 from tests.support import eventually
 
@@ -52,7 +52,7 @@ async def test_a_node_that_leaves_is_draining_for_all_to_see_until_it_has_handed
 ) -> None:
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
     work = Jobs()
-    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, QUICK, work=work)
+    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK, work=work)
 
     async def seen(state: NodeState, jobs: int) -> bool:
         async with database.read() as connection:
@@ -74,11 +74,11 @@ async def test_a_node_that_leaves_is_draining_for_all_to_see_until_it_has_handed
 async def test_a_node_leaves_though_its_work_does_not_end_well(
     broker_url: str, database: Database, hangs: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lives, "CLOSE", 0.5)
+    monkeypatch.setattr(lives, "CLOSE_TIMEOUT_S", 0.5)
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
     work = Jobs()
     quick = QUICK.model_copy(update={"handoff_hard": 0.1})
-    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, quick, work=work)
+    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, quick, work=work)
     if not hangs:
         work.stop = broken  # type: ignore[method-assign]
     await life.start()
@@ -98,7 +98,7 @@ async def broken() -> None:
 
 async def test_a_process_leaves_though_its_next_life_could_not_begin(broker_url: str, database: Database) -> None:
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
-    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
+    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
     made = [life]
     coordinator = Coordinator(lambda: made.pop())  # there is no second one
     await coordinator.start()
@@ -112,7 +112,7 @@ async def test_a_process_leaves_though_its_next_life_could_not_begin(broker_url:
 
 async def test_a_process_that_has_resigned_does_not_join_again(broker_url: str, database: Database) -> None:
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
-    life = Life(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
+    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
     made = [life]
     coordinator = Coordinator(lambda: made.pop())
     await coordinator.start()

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.persistence import schema
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 from tests.integration.jobs.plant import Plant
 
 
@@ -18,7 +18,7 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if request.param == "rabbitmq":
         yield str(request.getfixturevalue("rabbitmq_url"))
         return
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     yield server.url
     await server.stop()
@@ -27,7 +27,7 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 @pytest.fixture
 async def plant(broker_url: str, sqlite_url: str) -> AsyncIterator[Plant]:
     """A broker and a database without nodes."""
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     database = Database(sqlite_url)
     plant = Plant(database, broker_url)
     yield plant

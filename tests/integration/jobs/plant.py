@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from orchestrix import clock
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Binding, Consumer, Exchange, Outcome, Outgoing, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import (
     JOB_CANCEL,
     WORKER_HEARTBEAT,
@@ -20,17 +20,17 @@ from orchestrix.broker.topology import (
     queues_of_work,
     status_queue,
 )
-from orchestrix.config import ClusterSettings, JobsSettings
-from orchestrix.domain.jobs import Attempt, Job
+from orchestrix.config.settings import ClusterSettings, JobsSettings
+from orchestrix.domain.jobs import JobAttempt, JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs.cancel import Canceller
-from orchestrix.jobs.coordinator import Coordinator, Surroundings
-from orchestrix.jobs.submit import Order, Submitter
+from orchestrix.jobs.cancellation import JobCanceller
+from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies
+from orchestrix.jobs.submission import JobRequest, JobSubmitter
 from orchestrix.lifecycle import Service
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.persistence import job_logs, jobs
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.job_logs import Log
+from orchestrix.persistence.jobs import job_logs, jobs
+from orchestrix.persistence.jobs.job_logs import JobLogLine
 from tests.integration.jobs.rows import joined, leading, stopped
 from tests.support import eventually
 
@@ -51,7 +51,7 @@ class Node:
         outlet = AmqpBroker(plant.url, name=f"{name} relay", topology=queues_of_work(Topology()))
         self.outlet = outlet
         self.relay = OutboxRelay(plant.database, outlet, Topology(), node=self.name, lease=5.0, batch=100)
-        around = Surroundings(
+        around = JobDependencies(
             database=plant.database,
             relay=self.relay,
             control=control,
@@ -60,7 +60,7 @@ class Node:
             jobs=tuned,
             poke=plant.poke,
         )
-        self.jobs = Coordinator(self.name, around)
+        self.jobs = JobCoordinator(self.name, around)
         self.control = control
         self.duties: Service | None = None
 
@@ -112,8 +112,8 @@ class Plant:
         self.url = url
         self.nodes: list[Node] = []
         self.workers: list[Hand] = []
-        self.submitter = Submitter(database, self.poke)
-        self.canceller: Canceller | None = None
+        self.submitter = JobSubmitter(database, self.poke)
+        self.canceller: JobCanceller | None = None
 
     async def node(
         self,
@@ -151,36 +151,36 @@ class Plant:
             node.jobs.due.set()
             node.jobs.scheduled.set()
 
-    async def submit(self, **more: Any) -> Job:
+    async def submit(self, **more: Any) -> JobRow:
         """A job for the worker's queue."""
-        job = await self.submitter.submit(Order(**{"queue": QUEUE, "handler": "report", **more}))
-        assert isinstance(job, Job)
+        job = await self.submitter.submit(JobRequest(**{"queue": QUEUE, "handler": "report", **more}))
+        assert isinstance(job, JobRow)
         return job
 
-    async def cancel(self, job: Job, reason: str = "not wanted") -> Job:
+    async def cancel(self, job: JobRow, reason: str = "not wanted") -> JobRow:
         """Cancels by any node."""
         node = self.nodes[0]
-        canceller = Canceller(self.database, node.jobs.stops.tell, lambda ids: None, due=self.poke)
+        canceller = JobCanceller(self.database, node.jobs.stops.tell, lambda ids: None, due=self.poke)
         return await canceller.cancel(job.id, reason)
 
-    async def now(self, job: Job) -> Job:
+    async def now(self, job: JobRow) -> JobRow:
         """The job as the database has it."""
         async with self.database.read() as connection:
             found = await jobs.get(connection, job.id)
         assert found is not None
         return found
 
-    async def attempts(self, job: Job) -> list[Attempt]:
+    async def attempts(self, job: JobRow) -> list[JobAttempt]:
         """Its attempts."""
         async with self.database.read() as connection:
             return await jobs.attempts(connection, job.id)
 
-    async def logs(self, job: Job) -> list[Log]:
+    async def logs(self, job: JobRow) -> list[JobLogLine]:
         """Its log."""
         async with self.database.read() as connection:
             return await job_logs.page(connection, job.id, 10_000)
 
-    async def reached(self, job: Job, state: str, *, deadline: float = 10.0, attempt: int | None = None) -> Job:
+    async def reached(self, job: JobRow, state: str, *, deadline: float = 10.0, attempt: int | None = None) -> JobRow:
         """Waits until the job is in that state."""
 
         async def there() -> bool:
@@ -190,7 +190,7 @@ class Plant:
         await eventually(there, deadline=deadline, message=f"the job is {state}")
         return await self.now(job)
 
-    async def cleared(self, job: Job, *, deadline: float = 10.0) -> None:
+    async def cleared(self, job: JobRow, *, deadline: float = 10.0) -> None:
         """Waits until its queues are gone and nobody owns it."""
 
         async def gone() -> bool:
@@ -199,7 +199,7 @@ class Plant:
 
         await eventually(gone, deadline=deadline, message="the job is cleared away")
 
-    async def owned(self, job: Job, node: Node | None = None, *, deadline: float = 10.0) -> Job:
+    async def owned(self, job: JobRow, node: Node | None = None, *, deadline: float = 10.0) -> JobRow:
         """Waits until a node, or that node, owns the job."""
 
         async def there() -> bool:
@@ -358,7 +358,7 @@ async def pause(seconds: float) -> None:
         return
 
 
-async def queues_gone(plant: Plant, job: Job) -> None:
+async def queues_gone(plant: Plant, job: JobRow) -> None:
     """Waits until the broker does not know the queues of the job."""
     broker = plant.nodes[0].control
 

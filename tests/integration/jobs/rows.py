@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from sqlalchemy import delete, insert, update
 
-from orchestrix.domain.ages import AHEAD
 from orchestrix.domain.leases import Fence
+from orchestrix.domain.stored_times import CLOCK_TOLERANCE
+from orchestrix.persistence.cluster.leases import LEADER, MAX_LEASE_S
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.leases import LEADER, LONGEST_S
 from orchestrix.persistence.tables import leases, nodes
 
 
@@ -18,7 +18,7 @@ async def joined(database: Database, node: str) -> None:
     async with database.begin() as tx:
         now = tx.now()
         row = {"id": node, "name": "node", "state": "ALIVE", "roles": "coordinator", "job_count": 0}
-        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now + AHEAD / 2))
+        await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now + CLOCK_TOLERANCE / 2))
 
 
 async def stopped(database: Database, node: str, state: str) -> None:
@@ -35,5 +35,5 @@ async def leading(database: Database, fence: Fence, seconds: float = 3600.0) -> 
         row = {"name": LEADER, "term": fence.term, "holder": fence.holder, "mode": "broker"}
         gained_at = now - timedelta(seconds=seconds)
         await tx.execute(
-            insert(leases).values(**row, lease_until=now + timedelta(seconds=LONGEST_S), gained_at=gained_at)
+            insert(leases).values(**row, lease_until=now + timedelta(seconds=MAX_LEASE_S), gained_at=gained_at)
         )

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.config import JobsSettings
+from orchestrix.broker.embedded import EmbeddedBroker
+from orchestrix.config.settings import JobsSettings
 from orchestrix.domain.jobs import RUNNING, SUCCEEDED
-from orchestrix.persistence import schema
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 from tests.fault.proxy import proxied
 from tests.integration.jobs.plant import HASTY, Plant, Task, pause, queues_gone
 from tests.support import eventually
@@ -29,8 +29,8 @@ SEEN = HASTY.model_copy(update={"heartbeat": 80.0, "dead": 400.0})
 async def far(request: pytest.FixtureRequest) -> AsyncIterator[Plant]:
     """A database that is 4 ms away, and a broker that is near."""
     url = str(request.getfixturevalue(f"{'postgres' if request.param == 'postgresql' else 'mariadb'}_url"))
-    await schema.upgrade(url)
-    server = DevServer()
+    await migrator.upgrade(url)
+    server = EmbeddedBroker()
     await server.start()
     with proxied(url) as proxy:
         proxy.slow(WAY)

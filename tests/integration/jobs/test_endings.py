@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrix.config import JobsSettings
-from orchestrix.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
-from orchestrix.errors import Conflict, NotFound
+from orchestrix.config.settings import JobsSettings
+from orchestrix.domain.jobs import CANCELLED, DISPATCHED, LOST, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, JobRow
+from orchestrix.errors import ConflictError, NotFound
 from tests.integration.jobs.plant import Hand, Plant, Task
 from tests.support import eventually, holds, stand_still
 
@@ -59,11 +59,11 @@ async def test_what_no_worker_has_begun_is_cancelled_at_once(plant: Plant) -> No
     await task.running()
     await hand.stopped(task)
     assert (await plant.now(job)).state == CANCELLED
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await plant.cancel(await _succeeded(plant, hand))
 
 
-async def _succeeded(plant: Plant, hand: Hand) -> Job:
+async def _succeeded(plant: Plant, hand: Hand) -> JobRow:
     job = await plant.submit()
     task = await hand.take()
     await task.running()

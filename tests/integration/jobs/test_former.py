@@ -6,21 +6,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.bootstrap import former
-from orchestrix.bootstrap.former import Former, Left, bury
+from orchestrix.bootstrap import dev_recovery
+from orchestrix.bootstrap.dev_recovery import PreviousDev, RecoveryResult, declare_dead
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Job, Moved, Status
+from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.nodes import NodeState
-from orchestrix.errors import Conflict, Unavailable
-from orchestrix.persistence import jobs, nodes, schema
+from orchestrix.errors import ConflictError, Unavailable
+from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.schema import migrator
 from tests.conformance.store.test_jobs import dispatched, now, stored
 
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     """A database with all tables, in a file."""
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     made = Database(sqlite_url)
     for node in ("killed-1", "other-1"):
         await made.run(lambda tx, node=node: nodes.join(tx, node, node[:-2], ["coordinator"]))  # type: ignore[misc]
@@ -28,15 +30,15 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
     await made.close()
 
 
-async def at(database: Database, worker: str, **more: object) -> Job:
+async def at(database: Database, worker: str, **more: object) -> JobRow:
     """A job at which that worker is."""
     job = await dispatched(database, **more)
-    moved = rules.reported(job, Status(job.id, str(job.history_id), worker, 1, "RUNNING"), database.now(), 0.5)
-    assert isinstance(moved, Moved)
+    moved = rules.reported(job, AttemptStatus(job.id, str(job.history_id), worker, 1, "RUNNING"), database.now(), 0.5)
+    assert isinstance(moved, JobTransition)
     return await stored(database, job, moved)
 
 
-async def states(database: Database, *found: Job) -> list[tuple[str, int]]:
+async def states(database: Database, *found: JobRow) -> list[tuple[str, int]]:
     """The state of each, and how many of its tries count."""
     return [(job.state, job.tries) for job in [await now(database, one) for one in found]]
 
@@ -44,7 +46,7 @@ async def states(database: Database, *found: Job) -> list[tuple[str, int]]:
 async def test_a_killed_worker_is_one_that_is_lost(database: Database) -> None:
     last, more = await at(database, "killed-1"), await at(database, "killed-1", retries=1)
     other, sent = await at(database, "w"), await dispatched(database)
-    assert await bury(database, Former("killed-1")) == Left(again=1, failed=1)
+    assert await declare_dead(database, PreviousDev("killed-1")) == RecoveryResult(again=1, failed=1)
     assert await states(database, last, more, other, sent) == [
         ("FAILED", 1),
         ("PENDING", 1),
@@ -56,24 +58,24 @@ async def test_a_killed_worker_is_one_that_is_lost(database: Database) -> None:
         (attempt,) = await jobs.attempts(connection, last.id)
     assert found == {"killed-1": NodeState.DEAD, "other-1": NodeState.ALIVE}
     assert (attempt.state, attempt.error["type"]) == ("LOST", "WorkerLost")
-    assert await bury(database, Former("killed-1")) == Left(), "once"
+    assert await declare_dead(database, PreviousDev("killed-1")) == RecoveryResult(), "once"
 
 
 async def test_a_person_that_cuts_jobs_off_uses_up_no_retries(database: Database) -> None:
     cut, wanted_away = await at(database, "killed-1"), await at(database, "killed-1")
     await stored(database, wanted_away, rules.cancelled(wanted_away, "enough", database.now()))
-    assert await bury(database, Former("killed-1", cut_off=True)) == Left(again=1)
+    assert await declare_dead(database, PreviousDev("killed-1", cut_off=True)) == RecoveryResult(again=1)
     assert await states(database, cut, wanted_away) == [("PENDING", 0), ("CANCELLED", 0)]
 
 
 async def test_many_are_found_and_ended_page_by_page(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(former, "PAGE", 2)
+    monkeypatch.setattr(dev_recovery, "JOBS_PER_TRANSACTION", 2)
     found = [await at(database, worker) for worker in ("killed-1", "w", "killed-1", "killed-1", "w")]
-    assert await bury(database, Former("killed-1")) == Left(failed=3)
+    assert await declare_dead(database, PreviousDev("killed-1")) == RecoveryResult(failed=3)
     assert [state[0] for state, _ in await states(database, *found)] == list("FRFFR")
 
 
-@pytest.mark.parametrize("error", [Unavailable, Conflict, ValueError])
+@pytest.mark.parametrize("error", [Unavailable, ConflictError, ValueError])
 async def test_where_it_cannot_be_written_silence_will_tell(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
@@ -84,17 +86,17 @@ async def test_where_it_cannot_be_written_silence_will_tell(
         raise error("nobody listens")
 
     monkeypatch.setattr(database, "run", away)
-    assert await bury(database, Former("killed-1")) == Left()
+    assert await declare_dead(database, PreviousDev("killed-1")) == RecoveryResult()
     assert "nobody listens" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("left", "told"),
     [
-        (Left(), []),
-        (Left(again=1), ["the last dev was killed at work: 1 job begins anew"]),
-        (Left(again=2, failed=3), ["the last dev was killed at work: 2 jobs begin anew, 3 jobs have failed"]),
+        (RecoveryResult(), []),
+        (RecoveryResult(again=1), ["the last dev was killed at work: 1 job begins anew"]),
+        (RecoveryResult(again=2, failed=3), ["the last dev was killed at work: 2 jobs begin anew, 3 jobs have failed"]),
     ],
 )
-def test_what_is_told_of_it(left: Left, told: list[str]) -> None:
+def test_what_is_told_of_it(left: RecoveryResult, told: list[str]) -> None:
     assert left.told() == told

@@ -10,15 +10,15 @@ from datetime import timedelta
 import pytest
 
 from orchestrix.broker.topology import JOB_ASSIGNED, job_channels, logs_queue, status_queue
-from orchestrix.cluster.drains import Drainer
-from orchestrix.config import ClusterSettings, JobsSettings
+from orchestrix.cluster.drain_requests import DrainRequester
+from orchestrix.config.settings import ClusterSettings, JobsSettings
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.handoff import REBALANCE, SHUTDOWN
-from orchestrix.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, Job
-from orchestrix.errors import Conflict, NotFound, Unavailable
-from orchestrix.jobs import reconcile
-from orchestrix.jobs.footing import Footing
-from orchestrix.persistence import jobs
+from orchestrix.domain.jobs import HANDING_OFF, ORPHAN_PENDING, OWNED, RUNNING, SUCCEEDED, JobRow
+from orchestrix.errors import ConflictError, NotFound, Unavailable
+from orchestrix.jobs.ownership import reconciler
+from orchestrix.jobs.ownership.self_fencing import SelfFencing
+from orchestrix.persistence.jobs import jobs
 from tests.integration.jobs.plant import HASTY, Hand, Node, Plant, Task, queues_gone
 from tests.support import eventually
 
@@ -26,7 +26,7 @@ CALM = JobsSettings(beat=2.0, silent=20.0)
 LAZY = ClusterSettings(handoff_ack=0.4, handoff_hard=3.0, orphan_check=20.0, reconcile=20.0, heartbeat=1.0, dead=5.0)
 
 
-async def started(plant: Plant, hand: Hand, count: int) -> list[tuple[Job, Task]]:
+async def started(plant: Plant, hand: Hand, count: int) -> list[tuple[JobRow, Task]]:
     """So many jobs that run."""
     begun = []
     for _ in range(count):
@@ -51,7 +51,7 @@ async def talk(task: Task, stop: asyncio.Event) -> None:
         await task.running({"percent": task.seq % 100})
 
 
-async def checked(plant: Plant, pairs: Sequence[tuple[Job, Task]]) -> None:
+async def checked(plant: Plant, pairs: Sequence[tuple[JobRow, Task]]) -> None:
     """Every line is there once and in order, and the end is the one that was told."""
     for job, task in pairs:
         await task.log("last line")
@@ -107,7 +107,7 @@ async def test_jobs_that_nobody_takes_are_taken_when_somebody_comes(plant: Plant
     await checked(plant, pairs)
 
 
-async def ownership(plant: Plant, job: Job, wanted: str) -> Job:
+async def ownership(plant: Plant, job: JobRow, wanted: str) -> JobRow:
     """Waits until it stands so with the job."""
 
     async def there() -> bool:
@@ -164,7 +164,7 @@ async def test_the_jobs_of_a_dead_node_are_offered_to_the_others(plant: Plant) -
         assert [one.message for one in await plant.logs(job)] == ["in between"]
 
 
-async def _other(plant: Plant, job: Job, node: Node) -> Job:
+async def _other(plant: Plant, job: JobRow, node: Node) -> JobRow:
     async def there() -> bool:
         now = await plant.now(job)
         return now.owner not in (None, node.name) and now.ownership == OWNED
@@ -189,7 +189,7 @@ async def test_a_node_that_was_given_up_writes_nothing_more(plant: Plant) -> Non
     assert [one.message for one in await plant.logs(job)] == ["for the new owner"]
 
 
-async def _stolen(plant: Plant, job: Job, node: Node) -> None:
+async def _stolen(plant: Plant, job: JobRow, node: Node) -> None:
     async with plant.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
         await jobs.store(tx, [(found.version, rules.taken(found, node.name, tx.now()))])
@@ -224,14 +224,14 @@ async def test_a_job_that_has_said_all_to_the_owner_before_is_cleared_away_by_th
     await plant.reached(job, SUCCEEDED)
     await plant.node("other", tuned=CALM, cluster=LAZY)
     await first.jobs.drain()
-    await plant.cleared(job, deadline=reconcile.LAST_LINES / 3)
+    await plant.cleared(job, deadline=reconciler.LAST_LINES_TIMEOUT_S / 3)
     assert [one.message for one in await plant.logs(job)] == ["last line"]
 
 
 async def test_lines_that_waited_for_a_reader_are_read_however_long_ago_the_job_ended(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrix.jobs.reconcile.LAST_LINES", 1.0)
+    monkeypatch.setattr("orchestrix.jobs.ownership.reconciler.LAST_LINES_TIMEOUT_S", 1.0)
     node = await plant.node("node", leads=True, tuned=CALM)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
@@ -247,7 +247,7 @@ async def test_lines_that_waited_for_a_reader_are_read_however_long_ago_the_job_
     assert len(await plant.logs(job)) == 50, "and the last one never came"
 
 
-async def ended_long_ago(plant: Plant, job: Job) -> None:
+async def ended_long_ago(plant: Plant, job: JobRow) -> None:
     async with plant.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
         then = tx.now() - timedelta(hours=1)
@@ -256,7 +256,7 @@ async def ended_long_ago(plant: Plant, job: Job) -> None:
 
 async def test_a_job_without_an_owner_gets_one(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message that asks for one is lost."""
-    monkeypatch.setattr("orchestrix.jobs.sweeps.UNOWNED", 1.0)
+    monkeypatch.setattr("orchestrix.jobs.rescue.job_rescuer.UNOWNED_TIMEOUT_S", 1.0)
     node = await plant.node("node", tuned=CALM)
     await node.jobs.taker.stop()
     await node.lead()
@@ -330,7 +330,7 @@ async def test_a_node_that_is_told_to_drain_does(plant: Plant) -> None:
     other = await plant.node("other", tuned=CALM, cluster=LAZY)
     told: list[str] = []
     node.jobs.on_drain.append(lambda: told.append(node.name))
-    drainer = Drainer(plant.database, plant.nodes[0].control)
+    drainer = DrainRequester(plant.database, plant.nodes[0].control)
     assert (await drainer.drain(node.name)).state == "DRAINING"
     node.jobs.ordered.set()
     await plant.owned(job, other)
@@ -344,7 +344,7 @@ async def test_a_node_that_is_told_to_drain_does(plant: Plant) -> None:
         await drainer.drain("nobody")
     await other.stop()
     plant.nodes.remove(other)
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await drainer.drain(other.name)
 
 
@@ -355,7 +355,7 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
     [(job, _)] = await started(plant, hand, 1)
     async with plant.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
-        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.OVERDUE, tx.now(), 0.5).job
+        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.ATTEMPT_OVERDUE, tx.now(), 0.5).job
         await jobs.store(tx, [(found.version, replace(rules.closed(ended, tx.now()), version=found.version + 1))])
     for queue in (status_queue(job.id), logs_queue(job.id)):
         await former.control.delete(queue)
@@ -372,8 +372,8 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
 
 
 async def test_queues_that_come_back_after_the_end_are_swept(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.jobs.sweeps.SWEPT_AFTER", 0.5)
-    monkeypatch.setattr("orchestrix.jobs.sweeps.SWEEP", 0.2)
+    monkeypatch.setattr("orchestrix.jobs.rescue.job_rescuer.QUEUE_CLEANER_AGE_S", 0.5)
+    monkeypatch.setattr("orchestrix.jobs.rescue.job_rescuer.QUEUE_CLEANER_INTERVAL_S", 0.2)
     node = await plant.node("node", leads=True, tuned=CALM)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
@@ -394,7 +394,7 @@ async def test_a_node_without_database_keeps_nothing_from_others_and_goes_on_whe
             raise Unavailable("the database is away")
 
     parts = node.jobs
-    footing = Footing(ping, parts.taker, parts.holdings, parts.reconcile, limit=0.3)
+    footing = SelfFencing(ping, parts.taker, parts.holdings, parts.reconcile, limit=0.3)
     await footing.start()
     await eventually(lambda: parts.count == 0, deadline=5, message="it lets go of the job")
     await task.log("while nobody listens")

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from orchestrix.broker.topology import dispatch_queue
-from orchestrix.domain.jobs import DISPATCHED, RUNNING, SUCCEEDED, Job
-from orchestrix.jobs.steps import StepJobs
+from orchestrix.domain.jobs import DISPATCHED, RUNNING, SUCCEEDED, JobRow
+from orchestrix.jobs.step_jobs import StepJobs
 from orchestrix.persistence.engine import Transaction
 from tests.integration.jobs.plant import Hand, Node, Plant
 from tests.support import eventually, holds
@@ -29,7 +29,7 @@ async def stolen(node: Node) -> None:
     await thief.close()
 
 
-async def sent(plant: Plant, node: Node) -> Job:
+async def sent(plant: Plant, node: Node) -> JobRow:
     """A job without a time-out whose order is in its queue."""
     job = await plant.submit(queue="rare")
     await arrived(node)
@@ -46,7 +46,7 @@ async def arrived(node: Node, count: int = 1) -> None:
     await eventually(there, deadline=15, message="the order is in its queue")
 
 
-async def finished(plant: Plant, hand: Hand, job: Job) -> None:
+async def finished(plant: Plant, hand: Hand, job: JobRow) -> None:
     """A worker does it, as its first attempt."""
     task = await hand.take()
     assert (task.order["historyId"], task.order["attempt"]) == (job.history_id, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.domain.jobs import FAILED, RUNNING, SUCCEEDED, Job
+from orchestrix.domain.jobs import FAILED, RUNNING, SUCCEEDED, JobRow
 from tests.integration.jobs.plant import Plant, queues_gone
 from tests.support import eventually
 
@@ -41,7 +41,7 @@ async def test_a_job_runs_to_its_end(plant: Plant) -> None:
     await queues_gone(plant, job)
 
 
-async def _progress(plant: Plant, job: Job) -> bool:
+async def _progress(plant: Plant, job: JobRow) -> bool:
     found: object = (await plant.now(job)).progress
     return found == {"percent": 50}
 

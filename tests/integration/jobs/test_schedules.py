@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from orchestrix.domain.jobs import SUCCEEDED, Job
+from orchestrix.domain.jobs import SUCCEEDED, JobRow
 from orchestrix.domain.schedules import Overlap, Schedule
-from orchestrix.jobs import schedules as duty
-from orchestrix.jobs.timetable import By, Timetable
-from orchestrix.persistence import jobs
-from orchestrix.persistence.jobs import Filter
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.schedules import scheduler as duty
+from orchestrix.schedules.service import ScheduleRequester, ScheduleService
 from tests.integration.jobs.plant import QUEUE, Plant
 from tests.support import eventually, holds
 
-ADA = By("ada", "to see it")
+ADA = ScheduleRequester("ada", "to see it")
 JOB = {"queue": QUEUE, "handler": "report", "payload": {"month": 3}, "retries": 0, "timeout_ms": None}
 SECOND = timedelta(seconds=1)
 
 
-def timetable(plant: Plant) -> Timetable:
+def timetable(plant: Plant) -> ScheduleService:
     """That of any node."""
 
     def changed() -> None:
@@ -31,7 +31,7 @@ def timetable(plant: Plant) -> Timetable:
             node.jobs.scheduled.set()
             node.jobs.due.set()
 
-    return Timetable(plant.database, changed, lambda stops: plant.nodes[0].jobs.stops.tell(stops))
+    return ScheduleService(plant.database, changed, lambda stops: plant.nodes[0].jobs.stops.tell(stops))
 
 
 async def often(plant: Plant, **more: Any) -> Schedule:
@@ -40,10 +40,10 @@ async def often(plant: Plant, **more: Any) -> Schedule:
     return await timetable(plant).create({**fields, **more}, ADA)
 
 
-async def runs(plant: Plant, schedule: Schedule) -> list[Job]:
+async def runs(plant: Plant, schedule: Schedule) -> list[JobRow]:
     """Its jobs by their due times."""
     async with plant.database.read() as connection:
-        found = await jobs.page(connection, Filter(schedule_id=schedule.id), 1000)
+        found = await jobs.page(connection, JobFilter(schedule_id=schedule.id), 1000)
     return sorted(found, key=lambda job: (job.due_at or job.created_at, job.id))
 
 
@@ -71,7 +71,7 @@ async def test_runs_that_wait_begin_when_the_one_before_has_ended(plant: Plant) 
 async def test_a_run_that_waits_begins_as_soon_as_the_one_before_ends_or_is_cancelled(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "TURN", 3600.0)
+    monkeypatch.setattr(duty, "HELD_RUNS_POLL_INTERVAL_S", 3600.0)
     await plant.node(leads=True)
     hand = await plant.worker(beats=True)
     schedule = await often(plant, overlap=Overlap.QUEUE)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import JOB_HANDOFF, queue_of_work
 from orchestrix.domain.handoff import SHUTDOWN
-from orchestrix.jobs import events, outgoing
+from orchestrix.jobs import events, outbox_rows
 from orchestrix.persistence.engine import Database, Transaction
 from tests.integration.jobs.plant import Node, Plant
 from tests.integration.jobs.test_handing import CALM, LAZY, checked, started
@@ -56,7 +56,7 @@ async def test_whoever_takes_a_job_over_says_so_to_the_node_that_gave_it(plant: 
     assert await ear.wait_up(10)
     heard = await ear.consume([acknowledgements], 10)
     await ear.declare(queue_of_work(JOB_HANDOFF))
-    await ear.publish([outgoing.handoff(job.id, giver.name, 1, SHUTDOWN)])
+    await ear.publish([outbox_rows.handoff(job.id, giver.name, 1, SHUTDOWN)])
     taker = await plant.node("taker", tuned=CALM, cluster=LAZY)
     async with asyncio.timeout(10):
         [answer] = await heard.receive(1)
@@ -87,7 +87,7 @@ class Slow:
 @pytest.mark.req("S0-30")
 async def test_more_nodes_carry_more(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node writes one batch after the other, so it has a limit; others have limits of their own."""
-    monkeypatch.setattr(events, "BATCH", 10)
+    monkeypatch.setattr(events, "MESSAGES_PER_TRANSACTION", 10)
     nodes: list[Node] = []
     opened = asyncio.Event()
     opened.set()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrix.persistence import nodes
-from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from tests.integration.jobs.plant import QUEUE, Plant
 from tests.support import eventually
 
@@ -11,7 +11,7 @@ from tests.support import eventually
 async def test_a_worker_that_leaves_is_gone_whoever_leads(plant: Plant) -> None:
     await plant.node()
     hand = await plant.worker()
-    beat = WorkerBeat(hand.name, [QUEUE], 0)
+    beat = WorkerHeartbeatRow(hand.name, [QUEUE], 0)
     await plant.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
     fields = {"workerId": hand.name, "queues": [], "jobs": [], "timestamp": "2026-01-31T12:00:00Z", "state": "LEFT"}
 

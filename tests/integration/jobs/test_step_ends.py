@@ -11,7 +11,7 @@ from orchestrix import COMPLETED, NothingToUndo, Saga, Step
 from orchestrix import Job as Work
 from orchestrix.broker.port import Consumer
 from orchestrix.broker.topology import saga_topology
-from orchestrix.domain.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, TIMED_OUT, Job
+from orchestrix.domain.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, TIMED_OUT, JobRow
 from orchestrix.saga.catalog import Catalog
 from tests.integration.jobs.plant import Hand, Plant
 from tests.support import eventually
@@ -22,7 +22,7 @@ REPORT = Step(
 CATALOG = Catalog([Saga("accounts", (REPORT,))])
 
 
-async def step(plant: Plant, hand: Hand, **more: Any) -> tuple[Job, Consumer]:
+async def step(plant: Plant, hand: Hand, **more: Any) -> tuple[JobRow, Consumer]:
     """A job that is the step of a saga, and who hears that saga's events."""
     await hand.broker.declare(saga_topology(CATALOG))
     ear = await hand.broker.consume(CATALOG.events, 10)

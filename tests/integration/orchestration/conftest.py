@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.persistence import schema
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 from tests.integration.orchestration.rig import Rig
 
 
 @pytest.fixture
 async def rig(sqlite_url: str) -> AsyncIterator[Rig]:
     """A node that runs, over SQLite and a broker in memory."""
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     database = Database(sqlite_url)
     made = Rig(database)
     await made.start()

@@ -6,35 +6,36 @@ import asyncio
 import json
 from typing import Any
 
+from orchestrix.bootstrap.factories import DatabaseWatch
 from orchestrix.bootstrap.node import Node
-from orchestrix.bootstrap.parts import DatabaseWatch
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Consumer, Delivery, Outcome, Outgoing, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS, saga_topology
 from orchestrix.clock import uuid7
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
+from orchestrix.dead_letters.collector import DeadLetterCollector
+from orchestrix.dead_letters.quota import DeadLetterQuota
+from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
+from orchestrix.engine.requests import StartedSaga, StartRequest
+from orchestrix.engine.starter import SagaStarter
 from orchestrix.lifecycle import Health
-from orchestrix.orchestration.dead_letters import By, DeadLetters
-from orchestrix.orchestration.incarnation import Incarnation
-from orchestrix.orchestration.mover import DeadLetterMover
-from orchestrix.orchestration.quota import Quota
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.orchestration.requests import Started, StartRequest
-from orchestrix.orchestration.starts import Starter
-from orchestrix.orchestration.watch import Watch
-from orchestrix.persistence import audit, dead_letters, history, instances, outbox
+from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.persistence import audit, dead_letters, outbox
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import APPS, pair_of
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.state import Change, Instance
-from orchestrix.saga.transition import Start
+from orchestrix.saga.state import Instance, StateChange
+from orchestrix.saga.transition import SagaStart
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.support import eventually
 
 CATALOG = Catalog([APP_PROVISIONING])
-ADA = By("ada", "the worker is mended")
+ADA = DeadLetterRequester("ada", "the worker is mended")
 ALL = DeadLetterFilter(open_only=False)
 CREATE, CREATED = "cmd.createGitRepo", "evt.gitRepoCreated"
 
@@ -42,16 +43,18 @@ CREATE, CREATED = "cmd.createGitRepo", "evt.gitRepoCreated"
 class House:
     """A node whose parts a test starts as it needs them, and a stranger's hand at the same broker."""
 
-    def __init__(self, database: Database, url: str, catalog: Catalog = CATALOG, quota: Quota | None = None) -> None:
+    def __init__(
+        self, database: Database, url: str, catalog: Catalog = CATALOG, quota: DeadLetterQuota | None = None
+    ) -> None:
         self.database = database
         self.catalog = catalog
         self.hand = AmqpBroker(url, name="hand")
         self.broker = AmqpBroker(url, name="node", topology=saga_topology(catalog))
         self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="node-1", lease=5.0, batch=100)
-        self.watch = Watch(database)
-        self.starter = Starter(database, catalog, self.relay, self.watch, node="node-1", batch=100)
-        self.mover = DeadLetterMover(database, self.broker, catalog, self.relay.poke, quota=quota)
-        self.letters = DeadLetters(database, catalog, self.relay.poke)
+        self.watch = SagaChangeNotifier(database)
+        self.starter = SagaStarter(database, catalog, self.relay, self.watch, node="node-1", batch=100)
+        self.mover = DeadLetterCollector(database, self.broker, catalog, self.relay.poke, quota=quota)
+        self.letters = DeadLetterService(database, catalog, self.relay.poke)
         self.node: Node | None = None
 
     async def open(self, limited: dict[str, int]) -> None:
@@ -65,7 +68,7 @@ class House:
         assert await self.broker.wait_up(10), self.broker.trouble
         await self.relay.start()
         await self.starter.run()
-        incarnation = Incarnation(self.database, self.broker, self.relay, self.catalog, patience=0.0)
+        incarnation = BrokerResetDetector(self.database, self.broker, self.relay, self.catalog, patience=0.0)
         await incarnation.start()
         await incarnation.agreed.wait()  # so that nothing is sent again because the broker is new
         await incarnation.stop()
@@ -156,8 +159,8 @@ class House:
 
     async def begin(self, key: str = "shop", *, saga: str = "app") -> Instance:
         """A started app, or an instance of another saga."""
-        result = await self.starter.start(StartRequest(saga, Start(key, "ada", f"c-{key}", {})))
-        assert isinstance(result, Started), result
+        result = await self.starter.start(StartRequest(saga, SagaStart(key, "ada", f"c-{key}", {})))
+        assert isinstance(result, StartedSaga), result
         return result.instance
 
     async def reached(self, app: Instance, state: str, *, attempt: int = 1) -> Instance:
@@ -173,11 +176,11 @@ class House:
     async def now(self, app: Instance) -> Instance:
         """The app as the database has it."""
         async with self.database.read() as connection:
-            found = await instances.get(connection, pair_of(app.saga), app.saga, app.id)
+            found = await instances.get(connection, saga_tables_of(app.saga), app.saga, app.id)
         assert found is not None
         return found
 
-    async def history(self, app: Instance) -> list[Change]:
+    async def history(self, app: Instance) -> list[StateChange]:
         """All its rows."""
         async with self.database.read() as connection:
             return await history.listing(connection, APPS, app.id, 0, 100)

@@ -13,27 +13,27 @@ from sqlalchemy import text
 from orchestrix import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
 from orchestrix.broker.port import LinkState
 from orchestrix.broker.topology import saga_topology
-from orchestrix.config import JobsSettings
-from orchestrix.orchestration.begins import BeginListener, QueueProgress
-from orchestrix.orchestration.control import Control
-from orchestrix.orchestration.events import EventListener
-from orchestrix.orchestration.held import HeldEvents
-from orchestrix.orchestration.incarnation import Incarnation
-from orchestrix.orchestration.job_steps import JobDesk, JobSteps
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.orchestration.requests import Started, StartRequest
-from orchestrix.orchestration.starts import Starter
-from orchestrix.orchestration.stuck import Stuck
-from orchestrix.orchestration.wakeups import Wakeups
-from orchestrix.orchestration.watch import Watch
-from orchestrix.orchestration.why import Explainer
-from orchestrix.persistence import history, instances, notes
+from orchestrix.config.settings import JobsSettings
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.control import SagaControl
+from orchestrix.engine.event_listener import EventListener
+from orchestrix.engine.explain.stuck import StuckSagas
+from orchestrix.engine.explain.why import SagaExplainer
+from orchestrix.engine.held_events import HeldEvents
+from orchestrix.engine.job_steps import JobGateway, JobSteps
+from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
+from orchestrix.engine.requests import StartedSaga, StartRequest
+from orchestrix.engine.starter import SagaStarter
+from orchestrix.engine.step_starts import QueueProgress, StepStartListener
+from orchestrix.engine.timers import SagaTimers
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import pair_of
-from orchestrix.persistence.versions import Definitions
+from orchestrix.persistence.sagas import history, ignored_messages, instances
+from orchestrix.persistence.sagas.definition_store import DefinitionStore
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.state import Change, Instance
-from orchestrix.saga.transition import Start
+from orchestrix.saga.state import Instance, StateChange
+from orchestrix.saga.transition import SagaStart
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
@@ -109,21 +109,21 @@ class Rig:
         lease: float = 5.0,
         batch: int = 100,
         catalog: Catalog = CATALOG,
-        desk: JobDesk | None = None,
+        desk: JobGateway | None = None,
     ) -> None:
         self.database = database
         self.broker = HookedBroker()
-        self.watch = Watch(database)
+        self.watch = SagaChangeNotifier(database)
         self.jobs = jobs = JobSteps(catalog, desk)
         self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="rig-1", lease=lease, batch=batch)
         self.catalog = catalog
         self.progress = QueueProgress(database)
-        self.begins = BeginListener(database, self.broker, catalog, self.progress, batch=batch)
-        self.definitions = reader = Definitions(database, catalog, self._learned)
+        self.begins = StepStartListener(database, self.broker, catalog, self.progress, batch=batch)
+        self.definitions = reader = DefinitionStore(database, catalog, self._learned)
         around = (database, self.broker, self.relay, self.watch, catalog)
-        self.wakeups = Wakeups(*around, batch=batch, timeouts=50.0, jobs=jobs, progress=self.progress, reader=reader)
+        self.wakeups = SagaTimers(*around, batch=batch, timeouts=50.0, jobs=jobs, progress=self.progress, reader=reader)
         self.held = HeldEvents(database, self.relay, self.watch, catalog, reader, jobs=jobs, alarm=self.wakeups.expect)
-        self.starter = Starter(
+        self.starter = SagaStarter(
             database,
             catalog,
             self.relay,
@@ -149,10 +149,10 @@ class Rig:
             held=self.held.poke,
         )
         self.phase: str | None = None
-        self.control = Control(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs, reader)
-        self.explainer = Explainer(database, self.broker, catalog, SILENT, lambda: self.phase, reader)
-        self.stuck = Stuck(database, self.broker, SILENT)
-        self.incarnation = Incarnation(database, self.broker, self.relay, catalog, jobs=jobs)
+        self.control = SagaControl(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs, reader)
+        self.explainer = SagaExplainer(database, self.broker, catalog, SILENT, lambda: self.phase, reader)
+        self.stuck = StuckSagas(database, self.broker, SILENT)
+        self.incarnation = BrokerResetDetector(database, self.broker, self.relay, catalog, jobs=jobs)
 
     def _learned(self) -> None:
         self.listener.learned()
@@ -181,8 +181,8 @@ class Rig:
 
     async def begin(self, key: str, *, saga: str = "app") -> Instance:
         """A started instance."""
-        result = await self.starter.start(StartRequest(saga, Start(key, "ada", f"c-{key}", {})))
-        assert isinstance(result, Started), result
+        result = await self.starter.start(StartRequest(saga, SagaStart(key, "ada", f"c-{key}", {})))
+        assert isinstance(result, StartedSaga), result
         return result.instance
 
     def report(self, instance: Instance, event: str, *, proven: bool = True, **more: Any) -> None:
@@ -193,7 +193,7 @@ class Rig:
 
     async def now(self, instance: Instance) -> Instance:
         """The instance as the database has it."""
-        pair = pair_of(instance.saga)
+        pair = saga_tables_of(instance.saga)
         async with self.database.read() as connection:
             found = await instances.get(connection, pair, instance.saga, instance.id)
         assert found is not None
@@ -214,15 +214,15 @@ class Rig:
         await eventually(there, deadline=deadline, message=f"{instance.key} is {message}")
         return await self.now(instance)
 
-    async def history(self, instance: Instance) -> list[Change]:
+    async def history(self, instance: Instance) -> list[StateChange]:
         """All its rows of history."""
         async with self.database.read() as connection:
-            return await history.listing(connection, pair_of(instance.saga), instance.id, 0, 100)
+            return await history.listing(connection, saga_tables_of(instance.saga), instance.id, 0, 100)
 
     async def ignored(self, instance: Instance) -> dict[str, int]:
         """How many messages were ignored, by reason."""
         async with self.database.read() as connection:
-            found = await notes.listing(connection, instance.saga, instance.id)
+            found = await ignored_messages.listing(connection, instance.saga, instance.id)
         return {note.reason: note.count for note in found}
 
     async def in_outbox(self) -> int:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from orchestrix.orchestration import audience, begins
-from orchestrix.orchestration.actions import Action
-from orchestrix.persistence import command_queues, instances, suspects
-from orchestrix.persistence.command_queues import WAVE
-from orchestrix.persistence.suspects import WAITS, Suspect
-from orchestrix.saga.asks import Ask, Verb
-from orchestrix.saga.expiry import SPREAD
+from orchestrix.engine import consumer_presence, step_starts
+from orchestrix.engine.actions import Action
+from orchestrix.persistence.sagas import command_queues, instances, redelivered_commands
+from orchestrix.persistence.sagas.command_queues import TIMEOUT_BURST_SIZE
+from orchestrix.persistence.sagas.redelivered_commands import SET_ASIDE_PREFIX, RedeliveryRecord
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
+from orchestrix.saga.timeouts import SENT_ORDER_TOLERANCE
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually, holds
 
@@ -28,8 +28,8 @@ STARTED = "evt.stepStarted"
 
 @pytest.fixture(autouse=True)
 def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audience, "FRESH", 0.0)
-    monkeypatch.setattr(begins, "EVERY", 0.02)
+    monkeypatch.setattr(consumer_presence, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(step_starts, "PROGRESS_WRITE_INTERVAL_S", 0.02)
 
 
 async def say(rig: Rig, app: Instance, ago: int = 0, **more: Any) -> None:
@@ -82,7 +82,7 @@ async def test_a_begin_that_comes_after_the_end_is_ignored(rig: Rig) -> None:
 async def test_a_begin_never_moves_what_a_person_holds(rig: Rig) -> None:
     await rig.begins.start()
     app = await rig.begin("held")
-    await rig.control.act(Action("app", app.id, Ask(Verb.PAUSE, "ada", "wait")))
+    await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.PAUSE, "ada", "wait")))
     await rig.outbox_empty()
     paused = await rig.now(app)
     await say(rig, app)
@@ -98,7 +98,7 @@ async def test_one_whose_row_is_changed_meanwhile_is_looked_at_again(rig: Rig, m
         found = await real(connection, pair, ids)
         looks += 1
         if looks == 1:
-            ask = Ask(Verb.SET_DEADLINE, "ada", "more", extend_by=timedelta(hours=1))
+            ask = ActionRequest(SagaAction.SET_DEADLINE, "ada", "more", extend_by=timedelta(hours=1))
             await rig.control.act(Action("app", app.id, ask))
         return found
 
@@ -147,7 +147,9 @@ async def test_whoever_was_overtaken_expires(rig: Rig, monkeypatch: pytest.Monke
     await rig.outbox_empty()
     waits = await rig.until(lost, lambda row: row.wake_reason == "backlog", message="waiting")
     assert waits.sending is not None
-    later = waits.sending + SPREAD + timedelta(milliseconds=100)  # the second copy is sent later than that
+    later = (
+        waits.sending + SENT_ORDER_TOLERANCE + timedelta(milliseconds=100)
+    )  # the second copy is sent later than that
     await rig.database.run(lambda tx: command_queues.advance(tx, {"cmd.hurry": later}))
     again = await rig.until(lost, lambda row: row.attempt == 2, message="late")
     assert [row.reason for row in await rig.history(again)] == ["created", "retry 2: deadline"]
@@ -161,14 +163,16 @@ async def test_whoever_was_set_aside_is_not_overtaken(rig: Rig) -> None:
     lost = await rig.begin("behind", saga="hasty")
     await rig.outbox_empty()
     await rig.until(lost, lambda row: row.wake_reason == "backlog", message="waiting")
-    here = Suspect(lost.command_id or "", "cmd.hurry", "hasty", lost.id, 3, f"{WAITS} behind those with fewer deaths")
-    await rig.database.run(lambda tx: suspects.put(tx, here))
+    here = RedeliveryRecord(
+        lost.command_id or "", "cmd.hurry", "hasty", lost.id, 3, f"{SET_ASIDE_PREFIX} behind those with fewer deaths"
+    )
+    await rig.database.run(lambda tx: redelivered_commands.put(tx, here))
     later = lost.updated_at + timedelta(seconds=3)
     await rig.database.run(lambda tx: command_queues.advance(tx, {"cmd.hurry": later}))
     end = rig.database.now() + timedelta(seconds=1)
     later_on = await rig.until(lost, lambda row: (row.wake_at or end) > end, message="due often")
     assert (later_on.attempt, later_on.wake_reason) == (1, "backlog")
-    await rig.database.run(lambda tx: suspects.put(tx, replace(here, place="it is tried")))
+    await rig.database.run(lambda tx: redelivered_commands.put(tx, replace(here, place="it is tried")))
     await rig.until(lost, lambda row: row.attempt == 2, message="late")
 
 
@@ -193,13 +197,13 @@ async def test_how_far_a_queue_is_comes_to_other_nodes(rig: Rig, how: str) -> No
 async def test_a_wave_of_time_outs_is_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "orchestrix.wakeups")
     await rig.wakeups.start()
-    for number in range(WAVE + 2):
+    for number in range(TIMEOUT_BURST_SIZE + 2):
         await rig.begin(f"late-{number}", saga="hasty")
 
     async def told() -> bool:
         async with rig.database.read() as connection:
             found = await command_queues.waves(connection, timedelta(minutes=1))
-        return [one.queue for one in found if one.count > WAVE] == ["cmd.hurry"]
+        return [one.queue for one in found if one.count > TIMEOUT_BURST_SIZE] == ["cmd.hurry"]
 
     await eventually(told, deadline=10)
     said = [one.getMessage() for one in caplog.records if "ran out of time" in one.getMessage()]

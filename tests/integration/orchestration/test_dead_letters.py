@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import Consumer, Delivery, Outcome, Outgoing, Published
-from orchestrix.errors import Conflict, Invalid, NotFound, Unavailable
-from orchestrix.orchestration import quota
-from orchestrix.orchestration.autopsy import Corpse, examine, renewed
-from orchestrix.orchestration.dead_letters import DeadLetterFilter, NotSendable
-from orchestrix.orchestration.mover import PREFETCH, DeadLetterMover
-from orchestrix.orchestration.quota import Quota
-from orchestrix.persistence import dead_letters, schema
+from orchestrix.dead_letters import quota
+from orchestrix.dead_letters.collector import LETTERS_PER_QUEUE, DeadLetterCollector
+from orchestrix.dead_letters.parse import ParsedDeadLetter, parse, republished
+from orchestrix.dead_letters.quota import DeadLetterQuota
+from orchestrix.dead_letters.service import DeadLetterFilter, NotSendable
+from orchestrix.errors import ConflictError, Invalid, NotFound, Unavailable
+from orchestrix.persistence import dead_letters
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from tests.integration.orchestration.house import ADA, CATALOG, CREATE, CREATED, House, report
 from tests.support import eventually, holds
@@ -36,7 +37,7 @@ LIMITED = {CREATE: 2, CREATED: 2}
 def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with nothing but the schema, to be copied."""
     path = tmp_path_factory.mktemp("letters") / "empty.db"
-    asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{path}"))
+    asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{path}"))
     return path
 
 
@@ -44,7 +45,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def house(request: pytest.FixtureRequest, upgraded: Path, tmp_path: Path) -> AsyncIterator[House]:
     """Over SQLite and each kind of broker; two of the queues let a message come back twice."""
     copy = shutil.copy(upgraded, tmp_path / "test.db")
-    database, server = Database(f"sqlite+aiosqlite:///{copy}"), DevServer()
+    database, server = Database(f"sqlite+aiosqlite:///{copy}"), EmbeddedBroker()
     url = str(request.getfixturevalue("rabbitmq_url")) if request.param == "rabbitmq" else ""
     if not url:
         await server.start()
@@ -247,16 +248,16 @@ class Moody:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *bad: bytes) -> None:
         self.bad = set(bad)
         self.failures = 0
-        monkeypatch.setattr("orchestrix.orchestration.mover.examine", self)
-        monkeypatch.setattr("orchestrix.orchestration.unkept.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("orchestrix.orchestration.unkept.LONGEST_PAUSE", 0.2)
+        monkeypatch.setattr("orchestrix.dead_letters.collector.parse", self)
+        monkeypatch.setattr("orchestrix.dead_letters.retry_buffer.FIRST_RETRY_DELAY_S", 0.05)
+        monkeypatch.setattr("orchestrix.dead_letters.retry_buffer.RETRY_DELAY_LIMIT_S", 0.2)
 
-    def __call__(self, delivery: Delivery, catalog: Catalog, now: datetime) -> Corpse:
-        """`examine`, or a bug in it."""
+    def __call__(self, delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLetter:
+        """`parse`, or a bug in it."""
         if delivery.body in self.bad:
             self.failures += 1
             raise ZeroDivisionError("a bug")
-        return examine(delivery, catalog, now)
+        return parse(delivery, catalog, now)
 
 
 async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +293,7 @@ async def test_what_cannot_be_kept_is_tried_again_and_is_seldom_in_the_log(
 
 
 async def test_a_crowd_that_cannot_be_kept_lets_others_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd = [b"bad %d" % n for n in range(2 * PREFETCH)]
+    crowd = [b"bad %d" % n for n in range(2 * LETTERS_PER_QUEUE)]
     mood = Moody(monkeypatch, *crowd)
     for body in (*crowd, b"good"):
         await house.bury(CREATED, body)
@@ -306,7 +307,7 @@ async def test_a_crowd_that_cannot_be_kept_lets_others_pass(house: House, monkey
 async def test_what_has_come_back_often_and_cannot_be_kept_holds_up_no_other(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrix.orchestration.mover.WORN", 1)
+    monkeypatch.setattr("orchestrix.dead_letters.collector.REDELIVERY_LIMIT", 1)
     mood = Moody(monkeypatch, b"bad")
     for body in (b"bad", b"good"):
         await house.bury(CREATED, body)
@@ -331,7 +332,7 @@ async def test_one_that_a_database_refuses_with_an_outages_words_holds_up_no_oth
         await real(tx, letters)
 
     monkeypatch.setattr(dead_letters, "record", record)
-    monkeypatch.setattr("orchestrix.orchestration.mover.PATIENCE", 2)
+    monkeypatch.setattr("orchestrix.dead_letters.collector.ERRORS_BEFORE_PING", 2)
     for body in (b"1", b"bad", b"2", b"3"):
         await house.bury(CREATED, body)
     await house.mover.start()
@@ -371,7 +372,7 @@ async def test_while_the_database_is_away_nothing_is_put_aside(house: House, mon
 
     monkeypatch.setattr(dead_letters, "record", record)
     monkeypatch.setattr(house.database, "ping", ping)
-    monkeypatch.setattr("orchestrix.orchestration.mover.PATIENCE", 1)
+    monkeypatch.setattr("orchestrix.dead_letters.collector.ERRORS_BEFORE_PING", 1)
     await house.bury(CREATED, b"1")
     await house.mover.start()
     await eventually(lambda: pings >= 3, deadline=10)
@@ -398,7 +399,7 @@ async def test_what_is_put_back_anew_can_be_sent(house: House, told: str | None)
         tag=1,
         session=1,
     )
-    first, second = renewed(dead), renewed(dead)
+    first, second = republished(dead), republished(dead)
     assert (first.message_id == second.message_id) == (told is not None)
     assert (first.message_id == told) == (told == "m-1")
     [published] = await house.hand.publish([first])
@@ -444,7 +445,7 @@ async def test_an_edited_letter_completes_its_saga(house: House) -> None:
         ("ada", "edit-dead-letter"),
         ("ada", "redrive-dead-letter"),
     ]
-    with pytest.raises(Conflict, match="sent again already"):
+    with pytest.raises(ConflictError, match="sent again already"):
         await house.letters.edit(letter.id, b"{}", ADA)
 
 
@@ -537,7 +538,7 @@ async def test_two_letters_with_one_id_are_both_sent(house: House) -> None:
 
 
 async def test_those_that_fit_are_sent_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.orchestration.dead_letters.CHUNK", 2)
+    monkeypatch.setattr("orchestrix.dead_letters.service.LETTERS_PER_TRANSACTION", 2)
     for n in range(5):
         await house.bury(CREATED, b"%d" % n, reason="not-json: x")
     await house.bury(CREATED, b"x" * 70_000, reason="not-json: y")
@@ -672,8 +673,10 @@ async def test_more_than_a_minute_has_room_for_stays_in_its_queue(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What follows by itself from a letter does not count: a saga must not wait behind junk that anybody can send."""
-    monkeypatch.setattr(quota, "PAUSE", 0.1)
-    house.mover = mover = DeadLetterMover(house.database, house.broker, CATALOG, house.relay.poke, quota=Quota(5))
+    monkeypatch.setattr(quota, "REFILL_WAIT_S", 0.1)
+    house.mover = mover = DeadLetterCollector(
+        house.database, house.broker, CATALOG, house.relay.poke, quota=DeadLetterQuota(5)
+    )
     app = await house.begin()
     await house.holds(CREATE, 1)
     await house.kill(CREATE)

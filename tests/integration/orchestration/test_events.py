@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrix.broker.port import Outcome, Outgoing, Published
-from orchestrix.errors import Conflict, SchemaMismatch, Unavailable
-from orchestrix.orchestration import events
-from orchestrix.persistence import instances, moves
-from orchestrix.saga.reaction import advance
+from orchestrix.engine import event_listener
+from orchestrix.errors import ConflictError, SchemaMismatch, Unavailable
+from orchestrix.persistence.sagas import instances, transitions
+from orchestrix.saga.advance import advance
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 
@@ -54,7 +54,7 @@ async def test_an_event_nobody_can_handle_is_buried_alone(rig: Rig, monkeypatch:
             raise ZeroDivisionError("a bug")
         return advance(saga, instance, event, tick)
 
-    monkeypatch.setattr(events, "advance", moody)
+    monkeypatch.setattr(event_listener, "advance", moody)
     for app in apps:
         rig.report(app, "evt.gitRepoCreated")
     for app in apps:
@@ -72,7 +72,7 @@ async def test_a_batch_of_which_one_row_has_changed_is_not_half_written(
 ) -> None:
     """Whatever its history and its outbox would say: what has not moved is tried again, and not acknowledged."""
     apps = [await rig.begin(f"app-{n}") for n in range(4)]
-    real, late = moves.write, True
+    real, late = transitions.write, True
 
     async def write(tx, pair, changed, *rest):  # type: ignore[no-untyped-def]
         nonlocal late
@@ -82,7 +82,7 @@ async def test_a_batch_of_which_one_row_has_changed_is_not_half_written(
             return await real(tx, pair, [(version + 7, instance), *others], *rest)
         return await real(tx, pair, changed, *rest)
 
-    monkeypatch.setattr(moves, "write", write)
+    monkeypatch.setattr(transitions, "write", write)
     for app in apps:
         rig.report(app, "evt.gitRepoCreated")
     for app in apps:
@@ -94,7 +94,7 @@ async def test_events_wait_for_the_database_and_are_not_acknowledged_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = await rig.begin("patient")
-    real, away, tries = moves.write, True, 0
+    real, away, tries = transitions.write, True, 0
 
     async def write(*arguments):  # type: ignore[no-untyped-def]
         nonlocal tries
@@ -103,7 +103,7 @@ async def test_events_wait_for_the_database_and_are_not_acknowledged_before(
             raise Unavailable("the database is away")
         return await real(*arguments)
 
-    monkeypatch.setattr(moves, "write", write)
+    monkeypatch.setattr(transitions, "write", write)
     rig.report(app, "evt.gitRepoCreated")
     await eventually(lambda: tries >= 2, deadline=10)  # by then an early acknowledgement would have arrived
     assert rig.broker.queue("evt.gitRepoCreated").unacked
@@ -188,26 +188,26 @@ async def test_a_conflict_that_never_ends_is_buried_with_its_reason(rig: Rig, mo
     async def write(*_: object) -> None:
         nonlocal tries
         tries += 1
-        raise Conflict("taken")
+        raise ConflictError("taken")
 
-    monkeypatch.setattr(moves, "write", write)
+    monkeypatch.setattr(transitions, "write", write)
     rig.report(app, "evt.gitRepoCreated")
     await rig.broker.settled("evt.gitRepoCreated")
-    assert tries == events.ATTEMPTS
+    assert tries == event_listener.CONFLICT_RETRIES
     dead = [message for message in rig.broker.published if message.exchange == "orchestrator.dead"]
     assert [message.headers["x-reason"] for message in dead] == ["cannot-be-handled: Conflict"]
 
 
 async def test_events_wait_for_the_end_of_an_upgrade(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     app = await rig.begin("upgraded")
-    real, upgrading = moves.write, True
+    real, upgrading = transitions.write, True
 
     async def write(*arguments):  # type: ignore[no-untyped-def]
         if upgrading:
             raise SchemaMismatch("a column is missing")
         return await real(*arguments)
 
-    monkeypatch.setattr(moves, "write", write)
+    monkeypatch.setattr(transitions, "write", write)
     rig.report(app, "evt.gitRepoCreated")
     await eventually(lambda: bool(rig.broker.queue("evt.gitRepoCreated").unacked), deadline=5)
     upgrading = False

@@ -12,30 +12,42 @@ from typing import Any, cast
 import pytest
 
 from orchestrix import clock
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import Outcome, Outgoing, Published
-from orchestrix.broker.topology import DISPATCH, JOB_ASSIGNED, JOB_HANDOFF, job_dispatch, queue_of_work
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, JOB_ASSIGNED, JOB_HANDOFF, job_dispatch, queue_of_work
+from orchestrix.dead_letters import job_dead_letters
+from orchestrix.dead_letters.service import NotSendable
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import DISPATCHED, FAILED, LOST, PENDING, RUNNING, Attempt, Job, Moved, Status
-from orchestrix.jobs import messages, outgoing
-from orchestrix.jobs.undelivered import Undelivered
-from orchestrix.orchestration import job_letters
-from orchestrix.orchestration.dead_letters import NotSendable
-from orchestrix.persistence import jobs, outbox, schema
+from orchestrix.domain.jobs import (
+    DISPATCHED,
+    FAILED,
+    LOST,
+    PENDING,
+    RUNNING,
+    AttemptStatus,
+    JobAttempt,
+    JobRow,
+    JobTransition,
+)
+from orchestrix.jobs import messages, outbox_rows
+from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
+from orchestrix.persistence import outbox
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.schema import migrator
 from orchestrix.saga.messages import dump, load
 from tests.integration.orchestration.house import ADA, House
 from tests.support import eventually
 
-QUEUE = f"{DISPATCH}reports"
+QUEUE = f"{DISPATCH_QUEUE_PREFIX}reports"
 
 
 @pytest.fixture(scope="module")
 def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with nothing but the schema, to be copied."""
     path = tmp_path_factory.mktemp("letters") / "empty.db"
-    asyncio.run(schema.upgrade(f"sqlite+aiosqlite:///{path}"))
+    asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{path}"))
     return path
 
 
@@ -44,9 +56,9 @@ async def house(
     request: pytest.FixtureRequest, upgraded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[House]:
     """An orchestrator over SQLite and each kind of broker, which has the queues of jobs."""
-    monkeypatch.setattr(job_letters, "EVERY", 0.1)
+    monkeypatch.setattr(job_dead_letters, "QUEUE_POLL_INTERVAL_S", 0.1)
     copy = shutil.copy(upgraded, tmp_path / "test.db")
-    database, server = Database(f"sqlite+aiosqlite:///{copy}"), DevServer()
+    database, server = Database(f"sqlite+aiosqlite:///{copy}"), EmbeddedBroker()
     url = str(request.getfixturevalue("rabbitmq_url")) if request.param == "rabbitmq" else ""
     if not url:
         await server.start()
@@ -60,18 +72,18 @@ async def house(
         await server.stop()
 
 
-async def dispatched(house: House, **more: Any) -> Job:
+async def dispatched(house: House, **more: Any) -> JobRow:
     """A job that was sent to a worker, by the way that all messages go."""
     now = house.database.now()
     who = {"created_by": "ada", "correlation_id": "c", "created_at": now, "updated_at": now, "wake_at": now}
-    job = Job(**{"id": clock.uuid7(), "queue": "reports", "handler": "monthly", **who, **more})
+    job = JobRow(**{"id": clock.uuid7(), "queue": "reports", "handler": "monthly", **who, **more})
     out = rules.dispatched(job, clock.uuid7(), now)
 
     async def write(tx: Transaction) -> None:
         await jobs.insert(tx, [job])
         assert out.attempt is not None
         await jobs.store(tx, [(job.version, out.job)], [out.attempt])
-        await outbox.insert(tx, [outgoing.dispatch(out.job, now)], claimed_by=None, lease_s=0.0)
+        await outbox.insert(tx, [outbox_rows.dispatch(out.job, now)], claimed_by=None, lease_s=0.0)
 
     await house.database.run(write)
     house.relay.poke()
@@ -84,7 +96,7 @@ async def arrived(house: House) -> None:
     await house.take(QUEUE)
 
 
-async def now(house: House, job: Job) -> tuple[Job, list[Attempt]]:
+async def now(house: House, job: JobRow) -> tuple[JobRow, list[JobAttempt]]:
     """The job and its attempts as the database has them."""
     async with house.database.read() as connection:
         found = await jobs.get(connection, job.id)
@@ -92,7 +104,7 @@ async def now(house: House, job: Job) -> tuple[Job, list[Attempt]]:
         return found, await jobs.attempts(connection, job.id)
 
 
-async def reached(house: House, job: Job, state: str) -> tuple[Job, list[Attempt]]:
+async def reached(house: House, job: JobRow, state: str) -> tuple[JobRow, list[JobAttempt]]:
     """Waits until the job is in that state."""
 
     async def there() -> bool:
@@ -112,7 +124,7 @@ async def test_a_job_whose_order_wears_its_workers_out_is_tried_again(house: Hou
     waiting, [attempt] = await reached(house, job, PENDING)
     assert (attempt.state, attempt.error, waiting.tries) == (LOST, waiting.error, 1)
     assert waiting.error["type"] == "WorkerLost"
-    assert waiting.error["message"].startswith("its order in queue reports came back too often: who took it died")
+    assert waiting.error["message"].startswith("its order in queue reports exceeded the delivery limit (worker died")
     assert letter.id in waiting.error["message"]
     with pytest.raises(NotSendable, match="jobs show"):
         await house.letters.redrive(letter.id, ADA)
@@ -150,7 +162,7 @@ async def test_a_forged_copy_hides_no_true_order_that_has_died_beside_it(house: 
     await arrived(house)
     true = messages.dispatch(job)
     forged = dump({**load(true), "handler": "other"})
-    told = Undelivered(house.database, due=lambda: None, sent=lambda: None, news=lambda ids: None)
+    told = DeadDispatchHandler(house.database, due=lambda: None, sent=lambda: None, news=lambda ids: None)
     both = [(true, "delivery_limit"), (forged, "not-json")]
     letters = [
         (cast(DeadLetter, SimpleNamespace(id="1", queue=QUEUE, reason=reason)), body)
@@ -173,8 +185,10 @@ async def test_a_copy_that_dies_while_a_worker_is_at_it_changes_nothing(house: H
     await house.serve()
     job = await dispatched(house)
     await arrived(house)
-    begun = rules.reported(job, Status(job.id, str(job.history_id), "w", 1, "RUNNING"), house.database.now(), 0.5)
-    assert isinstance(begun, Moved)
+    begun = rules.reported(
+        job, AttemptStatus(job.id, str(job.history_id), "w", 1, "RUNNING"), house.database.now(), 0.5
+    )
+    assert isinstance(begun, JobTransition)
     await house.database.run(lambda tx: jobs.store(tx, [(job.version, begun.job)], []))
     await house.bury(QUEUE, messages.dispatch(job), "delivery_limit", id=str(job.history_id))
     await house.kept()
@@ -186,9 +200,9 @@ async def test_queues_that_come_later_are_read_too(house: House) -> None:
     for queue in ("reports", "letters"):
         job = await dispatched(house, queue=queue)
         await house.hand.declare(job_dispatch(queue))
-        await house.bury(f"{DISPATCH}{queue}", messages.dispatch(job), id=str(job.history_id))
+        await house.bury(f"{DISPATCH_QUEUE_PREFIX}{queue}", messages.dispatch(job), id=str(job.history_id))
         await reached(house, job, FAILED)
-    assert {letter.queue for letter in await house.kept(2)} == {QUEUE, f"{DISPATCH}letters"}
+    assert {letter.queue for letter in await house.kept(2)} == {QUEUE, f"{DISPATCH_QUEUE_PREFIX}letters"}
 
 
 @pytest.mark.parametrize("queue", [JOB_ASSIGNED, JOB_HANDOFF])

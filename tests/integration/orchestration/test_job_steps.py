@@ -14,24 +14,26 @@ from sqlalchemy import insert, text, update
 from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step, clock
 from orchestrix import Job as Work
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, Job, Moved, Status
+from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.leases import Fence
+from orchestrix.engine.actions import Action
+from orchestrix.engine.explain import stuck
+from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.errors import Contention, Unavailable
-from orchestrix.jobs import ends
-from orchestrix.jobs.events import Stop
-from orchestrix.jobs.steps import StepJobs
-from orchestrix.orchestration import stuck
-from orchestrix.orchestration.actions import Action
-from orchestrix.orchestration.redispatch import Redispatch
-from orchestrix.persistence import jobs, schema, tables
+from orchestrix.jobs import step_results
+from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.step_jobs import StepJobs
+from orchestrix.persistence import tables
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.instances import Filter as Live
-from orchestrix.persistence.jobs import Filter
-from orchestrix.saga.asks import Ask, Verb
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.sagas.instances import InstanceFilter as Live
+from orchestrix.persistence.schema import migrator
+from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.control import act
-from orchestrix.saga.effects import effect_key
-from orchestrix.saga.orders import Tick
+from orchestrix.saga.commands import TransitionInputs
+from orchestrix.saga.effect_keys import effect_key
 from orchestrix.saga.state import Instance
 from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
@@ -80,7 +82,7 @@ class Desk(StepJobs):
     def __init__(self) -> None:
         super().__init__(self._poked, stop=self._stop_told, sent=lambda: self.relay_poke(), news=lambda ids: None)
         self.pokes = 0
-        self.stopped: list[Stop] = []
+        self.stopped: list[StopRequest] = []
         self.failures: list[Exception] = []
         self.relay_poke: Any = lambda: None
         self.seen: list[tuple[str, int]] = []
@@ -88,10 +90,10 @@ class Desk(StepJobs):
     def _poked(self) -> None:
         self.pokes += 1
 
-    def _stop_told(self, stops: Sequence[Stop]) -> None:
+    def _stop_told(self, stops: Sequence[StopRequest]) -> None:
         self.stopped += stops
 
-    async def put(self, tx: Transaction, new: Sequence[Job]) -> None:
+    async def put(self, tx: Transaction, new: Sequence[JobRow]) -> None:
         """Fails behind both writes, while neither is committed."""
         before = (await tx.execute(text("SELECT count(*) FROM jobs"))).scalar_one()
         await super().put(tx, new)
@@ -114,13 +116,13 @@ class Yard(Rig):
         self.report(saga, "evt.tagged")
         return await self.reached(saga, "BUILDING")
 
-    async def all_jobs(self) -> list[Job]:
+    async def all_jobs(self) -> list[JobRow]:
         """Every job, with what it is given."""
         async with self.database.read() as connection:
-            found = await jobs.page(connection, Filter(), 100)
+            found = await jobs.page(connection, JobFilter(), 100)
             return [job for one in found if (job := await jobs.get(connection, one.id)) is not None]
 
-    async def job(self, saga: Instance) -> Job:
+    async def job(self, saga: Instance) -> JobRow:
         """The job of a saga's step."""
         [job] = [one for one in await self.all_jobs() if one.id == saga.command_id]
         return job
@@ -136,10 +138,10 @@ class Yard(Rig):
             sent = rules.dispatched(job, clock.uuid7(), tx.now())
             await jobs.store(tx, [(job.version, sent.job)], [sent.attempt] if sent.attempt else [])
             job = sent.job
-        said = Status(id, str(job.history_id), "w-1", job.seq + 1, status, **more)
+        said = AttemptStatus(id, str(job.history_id), "w-1", job.seq + 1, status, **more)
         moved = rules.reported(job, said, tx.now(), 0.5)
-        assert isinstance(moved, Moved)
-        await ends.store(tx, [(job.version, moved.job)], [moved.attempt] if moved.attempt else [])
+        assert isinstance(moved, JobTransition)
+        await step_results.store_with_results(tx, [(job.version, moved.job)], [moved.attempt] if moved.attempt else [])
 
     async def word(self, event: str, count: int = 1) -> dict[str, Any]:
         """The word of a job's end that has left, for the so manieth time; it comes to the listener now."""
@@ -166,7 +168,7 @@ class Yard(Rig):
         """The ids of the sagas that are stuck, and of those that are not; the same if they are too many to be named."""
         found = [await self._stuck_ones()]
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(stuck, "NAMED", 0)
+            patched.setattr(stuck, "NAMED_INSTANCES_LIMIT", 0)
             found.append(await self._stuck_ones())
         assert found[0] == found[1]
         return found[0]
@@ -176,16 +178,16 @@ class Yard(Rig):
         held, moving = ([one.id for one in page] for page in pages)
         return held, moving
 
-    async def asks(self, saga: Instance, verb: Verb) -> None:
+    async def asks(self, saga: Instance, verb: SagaAction) -> None:
         """Ada asks for it."""
-        await self.control.act(Action(saga.saga, saga.id, Ask(verb, "ada", "because")))
+        await self.control.act(Action(saga.saga, saga.id, ActionRequest(verb, "ada", "because")))
 
 
 @pytest.fixture(params=DATABASES)
 async def yard(request: pytest.FixtureRequest) -> AsyncIterator[Yard]:
     """A node over each kind of database."""
     url = request.getfixturevalue(f"{request.param}_url")
-    await schema.upgrade(url)
+    await migrator.upgrade(url)
     database = Database(url)
     made = Yard(database)
     await made.start()
@@ -223,14 +225,16 @@ async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
 
 async def test_the_jobs_of_one_saga_are_found(yard: Yard) -> None:
     first, other = await yard.building("one"), await yard.building("other")
-    await yard.asks(first, Verb.PAUSE)
-    await yard.control.act(Action("release", first.id, Ask(Verb.EDIT, "ada", "because", patch={"of": 2})))
-    await yard.asks(first, Verb.RESUME)
+    await yard.asks(first, SagaAction.PAUSE)
+    await yard.control.act(
+        Action("release", first.id, ActionRequest(SagaAction.EDIT, "ada", "because", patch={"of": 2}))
+    )
+    await yard.asks(first, SagaAction.RESUME)
     again = await yard.now(first)
     async with yard.database.read() as connection:
-        found = await jobs.page(connection, Filter(step_of=("release", first.id)), 10)
-        others = await jobs.page(connection, Filter(step_of=("release", other.id)), 10)
-        none = await jobs.page(connection, Filter(step_of=("app", first.id)), 10)
+        found = await jobs.page(connection, JobFilter(step_of=("release", first.id)), 10)
+        others = await jobs.page(connection, JobFilter(step_of=("release", other.id)), 10)
+        none = await jobs.page(connection, JobFilter(step_of=("app", first.id)), 10)
     states = [(job.id, job.state) for job in found]
     assert states == [(again.command_id, PENDING), (first.command_id, CANCELLED)], "other data, another job"
     assert ([job.id for job in others], none) == ([other.command_id], [])
@@ -325,7 +329,7 @@ async def test_a_result_that_no_saga_can_take_fails_the_step(yard: Yard, result:
 async def test_who_cancels_the_saga_cancels_its_job_and_then_undoes(yard: Yard) -> None:
     saga = await yard.building()
     await yard.says(saga, RUNNING)
-    await yard.asks(saga, Verb.CANCEL)
+    await yard.asks(saga, SagaAction.CANCEL)
     job = await yard.job(saga)
     reason = f"release {saga.id}: cancel: because"
     assert (job.state, job.cancel_reason) == (RUNNING, reason)
@@ -343,7 +347,7 @@ async def test_who_cancels_the_saga_cancels_its_job_and_then_undoes(yard: Yard) 
 
 async def test_a_job_that_nobody_has_begun_ends_with_its_saga_s_cancel(yard: Yard) -> None:
     saga = await yard.building()
-    await yard.asks(saga, Verb.CANCEL)
+    await yard.asks(saga, SagaAction.CANCEL)
     assert (await yard.job(saga)).state == CANCELLED
     assert (await yard.word("evt.stepFailed"))["error"]["unsure"] is False
     await eventually(lambda: yard.sent("cmd.untag"), deadline=5)
@@ -352,15 +356,19 @@ async def test_a_job_that_nobody_has_begun_ends_with_its_saga_s_cancel(yard: Yar
 
 async def test_jobs_are_let_go_in_the_order_in_which_all_lock_them(yard: Yard) -> None:
     first, other = await yard.building("one"), await yard.building("other")
-    await yard.asks(first, Verb.PAUSE)
-    await yard.control.act(Action("release", first.id, Ask(Verb.EDIT, "ada", "because", patch={"of": 2})))
-    await yard.asks(first, Verb.RESUME)
+    await yard.asks(first, SagaAction.PAUSE)
+    await yard.control.act(
+        Action("release", first.id, ActionRequest(SagaAction.EDIT, "ada", "because", patch={"of": 2}))
+    )
+    await yard.asks(first, SagaAction.RESUME)
     first = await yard.now(first)
     low, high = str(other.command_id), str(first.command_id)
     assert first.id < other.id
     assert low < high, "the first saga has the later job"
-    tick = Tick(yard.database.now(), clock.uuid7())
-    moves = [(one, act(RELEASE, one, Ask(Verb.TERMINATE, "ada", "because"), tick)) for one in (first, other)]
+    tick = TransitionInputs(yard.database.now(), clock.uuid7())
+    moves = [
+        (one, act(RELEASE, one, ActionRequest(SagaAction.TERMINATE, "ada", "because"), tick)) for one in (first, other)
+    ]
 
     async def let_go() -> None:
         async with yard.database.begin() as tx:
@@ -378,8 +386,8 @@ async def test_jobs_are_let_go_in_the_order_in_which_all_lock_them(yard: Yard) -
     ]
 
 
-@pytest.mark.parametrize(("verb", "state"), [(Verb.TERMINATE, "FAILED"), (Verb.SKIP, "SHIPPING")])
-async def test_a_job_that_is_passed_over_is_cancelled(yard: Yard, verb: Verb, state: str) -> None:
+@pytest.mark.parametrize(("verb", "state"), [(SagaAction.TERMINATE, "FAILED"), (SagaAction.SKIP, "SHIPPING")])
+async def test_a_job_that_is_passed_over_is_cancelled(yard: Yard, verb: SagaAction, state: str) -> None:
     saga = await yard.building()
     await yard.asks(saga, verb)
     assert ((await yard.job(saga)).state, (await yard.now(saga)).state) == (CANCELLED, state)
@@ -408,7 +416,7 @@ async def test_a_saga_is_stuck_while_nobody_does_its_job(yard: Yard) -> None:
 async def test_what_waits_for_many_jobs_that_nobody_does_is_stuck_without_a_limit(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stuck, "NAMED", 2)
+    monkeypatch.setattr(stuck, "NAMED_INSTANCES_LIMIT", 2)
     sagas = [await yard.building(name) for name in "abcd"]
     for one in sagas:
         await yard.says(one, RUNNING)
@@ -425,21 +433,21 @@ async def test_what_waits_for_many_jobs_that_nobody_does_is_stuck_without_a_limi
 
 async def test_a_dry_run_leaves_the_job_alone(yard: Yard) -> None:
     saga = await yard.building()
-    ask = Ask(Verb.TERMINATE, "ada", "because")
+    ask = ActionRequest(SagaAction.TERMINATE, "ada", "because")
     await yard.control.act(Action(saga.saga, saga.id, ask, dry_run=True))
     assert (await yard.job(saga)).cancel_reason is None
 
 
 async def test_a_paused_saga_keeps_its_job_and_puts_none_down_twice(yard: Yard) -> None:
     saga = await yard.building()
-    await yard.asks(saga, Verb.PAUSE)
-    await yard.asks(saga, Verb.RESUME)
+    await yard.asks(saga, SagaAction.PAUSE)
+    await yard.asks(saga, SagaAction.RESUME)
     assert [job.state for job in await yard.all_jobs()] == [PENDING]
 
 
 async def test_a_word_that_was_lost_is_said_again_by_redispatch(yard: Yard) -> None:
     saga = await yard.building()
-    again = Redispatch(yard.database, yard.relay, CATALOG, yard.jobs)
+    again = RedispatchService(yard.database, yard.relay, CATALOG, yard.jobs)
     assert await again.redispatch(["release"], None) == 1
     assert len(await yard.all_jobs()) == 1
     await yard.says(saga, SUCCEEDED)
@@ -456,7 +464,7 @@ async def test_a_word_that_was_lost_is_said_again_by_redispatch(yard: Yard) -> N
 async def test_a_word_that_was_lost_is_said_again_at_the_next_look(yard: Yard, limited: bool) -> None:
     saga = await yard.building()
     if limited:
-        ask = Ask(Verb.SET_DEADLINE, "ada", "because", at=yard.database.now() + timedelta(hours=1))
+        ask = ActionRequest(SagaAction.SET_DEADLINE, "ada", "because", at=yard.database.now() + timedelta(hours=1))
         await yard.control.act(Action("release", saga.id, ask))
         assert ((await yard.now(saga)).wake_reason, (await yard.now(saga)).limit) == ("job", ask.at)
     await yard.says(saga, SUCCEEDED)
@@ -525,7 +533,7 @@ async def test_why_tells_how_it_stands_with_the_job(yard: Yard) -> None:
     assert await yard.why(saga) == (f"{name} is PENDING (attempt 1).", _follow(saga))
     await yard.says(saga, RUNNING, progress={"percent": 40})
     assert await yard.why(saga) == (f"{name} is RUNNING at worker w-1, 40 % (attempt 1).", _follow(saga))
-    await yard.asks(saga, Verb.CANCEL)
+    await yard.asks(saga, SagaAction.CANCEL)
     sentence, _ = await yard.why(saga)
     assert sentence == (
         "It was cancelled and waits for its job to stop: then it undoes build (unless that has failed), tag."
@@ -555,7 +563,7 @@ async def test_why_tells_that_a_job_has_ended_or_is_gone(yard: Yard) -> None:
         f"Job {saga.command_id} is not there.",
         "Wait: it is put down anew; or `redispatch` to have that done now.",
     )
-    assert await Redispatch(yard.database, yard.relay, CATALOG, yard.jobs).redispatch(["release"], None) == 1
+    assert await RedispatchService(yard.database, yard.relay, CATALOG, yard.jobs).redispatch(["release"], None) == 1
     assert [job.id for job in await yard.all_jobs()] == [saga.command_id]
 
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from orchestrix.engine.requests import IdempotencyKey, InFlight
 from orchestrix.errors import NotFound, OutcomeUnknown, Unavailable
-from orchestrix.orchestration import keys
-from orchestrix.orchestration.keys import Keys, KeyTaken
-from orchestrix.orchestration.requests import IdempotencyKey, InFlight
+from orchestrix.outbox import idempotency_keys
+from orchestrix.outbox.idempotency_keys import IdempotencyKeys, KeyTaken
 from orchestrix.persistence.idempotency import StoredAnswer
 from tests.integration.orchestration.rig import Rig
 
@@ -19,7 +19,7 @@ def key(name: str = "key-1") -> IdempotencyKey:
 
 
 async def test_who_comes_second_waits_for_the_first_one(rig: Rig) -> None:
-    asked, order = Keys(rig.database), list[str]()
+    asked, order = IdempotencyKeys(rig.database), list[str]()
     go = asyncio.Event()
 
     async def first() -> str:
@@ -43,8 +43,8 @@ async def test_who_comes_second_waits_for_the_first_one(rig: Rig) -> None:
 
 
 async def test_who_waits_too_long_is_told_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "KEY_WAIT", 0.05)
-    asked, go = Keys(rig.database), asyncio.Event()
+    monkeypatch.setattr(idempotency_keys, "KEY_WAIT_TIMEOUT_S", 0.05)
+    asked, go = IdempotencyKeys(rig.database), asyncio.Event()
 
     async def work() -> str:
         await go.wait()
@@ -70,7 +70,7 @@ async def test_who_waits_too_long_is_told_so(rig: Rig, monkeypatch: pytest.Monke
 async def test_who_waited_for_one_that_ended_without_a_commit_hears_so(
     rig: Rig, error: Exception, heard: type[Exception] | None
 ) -> None:
-    asked, go, began = Keys(rig.database), asyncio.Event(), asyncio.Event()
+    asked, go, began = IdempotencyKeys(rig.database), asyncio.Event(), asyncio.Event()
 
     async def fails() -> str:
         began.set()
@@ -95,4 +95,4 @@ async def test_another_process_that_has_not_committed_yet(rig: Rig) -> None:
     async def work() -> str:
         raise KeyTaken("there is a row that nobody can read yet")
 
-    assert await Keys(rig.database).once(key(), work) == InFlight()
+    assert await IdempotencyKeys(rig.database).once(key(), work) == InFlight()

@@ -9,14 +9,16 @@ from datetime import timedelta
 import pytest
 
 from orchestrix import COMPLETED, Job, NothingToUndo, Saga, Step
-from orchestrix.orchestration.migrate import Asked, Result, migrate
-from orchestrix.persistence import instances, jobs, schema
+from orchestrix.engine.maintenance.version_migration import MigrationRequest, MigrationResult, migrate
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import Filter
-from orchestrix.persistence.pairs import INSTANCES
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import INSTANCES
+from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.migration import Maps, marked
 from orchestrix.saga.state import RETRY, Instance
+from orchestrix.saga.versions.migration import NameMapping, marked
 from tests.integration.orchestration.rig import Rig
 from tests.integration.orchestration.test_job_steps import Desk
 from tests.integration.orchestration.test_versions import FIRST, PACK
@@ -25,13 +27,13 @@ from tests.support import eventually
 BOX = replace(PACK, name="box", state="BOXING", command="cmd.box", event="evt.boxed")
 SHIP = Step("ship", "SHIPPING", event="evt.shipped", then=COMPLETED, undo=NothingToUndo("gone"), job=Job("ship"))
 THIRD = Saga("parcel", (replace(BOX, then="SHIPPING"), SHIP), version=3)
-MAPS = Maps({"PACKING": "BOXING", "SENDING": "SHIPPING"}, {"pack": "box", "send": "ship"})
+MAPS = NameMapping({"PACKING": "BOXING", "SENDING": "SHIPPING"}, {"pack": "box", "send": "ship"})
 
 
 @pytest.fixture
 async def rig(sqlite_url: str) -> AsyncIterator[Rig]:
     """A node that has the code of the first version, and looks after wake-ups and jobs."""
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     rig = Rig(Database(sqlite_url), catalog=Catalog([FIRST]), desk=Desk())
     await rig.definitions.record()
     await rig.start()
@@ -49,9 +51,9 @@ async def mark(rig: Rig, one: Instance, seconds: float = 20) -> None:
         await instances.doubt(tx, INSTANCES, [marked(here, until)])
 
 
-async def moved(rig: Rig) -> Result:
+async def moved(rig: Rig) -> MigrationResult:
     """What `sagas migrate` does."""
-    asked = Asked("parcel", 3, MAPS, "bob", "because")
+    asked = MigrationRequest("parcel", 3, MAPS, "bob", "because")
     return await migrate(rig.database, Catalog([THIRD]), asked)
 
 
@@ -69,7 +71,7 @@ async def test_what_follows_waits_for_the_move_and_is_that_of_the_new_version(ri
     after = await rig.until(one, lambda app: app.wake_reason == "job", deadline=15, message="at its job")
     assert (after.state, after.definition_version) == ("SHIPPING", 3)
     async with rig.database.read() as connection:
-        (job,) = await jobs.page(connection, Filter(), 10)
+        (job,) = await jobs.page(connection, JobFilter(), 10)
     assert (job.id, job.handler, job.step) == (after.command_id, "ship", "ship")
     await rig.outbox_empty()
     assert (rig.sent("cmd.send"), rig.sent("ship")) == ([], []), "a job is no message"

@@ -10,10 +10,10 @@ import pytest
 from orchestrix.broker.port import Outcome, Outgoing, Published, Topology
 from orchestrix.broker.topology import job_channels, to_json
 from orchestrix.errors import Unavailable
-from orchestrix.orchestration.outgoing import row_for
+from orchestrix.outbox.rows import row_for
 from orchestrix.persistence import outbox
+from orchestrix.saga.commands import command_for
 from orchestrix.saga.messages import Command
-from orchestrix.saga.orders import command_for
 from orchestrix.saga.state import Instance
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.integration.orchestration.rig import Rig

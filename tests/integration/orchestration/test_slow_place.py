@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrix import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step, clock
-from orchestrix.broker.devserver import DevServer
-from orchestrix.persistence import schema
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.messages import Command
 from orchestrix.saga.messages import command as read_command
@@ -43,8 +43,8 @@ BREAD = Saga("bread", steps=(BAKE,))
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     """Over SQLite and each kind of broker."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
-    await asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(schema.upgrade(url)))
-    database, server = Database(url), DevServer()
+    await asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(migrator.upgrade(url)))
+    database, server = Database(url), EmbeddedBroker()
     broker = str(request.getfixturevalue("rabbitmq_url")) if request.param == "rabbitmq" else ""
     if not broker:
         await server.start()

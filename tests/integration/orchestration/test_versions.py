@@ -10,16 +10,17 @@ import pytest
 from sqlalchemy import text
 
 from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from orchestrix.engine import held_events
+from orchestrix.engine.actions import Action
 from orchestrix.errors import NotFound, Unavailable
-from orchestrix.orchestration import held
-from orchestrix.orchestration.actions import Action
-from orchestrix.persistence import definitions, schema
-from orchestrix.persistence.definitions import StoredDefinition
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.versions import VersionInUse, stored
-from orchestrix.saga.asks import Ask, Verb
+from orchestrix.persistence.sagas import definitions
+from orchestrix.persistence.sagas.definition_store import VersionInUse, stored
+from orchestrix.persistence.sagas.definitions import StoredDefinition
+from orchestrix.persistence.schema import migrator
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
+from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.reaction import advance
 from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import CALM, Rig
 from tests.support import eventually
@@ -38,7 +39,7 @@ Nodes = Callable[..., Awaitable[Rig]]
 @pytest.fixture
 async def nodes(sqlite_url: str) -> AsyncIterator[Nodes]:
     """Makes nodes over one database, each with the code that is given, and a broker of its own."""
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     made: list[Rig] = []
 
     async def node(*sagas: Saga, record: bool = True, batch: int = 100) -> Rig:
@@ -151,7 +152,7 @@ async def test_an_event_of_a_version_that_is_stored_nowhere_is_held_and_applied_
     assert explained.blocker == "unknown_version"
     assert "does not know version 1 of saga 'parcel'" in explained.sentence
     with pytest.raises(Unavailable, match="does not know version 1 of saga 'parcel'"):
-        await new.control.act(Action("parcel", one.id, Ask(Verb.RETRY, "ada", "now")))
+        await new.control.act(Action("parcel", one.id, ActionRequest(SagaAction.RETRY, "ada", "now")))
     await old.definitions.record()
     await new.definitions.read_all()
     retried = await new.until(one, lambda app: app.attempt == 2, message="tried again by its own version")
@@ -168,8 +169,8 @@ async def held_is_empty(rig: Rig) -> bool:
 async def test_events_that_stay_held_do_not_stand_before_those_that_can_be_applied(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "INSTANCES_PER_LOOK", 2)
-    monkeypatch.setattr(held, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(held_events, "INSTANCES_PER_LOOK", 2)
+    monkeypatch.setattr(held_events, "LOOK_INTERVAL_S", 0.05)
     newest, old = await nodes(replace(FIRST, version=7), record=False), await nodes(FIRST, record=False)
     stuck = [await newest.begin(f"x-{n}", saga="parcel") for n in range(3)]
     one = await old.begin("y", saga="parcel")
@@ -300,14 +301,14 @@ async def test_nobody_overtakes_held_events_and_a_bad_one_stops_no_other(
     await old.definitions.record()
     await new.definitions.read_all()
     with pytest.raises(Unavailable, match="events of it wait to be applied first"):
-        await new.control.act(Action("parcel", good.id, Ask(Verb.TERMINATE, "ada", "now")))
+        await new.control.act(Action("parcel", good.id, ActionRequest(SagaAction.TERMINATE, "ada", "now")))
 
     def moody(saga, instance, event, tick):  # type: ignore[no-untyped-def]
         if instance.id == bad.id:
             raise ZeroDivisionError("a bug")
         return advance(saga, instance, event, tick)
 
-    monkeypatch.setattr(held, "advance", moody)
+    monkeypatch.setattr(held_events, "advance", moody)
     await new.held.start()
     await new.reached(good, "SENDING")
     await eventually(lambda: held_is_empty(new), deadline=15)

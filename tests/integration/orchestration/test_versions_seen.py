@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.orchestration.actions import Action, VersionMismatch
-from orchestrix.saga.asks import Ask, Verb
+from orchestrix.engine.actions import Action, VersionMismatch
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from tests.integration.orchestration.rig import Rig
 
-PAUSE = Ask(Verb.PAUSE, "ada", "because")
+PAUSE = ActionRequest(SagaAction.PAUSE, "ada", "because")
 
 
 @pytest.mark.parametrize("other", [-1, 1])

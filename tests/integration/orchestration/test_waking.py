@@ -10,12 +10,12 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.broker.port import Outcome, Published
+from orchestrix.engine import event_listener, timers
+from orchestrix.engine.maintenance import broker_reset as incarnation_service
+from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
+from orchestrix.engine.timers import SagaTimers
 from orchestrix.errors import Unavailable
-from orchestrix.orchestration import events, wakeups
-from orchestrix.orchestration import incarnation as incarnation_service
-from orchestrix.orchestration.incarnation import Incarnation
-from orchestrix.orchestration.wakeups import Wakeups
-from orchestrix.persistence import incarnation
+from orchestrix.persistence.cluster import broker_incarnation
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually, holds
 
@@ -116,7 +116,7 @@ async def test_after_an_outage_everybody_has_one_full_time_again(rig: Rig) -> No
 
 async def test_while_answers_cannot_be_written_down_no_step_is_late(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a table that is locked, while everything else can be read and written."""
-    monkeypatch.setattr(events, "DEAF", 0.2)
+    monkeypatch.setattr(event_listener, "OUTAGE_NOTICE_DELAY_S", 0.2)
     real, away = rig.listener._write, True
 
     async def write(*arguments: Any) -> Any:
@@ -137,8 +137,8 @@ async def test_while_answers_cannot_be_written_down_no_step_is_late(rig: Rig, mo
 async def test_what_could_not_be_written_and_is_gone_holds_up_nobody_for_long(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "DEAF", 0.1)
-    monkeypatch.setattr(wakeups, "DEAF", 0.5)
+    monkeypatch.setattr(event_listener, "OUTAGE_NOTICE_DELAY_S", 0.1)
+    monkeypatch.setattr(timers, "DEADLINE_EXTENSION_S", 0.5)
 
     async def write(*_: Any) -> Any:
         raise Unavailable("the table is locked")
@@ -156,7 +156,7 @@ async def test_what_could_not_be_written_and_is_gone_holds_up_nobody_for_long(
 
 
 async def test_timeouts_come_at_a_limited_rate(rig: Rig) -> None:
-    slow = Wakeups(rig.database, rig.broker, rig.relay, rig.watch, CATALOG, batch=100, timeouts=4.0)
+    slow = SagaTimers(rig.database, rig.broker, rig.relay, rig.watch, CATALOG, batch=100, timeouts=4.0)
     sagas = [await rig.begin(f"many-{n}", saga="hasty") for n in range(12)]
     await rig.outbox_empty()
     begun = asyncio.get_running_loop().time()
@@ -273,23 +273,23 @@ async def test_a_node_that_comes_later_leaves_the_redispatch_to_the_first(rig: R
     await rig.incarnation.start()
     await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
     async with rig.database.begin() as tx:
-        known = await incarnation.read(tx)
-        assert await incarnation.replace(tx, known, "begun-by-another")
-    late = Incarnation(rig.database, rig.broker, rig.relay, CATALOG)
+        known = await broker_incarnation.read(tx)
+        assert await broker_incarnation.replace(tx, known, "begun-by-another")
+    late = BrokerResetDetector(rig.database, rig.broker, rig.relay, CATALOG)
     await late.start()
     await holds(lambda: late.trouble() is not None, during=0.5)
     rig.broker.names.add("orchestrix.incarnation.begun-by-another")
-    await eventually(lambda: late.trouble() is None, deadline=incarnation_service.PATIENCE * 3)
+    await eventually(lambda: late.trouble() is None, deadline=incarnation_service.TAKEOVER_TIMEOUT_S * 3)
     await late.stop()
     async with rig.database.read() as connection:
-        assert await incarnation.read(connection) == "begun-by-another"
+        assert await broker_incarnation.read(connection) == "begun-by-another"
 
 
 async def test_a_node_that_was_overtaken_declares_no_queue(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def overtaken(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr(incarnation, "touch", overtaken)
+    monkeypatch.setattr(broker_incarnation, "touch", overtaken)
     await rig.incarnation.start()
     await rig.begin("owed")
     await holds(lambda: not rig.broker.names, during=0.5)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrix.orchestration.actions import Action
-from orchestrix.orchestration.watch import Watch
-from orchestrix.saga.asks import Ask, Verb
+from orchestrix.engine.actions import Action
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from tests.integration.orchestration.rig import Rig
 
 
 async def test_a_commit_of_another_node_is_seen_soon(rig: Rig) -> None:
     app = await rig.begin("watched")
-    elsewhere = Watch(rig.database)
+    elsewhere = SagaChangeNotifier(rig.database)
     waiting = asyncio.create_task(elsewhere.changed(app.saga, app.id, app.version, 60.0))
     await asyncio.wait({waiting}, timeout=0.5)
     assert not waiting.done()
-    await rig.control.act(Action(app.saga, app.id, Ask(Verb.PAUSE, "ada", "because")))
+    await rig.control.act(Action(app.saga, app.id, ActionRequest(SagaAction.PAUSE, "ada", "because")))
     async with asyncio.timeout(5):
         await waiting
     await elsewhere.stop()

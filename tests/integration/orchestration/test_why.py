@@ -15,19 +15,20 @@ from sqlalchemy import text
 
 from orchestrix.broker.port import Outcome, Outgoing, Published
 from orchestrix.broker.topology import DEAD, UNROUTED
+from orchestrix.dead_letters.collector import DeadLetterCollector
+from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
+from orchestrix.engine.actions import Action
+from orchestrix.engine.explain import pause, why, workers
+from orchestrix.engine.explain import stuck as stuck_ones
 from orchestrix.errors import NotFound
-from orchestrix.orchestration import pause_why, why, worker_why
-from orchestrix.orchestration import stuck as stuck_ones
-from orchestrix.orchestration.actions import Action
-from orchestrix.orchestration.dead_letters import By, DeadLetters
-from orchestrix.orchestration.mover import DeadLetterMover
-from orchestrix.persistence import dead_letters, instances
+from orchestrix.persistence import dead_letters
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from orchestrix.persistence.pages import Filter, sort_value
-from orchestrix.persistence.pairs import APPS
-from orchestrix.saga.asks import Ask, Verb
-from orchestrix.saga.migration import marked
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instance_pages import InstanceFilter, sort_value
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
+from orchestrix.saga.versions.migration import marked
 from sagas.app_provisioning import APP_PROVISIONING as APP
 from tests.architecture.source import PRODUCT, modules
 from tests.integration.orchestration.rig import CATALOG, Rig
@@ -37,9 +38,9 @@ FOREVER = {"type": "DiskFull", "message": "no space left", "retryable": False}
 LATER = {"type": "Busy", "message": "503 from the forge", "retryable": True, "retryAfterMs": 38_000}
 
 
-async def ask(rig: Rig, app: Instance, verb: Verb, *, reason: str = "to see", **more: Any) -> None:
+async def ask(rig: Rig, app: Instance, verb: SagaAction, *, reason: str = "to see", **more: Any) -> None:
     """A person asks for something."""
-    await rig.control.act(Action(app.saga, app.id, Ask(verb, "ada", reason, **more)))
+    await rig.control.act(Action(app.saga, app.id, ActionRequest(verb, "ada", reason, **more)))
 
 
 async def failed(rig: Rig, app: Instance, error: dict[str, Any]) -> None:
@@ -76,7 +77,7 @@ async def undoing_both(rig: Rig, key: str) -> Instance:
     app = await rig.begin(key)
     rig.report(app, "evt.gitRepoCreated")
     there = await rig.reached(app, "REGISTERING")
-    await ask(rig, there, Verb.CANCEL)
+    await ask(rig, there, SagaAction.CANCEL)
     rig.report(there, "evt.appRegistered")
     return await rig.until(app, lambda one: one.progress.todo == ("registerApp", "createGitRepo"))
 
@@ -103,25 +104,25 @@ async def cancelled(rig: Rig) -> Instance:
 
 async def cancelled_with_a_skip(rig: Rig) -> Instance:
     app = await undo_failed(rig)
-    await ask(rig, app, Verb.TERMINATE)
-    await ask(rig, app, Verb.RETRY)
+    await ask(rig, app, SagaAction.TERMINATE)
+    await ask(rig, app, SagaAction.RETRY)
     rig.report(await rig.now(app), "evt.gitRepoCreated")
-    await ask(rig, await rig.reached(app, "REGISTERING"), Verb.CANCEL, reason="a mistake")
+    await ask(rig, await rig.reached(app, "REGISTERING"), SagaAction.CANCEL, reason="a mistake")
     await failed(rig, app, FOREVER)
     await failed(rig, app, FOREVER)
-    await ask(rig, await rig.reached(app, "COMPENSATION_FAILED"), Verb.SKIP)
+    await ask(rig, await rig.reached(app, "COMPENSATION_FAILED"), SagaAction.SKIP)
     return await rig.reached(app, "FAILED")
 
 
 async def terminated(rig: Rig) -> Instance:
     app = await undo_failed(rig)
-    await ask(rig, app, Verb.TERMINATE)
+    await ask(rig, app, SagaAction.TERMINATE)
     return app
 
 
 async def cancelled_then_failed(rig: Rig) -> Instance:
     app = await cancelled(rig)
-    await ask(rig, app, Verb.RETRY)
+    await ask(rig, app, SagaAction.RETRY)
     await failed(rig, app, FOREVER)
     return await rig.reached(app, "FAILED")
 
@@ -141,7 +142,7 @@ async def undone_too_early(rig: Rig) -> Instance:
 
 async def paused(rig: Rig) -> Instance:
     app = await rig.begin("shop")
-    await ask(rig, app, Verb.PAUSE)
+    await ask(rig, app, SagaAction.PAUSE)
     return app
 
 
@@ -196,7 +197,7 @@ def ago(rig: Rig, seconds: int) -> str:
 async def in_flight(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
-    await ask(rig, app, Verb.CANCEL)
+    await ask(rig, app, SagaAction.CANCEL)
     return app
 
 
@@ -204,19 +205,19 @@ async def in_flight_later(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     rig.report(app, "evt.gitRepoCreated")
     await rig.reached(app, "REGISTERING")
-    await ask(rig, app, Verb.CANCEL)
+    await ask(rig, app, SagaAction.CANCEL)
     return app
 
 
 async def in_flight_and_paused(rig: Rig) -> Instance:
     app = await in_flight(rig)
-    await ask(rig, app, Verb.PAUSE)
+    await ask(rig, app, SagaAction.PAUSE)
     return app
 
 
 async def in_flight_without_a_deadline(rig: Rig) -> Instance:
     app = await in_flight(rig)
-    await ask(rig, app, Verb.CANCEL_DEADLINE)
+    await ask(rig, app, SagaAction.CANCEL_DEADLINE)
     return app
 
 
@@ -228,7 +229,7 @@ async def in_flight_without_a_broker(rig: Rig) -> Instance:
 
 async def undone_and_paused(rig: Rig) -> Instance:
     app = await compensating(rig)
-    await ask(rig, app, Verb.PAUSE)
+    await ask(rig, app, SagaAction.PAUSE)
     return app
 
 
@@ -346,7 +347,7 @@ async def in_flight_and_answered_in_vain(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
     await buried(rig, app)
-    await ask(rig, app, Verb.CANCEL)
+    await ask(rig, app, SagaAction.CANCEL)
     return app
 
 
@@ -355,7 +356,7 @@ async def buried(rig: Rig, app: Instance, *, proven: bool = True) -> DeadLetter:
     rig.report(app, "evt.gitRepoCreated", data={"repoUrl": 5}, proven=proven)
     await eventually(lambda: any(one.exchange == DEAD for one in rig.broker.published), deadline=5)
     (dead,) = [one for one in rig.broker.published if one.exchange == DEAD]
-    mover = DeadLetterMover(rig.database, rig.broker, CATALOG, rig.relay.poke)
+    mover = DeadLetterCollector(rig.database, rig.broker, CATALOG, rig.relay.poke)
     await mover.start()
     more = {"exchange": DEAD, "routing_key": dead.routing_key, "headers": dead.headers}
     rig.broker.put(f"{dead.routing_key}.dead", dead.body, **more)
@@ -379,7 +380,7 @@ async def with_a_worker_that_stops(rig: Rig) -> Instance:
 
 async def in_flight_with_a_worker_that_stops(rig: Rig) -> Instance:
     app = await with_a_worker_that_stops(rig)
-    await ask(rig, app, Verb.CANCEL)
+    await ask(rig, app, SagaAction.CANCEL)
     return app
 
 
@@ -391,15 +392,15 @@ async def in_a_dev_that_stops(rig: Rig) -> Instance:
 async def without_a_deadline(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await rig.outbox_empty()
-    await ask(rig, app, Verb.CANCEL_DEADLINE)
+    await ask(rig, app, SagaAction.CANCEL_DEADLINE)
     return app
 
 
 async def without_a_second_deadline(rig: Rig) -> Instance:
     app = await rig.begin("shop")
-    await ask(rig, app, Verb.CANCEL_DEADLINE, reason="at first")
-    await ask(rig, app, Verb.SET_DEADLINE, extend_by=timedelta(minutes=5))
-    await ask(rig, app, Verb.CANCEL_DEADLINE, reason="no hurry")
+    await ask(rig, app, SagaAction.CANCEL_DEADLINE, reason="at first")
+    await ask(rig, app, SagaAction.SET_DEADLINE, extend_by=timedelta(minutes=5))
+    await ask(rig, app, SagaAction.CANCEL_DEADLINE, reason="no hurry")
     await rig.outbox_empty()
     return app
 
@@ -407,14 +408,14 @@ async def without_a_second_deadline(rig: Rig) -> Instance:
 async def other_saga_without_a_deadline(rig: Rig) -> Instance:
     saga = await rig.begin("shop", saga="calm")
     await rig.outbox_empty()
-    await ask(rig, saga, Verb.CANCEL_DEADLINE)
+    await ask(rig, saga, SagaAction.CANCEL_DEADLINE)
     return saga
 
 
 async def undo_without_a_deadline(rig: Rig) -> Instance:
     app = await compensating(rig)
     await rig.outbox_empty()
-    await ask(rig, app, Verb.CANCEL_DEADLINE)
+    await ask(rig, app, SagaAction.CANCEL_DEADLINE)
     return app
 
 
@@ -660,11 +661,14 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
     saga = CATALOG.saga(app.saga)
     assert saga is not None
     said = []
-    for named in (stuck_ones.NAMED, 0):
+    for named in (stuck_ones.NAMED_INSTANCES_LIMIT, 0):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(stuck_ones, "NAMED", named)
+            patched.setattr(stuck_ones, "NAMED_INSTANCES_LIMIT", named)
             found, others = [
-                [one.id for one in await rig.stuck.page(saga, Filter(stuck=which, **wanted), "-createdAt", 10, None)]
+                [
+                    one.id
+                    for one in await rig.stuck.page(saga, InstanceFilter(stuck=which, **wanted), "-createdAt", 10, None)
+                ]
                 for which in (True, False)
             ]
         assert sorted([*found, *others]) == [app.id]
@@ -706,10 +710,10 @@ async def test_what_waits_for_a_person_does_so_while_a_node_starts(rig: Rig) -> 
 
 async def test_the_list_of_the_stuck_narrows_as_others_do(rig: Rig) -> None:
     app = await without_a_worker(rig)
-    assert await rig.stuck.page(APP, Filter(("REGISTERING",), stuck=True), "-createdAt", 10, None) == []
-    assert await rig.stuck.page(APP, Filter(created_by="bob", stuck=True), "-createdAt", 10, None) == []
+    assert await rig.stuck.page(APP, InstanceFilter(("REGISTERING",), stuck=True), "-createdAt", 10, None) == []
+    assert await rig.stuck.page(APP, InstanceFilter(created_by="bob", stuck=True), "-createdAt", 10, None) == []
     for sort in ("createdAt", "-updatedAt", "appName"):
-        (found,) = await rig.stuck.page(APP, Filter(("APP_INITIATED",), "ada", stuck=True), sort, 10, None)
+        (found,) = await rig.stuck.page(APP, InstanceFilter(("APP_INITIATED",), "ada", stuck=True), sort, 10, None)
         assert found.id == app.id
 
 
@@ -720,11 +724,13 @@ async def test_pages_of_the_stuck_pass_over_those_whose_worker_is_there(rig: Rig
     rig.report(held[1], "evt.appUnregistered")
     undone = await rig.until(held[1], lambda one: one.progress.todo == ("createGitRepo",))
     assert undone.state == "COMPENSATING"
-    first = await rig.stuck.page(APP, Filter(stuck=True), "createdAt", 1, None)
+    first = await rig.stuck.page(APP, InstanceFilter(stuck=True), "createdAt", 1, None)
     after = first[0].created_at, first[0].id
-    rest = await rig.stuck.page(APP, Filter(stuck=True), "createdAt", 1, after)
+    rest = await rig.stuck.page(APP, InstanceFilter(stuck=True), "createdAt", 1, after)
     assert [one.id for one in (*first, *rest)] == [held[0].id, held[2].id]
-    assert [one.id for one in await rig.stuck.page(APP, Filter(stuck=False), "createdAt", 5, None)] == [undone.id]
+    assert [one.id for one in await rig.stuck.page(APP, InstanceFilter(stuck=False), "createdAt", 5, None)] == [
+        undone.id
+    ]
 
 
 @pytest.mark.parametrize("named", [2, 3], ids=["too many to be named", "all are named"])
@@ -732,18 +738,18 @@ async def test_pages_of_the_stuck_pass_over_those_whose_worker_is_there(rig: Rig
 async def test_nothing_is_cut_from_the_list_where_many_are_overdue(
     rig: Rig, named: int, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stuck_ones, "NAMED", named)
+    monkeypatch.setattr(stuck_ones, "NAMED_INSTANCES_LIMIT", named)
     apps = [await rig.begin(key) for key in "abcde"]
     await rig.outbox_empty()
     for app in apps[:3]:
         await change(rig, app, f"wake_at = '{ago(rig, 40)}'")
     seen: list[int] = []
     after = None
-    while found := await rig.stuck.page(APP, Filter(stuck=True), sort, 1, after):
+    while found := await rig.stuck.page(APP, InstanceFilter(stuck=True), sort, 1, after):
         seen += [one.id for one in found]
         after = sort_value(sort, found[-1]), found[-1].id
     assert sorted(seen) == [app.id for app in apps[:3]]
-    moving = await rig.stuck.page(APP, Filter(stuck=False), sort, 10, None)
+    moving = await rig.stuck.page(APP, InstanceFilter(stuck=False), sort, 10, None)
     assert sorted(one.id for one in moving) == [app.id for app in apps[3:]]
 
 
@@ -758,7 +764,7 @@ async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
     for key in "abc":
         await rig.begin(key)
     for _ in range(3):
-        assert await rig.stuck.page(APP, Filter(stuck=True), "-createdAt", 10, None) == []
+        assert await rig.stuck.page(APP, InstanceFilter(stuck=True), "-createdAt", 10, None) == []
     assert sorted(asked) == ["cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp"]
 
 
@@ -768,9 +774,9 @@ async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) 
     letter = await buried(rig, app)
     assert letter.id in (await rig.explainer.why("app", app.id)).sentence
     body = json.dumps({"appId": app.id, "correlationId": app.correlation_id, "data": {"repoUrl": "x"}})
-    work = DeadLetters(rig.database, CATALOG, rig.relay.poke)
-    await work.edit(letter.id, body.encode(), By("ada", "mended"))
-    await work.redrive(letter.id, By("ada", "mended"))
+    work = DeadLetterService(rig.database, CATALOG, rig.relay.poke)
+    await work.edit(letter.id, body.encode(), DeadLetterRequester("ada", "mended"))
+    await work.redrive(letter.id, DeadLetterRequester("ada", "mended"))
     assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
     assert not await stuck(rig, app)
 
@@ -779,13 +785,13 @@ async def test_an_answer_that_came_to_no_queue_is_the_reason(rig: Rig) -> None:
     app = await rig.begin("shop")
     await rig.outbox_empty()
     letter = await buried(rig, app)
-    work = DeadLetters(rig.database, CATALOG, rig.relay.poke)
-    await work.drop(letter.id, By("ada", "the next one"))
+    work = DeadLetterService(rig.database, CATALOG, rig.relay.poke)
+    await work.drop(letter.id, DeadLetterRequester("ada", "the next one"))
     unrouted = replace(letter, id="unrouted", queue=UNROUTED, reason="unrouted")
     await rig.database.run(lambda tx: dead_letters.record(tx, [unrouted]))
     assert "letter unrouted" in (await rig.explainer.why("app", app.id)).sentence
     assert await stuck(rig, app)
-    await work.drop("unrouted", By("ada", "the next one"))
+    await work.drop("unrouted", DeadLetterRequester("ada", "the next one"))
     other = replace(unrouted, id="other", routing_key="evt.appRegistered", type="evt.appRegistered")
     await rig.database.run(lambda tx: dead_letters.record(tx, [other]))
     assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
@@ -817,13 +823,13 @@ async def test_a_letter_of_an_earlier_try_is_not_the_reason(rig: Rig, proven: bo
 
 async def test_what_is_said_about_a_deadline_helps(rig: Rig) -> None:
     app = await without_a_deadline(rig)
-    await ask(rig, app, Verb.SET_DEADLINE, extend_by=timedelta(minutes=5))
+    await ask(rig, app, SagaAction.SET_DEADLINE, extend_by=timedelta(minutes=5))
     found = await rig.explainer.why(app.saga, app.id)
     assert (found.blocker, found.next_at) == ("in_progress", (await rig.now(app)).wake_at)
 
 
 def test_each_entry_of_the_catalogue_has_its_situation() -> None:
-    names = {why.__name__, pause_why.__name__, worker_why.__name__}
+    names = {why.__name__, pause.__name__, workers.__name__}
     trees = [one.tree for one in modules(*PRODUCT) if one.name in names]
     codes = {code for tree in trees for node in ast.walk(tree) if (code := _code(node)) is not None}
     assert len(codes) > len(why.CATALOGUE) - 1

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.topology import saga_topology
-from orchestrix.persistence import schema
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 
 from .world import CATALOG, World
 
@@ -18,7 +18,7 @@ from .world import CATALOG, World
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     """A database with its schema."""
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     database = Database(sqlite_url)
     yield database
     await database.close()
@@ -27,7 +27,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def world(database: Database) -> AsyncIterator[World]:
     """A broker with the topology of the app saga, and the database."""
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     broker = AmqpBroker(server.url, name="test")
     await broker.start()

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context, Permanent, clock
-from orchestrix.persistence import groups, instances, schema
+from orchestrix.persistence import executor_groups
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.groups import Group
-from orchestrix.persistence.pairs import APPS
-from orchestrix.saga.effects import effect_key
-from orchestrix.saga.state import Instance, Progress
-from orchestrix.worker.groups import Groups
+from orchestrix.persistence.executor_groups import ExecutorGroup
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.persistence.schema import migrator
+from orchestrix.saga.effect_keys import effect_key
+from orchestrix.saga.state import Instance, InstanceProgress
+from orchestrix.worker.executor_groups import ExecutorGroups
 from tests.servers import shared
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
@@ -28,13 +30,13 @@ from tests.support import eventually
 from .world import World, order, stored
 
 SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mariadb")]
-BACK: dict[str, Any] = {"state": "COMPENSATING", "progress": Progress(todo=("registerApp",), error="no luck")}
+BACK: dict[str, Any] = {"state": "COMPENSATING", "progress": InstanceProgress(todo=("registerApp",), error="no luck")}
 
 
 def upgraded(url: str) -> str:
     """The address of the database, which has the schema now."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, schema.upgrade(url)).result()
+        pool.submit(asyncio.run, migrator.upgrade(url)).result()
     return url
 
 
@@ -88,7 +90,7 @@ async def registering(database: Database, name: str = "shop") -> tuple[Instance,
 
 async def run(database: Database, command: Command) -> Any:
     handler = registration_handlers()[command.type]
-    return await handler(Context.of(command, float("inf"), groups=Groups(database)), command)  # type: ignore[misc]
+    return await handler(Context.of(command, float("inf"), groups=ExecutorGroups(database)), command)  # type: ignore[misc]
 
 
 async def refused(database: Database, command: Command) -> str:
@@ -110,9 +112,9 @@ async def moved(database: Database, row: Instance, **changes: Any) -> tuple[Inst
     return await database.run(work)
 
 
-async def group(database: Database, name: str = "shop") -> Group | None:
+async def group(database: Database, name: str = "shop") -> ExecutorGroup | None:
     async with database.read() as connection:
-        return await groups.get(connection, name)
+        return await executor_groups.get(connection, name)
 
 
 @pytest.mark.parametrize("name", ["shop", "🚀", "'; DROP TABLE apps; --", "Shop", "x" * 200])
@@ -122,7 +124,7 @@ async def test_the_group_has_the_apps_name_and_the_mark_of_the_step(database: Da
     made = await group(database, name)
     assert made is not None
     key = effect_key(row, "registerApp", undoes=False)
-    assert (made.app_name, made.marker, made.address_type, made.address_list) == (name, key, groups.AUTO, "")
+    assert (made.app_name, made.marker, made.address_type, made.address_list) == (name, key, executor_groups.AUTO, "")
 
 
 @pytest.mark.req("S3-54")
@@ -135,7 +137,7 @@ async def test_the_same_step_again_and_ten_at_once_succeed(database: Database) -
 
 async def test_a_group_that_another_step_made_is_left_alone(database: Database) -> None:
     async with database.begin() as tx:
-        await groups.insert_if_absent(tx, "shop", "app:9:registerApp:do", clock.now())
+        await executor_groups.insert_if_absent(tx, "shop", "app:9:registerApp:do", clock.now())
     row, command = await registering(database)
     with pytest.raises(Permanent, match=r"an executor group named 'shop' is there already"):
         await run(database, command)
@@ -150,7 +152,7 @@ async def test_a_group_from_before_there_were_effect_keys_is_found_by_do_and_und
     row, _ = await registering(database)
     old = replace(row, installation="")
     async with database.begin() as tx:
-        await groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
+        await executor_groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
     assert await run(database, order(old)) == {"executorGroup": "shop"}
     _, undo = await moved(database, row, **BACK)
     assert await run(database, replace(undo, effect_key=f"app:{row.id}:registerApp:do")) is None
@@ -160,7 +162,7 @@ async def test_a_group_from_before_there_were_effect_keys_is_found_by_do_and_und
 async def test_another_run_takes_over_the_group_that_an_earlier_one_has_left(database: Database) -> None:
     row, command = await registering(database)
     await run(database, command)
-    second, again = await moved(database, row, progress=Progress(run=2))
+    second, again = await moved(database, row, progress=InstanceProgress(run=2))
     assert again.effect_key == f"{command.effect_key}:run2"
     assert await run(database, again) == {"executorGroup": "shop"}
     _, undo = await moved(database, second, **BACK)
@@ -203,13 +205,13 @@ async def test_the_saga_cannot_turn_back_while_its_group_is_made(
 ) -> None:
     inside, free = asyncio.Event(), asyncio.Event()
 
-    async def slow(*arguments: Any) -> Group:
+    async def slow(*arguments: Any) -> ExecutorGroup:
         inside.set()
         await free.wait()
-        return await groups.insert_if_absent(*arguments)
+        return await executor_groups.insert_if_absent(*arguments)
 
     row, command = await registering(database)
-    monkeypatch.setattr("orchestrix.worker.groups.insert_if_absent", slow)
+    monkeypatch.setattr("orchestrix.worker.executor_groups.insert_if_absent", slow)
     doing = asyncio.create_task(run(database, command))
     await inside.wait()
     turning = asyncio.create_task(moved(node, row, **BACK))
@@ -259,7 +261,7 @@ async def test_a_person_can_let_it_be_registered_again_and_a_late_undo_changes_n
     await run(database, command)
     row, undo = await moved(database, row, **BACK)
     await run(database, undo)
-    row, second = await moved(database, row, state="REGISTERING", attempt=2, progress=Progress())
+    row, second = await moved(database, row, state="REGISTERING", attempt=2, progress=InstanceProgress())
     assert await run(database, second) == {"executorGroup": "shop"}
     assert await refused(database, undo) == "Undone"
     assert await refused(database, command) == "Undone"
@@ -289,7 +291,7 @@ async def test_an_undo_command_is_answered_while_the_app_is_undone(world: World)
     worker = await world.worker(registration_handlers())
     row, command = await world.undone("shop", "registerApp")
     async with world.database.begin() as tx:
-        await groups.insert_if_absent(tx, "shop", command.effect_key, clock.now())
+        await executor_groups.insert_if_absent(tx, "shop", command.effect_key, clock.now())
     await world.send(command)
     (event,) = await world.events(1)
     assert (event["type"], event["appId"], event["causationId"]) == ("evt.appUnregistered", row.id, command.id)

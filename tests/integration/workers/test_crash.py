@@ -15,19 +15,19 @@ from .world import World
 
 DOOMED = """
 import asyncio, os, signal, sys
-from orchestrix.broker.rabbitmq import AmqpBroker
-from orchestrix.config import Settings
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.config.settings import Settings
 from orchestrix.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
 from orchestrix.saga.catalog import Catalog
 from orchestrix.worker.composition import assemble
-from orchestrix.worker.reporter import Reporter
+from orchestrix.worker.commands.reporter import CommandReporter
 
 def die(self, report):
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main(database_url, broker_url, root):
-    Reporter.add = die
+    CommandReporter.add = die
     broker = AmqpBroker(broker_url, name="doomed")
     await broker.start()
     origin = {"sections": {"git": {"root": root}}}

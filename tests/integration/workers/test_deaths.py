@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.broker.rabbitmq import AmqpBroker
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.topology import saga_topology
 from orchestrix.persistence.engine import Database
 
@@ -19,8 +19,8 @@ from .world import CATALOG, World
 
 WORKER = """
 import asyncio, os, sys
-from orchestrix.broker.rabbitmq import AmqpBroker
-from orchestrix.config import Settings
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.config.settings import Settings
 from orchestrix.persistence.engine import Database
 from sagas.app_provisioning import APP_PROVISIONING
 from orchestrix.saga.catalog import Catalog
@@ -53,7 +53,7 @@ async def world(request: pytest.FixtureRequest, database: Database) -> AsyncIter
     if request.param == "rabbitmq":
         url = request.getfixturevalue("rabbitmq_url")
     else:
-        server = DevServer(profile=request.param)
+        server = EmbeddedBroker(profile=request.param)
         await server.start()
         url = server.url
     broker = AmqpBroker(url, name="test")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrix import JobContext
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import Binding, Exchange, Outcome, Outgoing, Queue, Topology
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import (
     JOB_CANCEL,
     WORKER_HEARTBEAT,
@@ -27,9 +27,9 @@ from orchestrix.broker.topology import (
 )
 from orchestrix.clock import uuid7
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Job
-from orchestrix.persistence import jobs
+from orchestrix.domain.jobs import JobRow
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import jobs
 from orchestrix.saga.messages import dump
 from orchestrix.worker.jobs.functions import Function, JobFunction, JobTable
 from orchestrix.worker.jobs.runner import JobRunner
@@ -63,7 +63,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     if request.param == "rabbitmq":
         url = str(request.getfixturevalue("rabbitmq_url"))
     else:
-        server = DevServer()
+        server = EmbeddedBroker()
         await server.start()
         url = server.url
     proxy = Proxy(url)
@@ -327,7 +327,7 @@ async def owed(url: str, handler: str) -> None:
     database = Database(url)
     now = database.now()
     who: dict[str, Any] = {"created_by": "ada", "correlation_id": "c-1", "created_at": now, "updated_at": now}
-    job = rules.dispatched(Job(id="j-1", queue="default", handler=handler, **who), "h-1", now).job
+    job = rules.dispatched(JobRow(id="j-1", queue="default", handler=handler, **who), "h-1", now).job
     await database.run(lambda tx: jobs.insert(tx, [job]))
     await database.close()
 

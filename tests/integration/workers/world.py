@@ -7,19 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrix import clock
+from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
-from orchestrix.broker.rabbitmq import AmqpBroker
 from orchestrix.broker.topology import COMMANDS
-from orchestrix.config import Settings
-from orchestrix.persistence import installation, instances
+from orchestrix.config.settings import Settings
+from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.pairs import APPS
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import command_for
 from orchestrix.saga.definition import COMPENSATING
 from orchestrix.saga.messages import Command
-from orchestrix.saga.orders import command_for
-from orchestrix.saga.state import Instance, Progress
-from orchestrix.saga.transition import Start, start
+from orchestrix.saga.state import Instance, InstanceProgress
+from orchestrix.saga.transition import SagaStart, start
 from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.worker import Worker
 from sagas.app_provisioning import APP_PROVISIONING
@@ -29,7 +30,7 @@ CATALOG = Catalog([APP_PROVISIONING])
 
 async def stored(database: Database, name: str = "shop", **changes: Any) -> tuple[Instance, Command]:
     """A new row, and the command that is out for it. `changes` are fields of the row."""
-    moved = start(APP_PROVISIONING, Start(name, "ann", f"c-{name[:100]}", {}), clock.uuid7(), clock.now())
+    moved = start(APP_PROVISIONING, SagaStart(name, "ann", f"c-{name[:100]}", {}), clock.uuid7(), clock.now())
     row = replace(moved.instance, **changes)
     async with database.begin() as tx:
         (number,) = await instances.insert(tx, APPS, [replace(moved, instance=row)])
@@ -63,7 +64,7 @@ class World:
 
     async def undone(self, name: str, step: str) -> tuple[Instance, Command]:
         """A new row that is being brought back, and the command that undoes `step`."""
-        return await self.app(name, state=COMPENSATING, progress=Progress(todo=(step,), error="no luck"))
+        return await self.app(name, state=COMPENSATING, progress=InstanceProgress(todo=(step,), error="no luck"))
 
     async def send(self, *commands: Command) -> None:
         """Publishes commands as the relay does."""

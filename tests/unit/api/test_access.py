@@ -7,8 +7,8 @@ import logging
 import pytest
 from starlette.requests import Request
 
-from orchestrix.api import access
-from orchestrix.api.access import GUESSES, Door, client
+from orchestrix.api import auth
+from orchestrix.api.auth import GUESSES, Door, client
 from orchestrix.api.problems import Problem
 
 TOKENS = {"ada": "the-secret-of-ada", "bob": "the-secret-of-bob"}
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(access, "clock", found)
+    monkeypatch.setattr(auth, "clock", found)
     return found
 
 
@@ -95,7 +95,7 @@ def test_what_is_told_to_some_costs_a_guess_too(clock: Clock, caplog: pytest.Log
 
 
 def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MOST_ADDRESSES", 3)
+    monkeypatch.setattr(auth, "MOST_ADDRESSES", 3)
     door = Door(TOKENS)
     for n in range(10):
         asked(door, "guess", f"10.0.1.{n}")

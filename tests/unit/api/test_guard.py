@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from orchestrix.api.guard import Guard
+from orchestrix.api.origin_guard import OriginGuard
 from orchestrix.api.problems import Problem
 
-OPEN = Guard(
+OPEN = OriginGuard(
     check_host=True, allowed=("orchestrix.example", "10.0.0.7:8080", "[FD00:0::1]:8080", "[fd00::2]", "x:99999")
 )
 
 
-def refused(guard: Guard, method: str = "GET", path: str = "/apps", **headers: str | list[str]) -> str | None:
+def refused(guard: OriginGuard, method: str = "GET", path: str = "/apps", **headers: str | list[str]) -> str | None:
     """The code of the problem; None if the request is admitted."""
     pairs = [
         (name.replace("_", "-").lower().encode(), one.encode("latin-1"))
@@ -92,7 +92,7 @@ def test_names_of_loopback_and_allowed_ones_are_right(host: str) -> None:
 def test_another_host_is_refused_whatever_is_asked(host: str) -> None:
     for method, path in (("GET", "/apps"), ("POST", "/apps"), ("GET", "/docs"), ("HEAD", "/health")):
         assert refused(OPEN, method, path, host=host) == "misdirected"
-        assert refused(Guard(), method, path, host=host) is None
+        assert refused(OriginGuard(), method, path, host=host) is None
 
 
 def test_no_host_and_two_hosts_are_refused() -> None:
@@ -100,7 +100,7 @@ def test_no_host_and_two_hosts_are_refused() -> None:
     assert refused(OPEN, host=["localhost", "localhost"]) == "misdirected"
 
 
-@pytest.mark.parametrize("guard", [OPEN, Guard()])
+@pytest.mark.parametrize("guard", [OPEN, OriginGuard()])
 @pytest.mark.parametrize(
     "headers",
     [
@@ -122,7 +122,7 @@ def test_no_host_and_two_hosts_are_refused() -> None:
         {"origin": ["http://localhost:8080", "http://evil.example"]},
     ],
 )
-def test_another_origin_changes_nothing_and_follows_nothing(guard: Guard, headers: dict[str, str]) -> None:
+def test_another_origin_changes_nothing_and_follows_nothing(guard: OriginGuard, headers: dict[str, str]) -> None:
     for method, path in (
         ("POST", "/cluster/nodes/n/drain"),
         ("PUT", "/apps/1"),
@@ -162,7 +162,7 @@ def test_its_own_pages_and_programs_may(headers: dict[str, str]) -> None:
     ],
 )
 def test_a_proxy_may_take_the_tls_away(origin: str, host: str) -> None:
-    assert refused(Guard(), "POST", host=host, origin=origin) is None
+    assert refused(OriginGuard(), "POST", host=host, origin=origin) is None
 
 
 def test_the_sentence_names_what_to_do() -> None:

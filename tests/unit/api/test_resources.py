@@ -25,13 +25,13 @@ from orchestrix.api import (
     resources,
     schedules,
 )
-from orchestrix.api.nouns import noun_of
+from orchestrix.api.operation_names import noun_of
 from orchestrix.api.problems import Problem
 from orchestrix.api.requests import RequestModel
 from orchestrix.resource import OWN_PATHS
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.messages import dump
-from orchestrix.saga.transition import Start, numbered
+from orchestrix.saga.transition import SagaStart, numbered
 from orchestrix.saga.transition import start as begin
 from sagas.app_provisioning import APP_PROVISIONING
 
@@ -286,7 +286,7 @@ def test_times_have_six_digits_also_where_the_model_writes_them() -> None:
     answer = model("OrderBody", OrderBody, createdAt=datetime, deadlineAt=datetime | None, amount=int)
     (served,) = serve(resource(answer=answer))
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    wanted = Start(key="o", created_by="ada", correlation_id="c", data={"amount": 1})
+    wanted = SagaStart(key="o", created_by="ada", correlation_id="c", data={"amount": 1})
     instance = numbered(ORDER, begin(ORDER, wanted, "m-1", noon), 5).instance
     shown = served.answer.view(instance)
     assert shown == {

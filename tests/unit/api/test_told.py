@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 
-from orchestrix.api.told import commands, events
-from orchestrix.saga.asks import Ask, Verb
-from orchestrix.saga.control import act
+from orchestrix.api.message_history import commands, events
+from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
+from orchestrix.saga.advance import advance
+from orchestrix.saga.commands import SagaTransition, TransitionInputs
 from orchestrix.saga.messages import Event, StepError
-from orchestrix.saga.orders import Moved, Tick
-from orchestrix.saga.reaction import advance
-from orchestrix.saga.state import Change, Instance
-from orchestrix.saga.transition import Start, numbered, start
+from orchestrix.saga.state import Instance, StateChange
+from orchestrix.saga.transition import SagaStart, numbered, start
 from sagas.app_provisioning import APP_PROVISIONING as APP
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -27,9 +27,9 @@ class Run:
 
     def __init__(self) -> None:
         self._ids = (f"id-{n}" for n in count(1))
-        begun = numbered(APP, start(APP, Start("billing", "ada", "c-1", {}), next(self._ids), NOW), 7)
+        begun = numbered(APP, start(APP, SagaStart("billing", "ada", "c-1", {}), next(self._ids), NOW), 7)
         self.instance: Instance = begun.instance
-        self.changes: list[Change] = [*begun.history]
+        self.changes: list[StateChange] = [*begun.history]
 
     def hears(self, *kinds: str) -> Run:
         """Successes, one after the other."""
@@ -43,9 +43,11 @@ class Run:
             self._happened(self._event(FAILED, StepError("Full", "disk: full", retryable)))
         return self
 
-    def asked(self, verb: Verb) -> Run:
+    def asked(self, verb: SagaAction) -> Run:
         """A person does something."""
-        acted = act(APP, self.instance, Ask(verb, "ada", "evt.gitRepoCreated"), Tick(NOW, next(self._ids)))
+        acted = act(
+            APP, self.instance, ActionRequest(verb, "ada", "evt.gitRepoCreated"), TransitionInputs(NOW, next(self._ids))
+        )
         self.instance = acted.instance
         self.changes += acted.history
         return self
@@ -65,8 +67,8 @@ class Run:
         return Event(kind, 7, "c-1", None, next(self._ids), known, {}, error)
 
     def _happened(self, event: Event) -> None:
-        moved = advance(APP, self.instance, event, Tick(NOW, next(self._ids)))
-        assert isinstance(moved, Moved), moved
+        moved = advance(APP, self.instance, event, TransitionInputs(NOW, next(self._ids)))
+        assert isinstance(moved, SagaTransition), moved
         self.instance = moved.instance
         self.changes += moved.history
 
@@ -100,7 +102,7 @@ def test_an_undo_that_is_still_out() -> None:
 
 
 def test_a_cancel_undoes_what_was_out_too() -> None:
-    run = Run().hears("evt.gitRepoCreated").asked(Verb.CANCEL).hears("evt.appRegistered")
+    run = Run().hears("evt.gitRepoCreated").asked(SagaAction.CANCEL).hears("evt.appRegistered")
     assert run.sent == [DO, THEN, UNTHEN]
     run.hears("evt.appUnregistered", "evt.gitRepoDeleted")
     assert run.sent == [DO, THEN, UNTHEN, UNDO]
@@ -108,39 +110,39 @@ def test_a_cancel_undoes_what_was_out_too() -> None:
 
 
 def test_an_undo_that_a_person_skipped_is_known_by_its_neighbour() -> None:
-    run = Run().hears("evt.gitRepoCreated").asked(Verb.CANCEL).hears("evt.appRegistered")
-    run.fails().asked(Verb.SKIP)
+    run = Run().hears("evt.gitRepoCreated").asked(SagaAction.CANCEL).hears("evt.appRegistered")
+    run.fails().asked(SagaAction.SKIP)
     assert run.sent == [DO, THEN, UNTHEN, UNDO]
     run.hears("evt.gitRepoDeleted")
     assert run.sent == [DO, THEN, UNTHEN, UNDO]
 
 
 def test_an_undo_that_a_person_skipped_alone() -> None:
-    run = Run().hears("evt.gitRepoCreated").fails().fails().asked(Verb.SKIP)
+    run = Run().hears("evt.gitRepoCreated").fails().fails().asked(SagaAction.SKIP)
     assert run.instance.state == "FAILED"
     assert run.sent == [DO, THEN, UNDO]
 
 
 def test_an_undo_that_was_given_up() -> None:
-    run = Run().hears("evt.gitRepoCreated").fails().asked(Verb.TERMINATE)
+    run = Run().hears("evt.gitRepoCreated").fails().asked(SagaAction.TERMINATE)
     assert run.instance.state == "FAILED"
     assert run.sent == [DO, THEN, UNDO]
 
 
 def test_a_second_run_begins_anew() -> None:
-    run = Run().hears("evt.gitRepoCreated").fails().hears("evt.gitRepoDeleted").asked(Verb.RETRY)
+    run = Run().hears("evt.gitRepoCreated").fails().hears("evt.gitRepoDeleted").asked(SagaAction.RETRY)
     assert run.sent == [DO, THEN, UNDO, DO]
     run.hears("evt.gitRepoCreated").fails().hears("evt.gitRepoDeleted")
     assert run.sent == [DO, THEN, UNDO, DO, THEN, UNDO]
 
 
 def test_a_failure_that_a_pause_held_back_is_told_once() -> None:
-    run = Run().asked(Verb.PAUSE).fails(retryable=True)
+    run = Run().asked(SagaAction.PAUSE).fails(retryable=True)
     assert run.heard == [(FAILED, "Full: disk: full")]
-    run.asked(Verb.RESUME)
+    run.asked(SagaAction.RESUME)
     assert run.heard == [(FAILED, "Full: disk: full")]
     assert run.sent == [DO, DO]
 
 
 def test_what_a_person_says_is_no_event() -> None:
-    assert Run().asked(Verb.PAUSE).asked(Verb.RESUME).heard == []
+    assert Run().asked(SagaAction.PAUSE).asked(SagaAction.RESUME).heard == []

@@ -16,12 +16,12 @@ from pydantic_core.core_schema import ErrorType
 
 from app.apps import NewApp
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step
-from orchestrix.api.bodies import parsed
-from orchestrix.api.demands import BodyDemand, RedispatchDemand
+from orchestrix.api.action_requests import BodyDemand, RedispatchDemand
 from orchestrix.api.problems import Problem
-from orchestrix.api.wrong_fields import UNSEEN, pointer, wrong_fields
-from orchestrix.saga import refusals
-from orchestrix.saga.definition import BadData
+from orchestrix.api.request_body import parsed
+from orchestrix.api.validation_errors import UNSEEN, pointer, wrong_fields
+from orchestrix.saga.definition import InvalidDataError
+from orchestrix.saga.validation import model_errors
 
 FOREIGN = re.compile(
     r"Input should|Field required|Extra inputs|not permitted|valid (string|integer|dictionary|list|number)|instance of"
@@ -255,19 +255,21 @@ MUCH: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("data", MUCH.values(), ids=MUCH)
 def test_of_very_much_that_is_wrong_the_first_is_told(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    listed, every = list[int](), refusals._all
+    listed, every = list[int](), model_errors._all
 
     def counted(refused: ValidationError) -> list[dict[str, Any]]:
         listed.append(refused.error_count())
         return every(refused)
 
-    monkeypatch.setattr(refusals, "_all", counted)
+    monkeypatch.setattr(model_errors, "_all", counted)
     with pytest.raises(Problem) as caught:
         parsed(Many, data)
     errors = caught.value.members["errors"]
     assert len(errors) == 100
     assert len(caught.value.response().body) < 100_000
-    assert sum(listed) <= 5 * refusals.SAMPLE, "all of it is never listed: that stands in everybody's way for a second"
+    assert sum(listed) <= 5 * model_errors.SAMPLE_VALUES, (
+        "all of it is never listed: that stands in everybody's way for a second"
+    )
     assert not [one for one in errors if "missing" in one["detail"]], "what a part lacks is no error"
     assert "95 or more others are wrong" in caught.value.detail
 
@@ -289,7 +291,7 @@ def test_an_authors_model_is_asked_no_more_than_that() -> None:
     saga = Saga(
         name="many", data=Many, steps=(Step("s", "S", "cmd.s", "evt.s", COMPLETED, undo=NothingToUndo("nothing")),)
     )
-    with pytest.raises(BadData) as caught:
+    with pytest.raises(InvalidDataError) as caught:
         saga.check(MUCH["unknown"])
-    assert len(caught.value.errors) <= 2 * refusals.SAMPLE
+    assert len(caught.value.errors) <= 2 * model_errors.SAMPLE_VALUES
     assert len(str(caught.value)) < 100_000

@@ -13,10 +13,10 @@ import pytest
 
 from orchestrix import server
 from orchestrix.api.connections import Server
-from orchestrix.bootstrap.hands import Hands
+from orchestrix.bootstrap.dev_worker import DevWorker
+from orchestrix.bootstrap.factories import given_up
 from orchestrix.bootstrap.node import Node
-from orchestrix.bootstrap.parts import given_up
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import Health
 
 ALL = ["resign", "worker", "retire", "http", "stop"]
@@ -76,7 +76,7 @@ async def stopped(parts: Parts) -> list[str]:
         await parts.end("http")
 
     serving = asyncio.create_task(serve())
-    await server._stop(cast(Node, parts), cast(Hands, Hand(parts)), cast(Server, parts), serving)
+    await server._stop(cast(Node, parts), cast(DevWorker, Hand(parts)), cast(Server, parts), serving)
     assert parts.health.draining
     return parts.ended
 
@@ -94,7 +94,7 @@ async def test_what_fails_at_its_end_keeps_nothing_else_running(
 async def test_what_does_not_end_is_told_and_holds_nothing_for_long(
     hung: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("RESIGN", "STOP_HTTP", "CLOSE", "STOP_NODE"):
+    for name in ("RESIGN_TIMEOUT_S", "STOP_HTTP_TIMEOUT_S", "CLOSE_TIMEOUT_S", "STOP_NODE_TIMEOUT_S"):
         monkeypatch.setattr(server, name, 0.01)
     parts = Parts(hung=hung)
     parts.within = 0.01

@@ -9,10 +9,17 @@ from typing import cast
 
 import pytest
 
-from orchestrix.bootstrap import hands
-from orchestrix.bootstrap.hands import Hands, tell_first, tell_last
-from orchestrix.broker.devserver import DevServer
-from orchestrix.broker.topology import UNROUTED, beats_queue, dead_letters_of, dispatch_queue, logs_queue, status_queue
+from orchestrix.bootstrap import dev_worker
+from orchestrix.bootstrap.dev_worker import DevWorker, log_cut_off, log_stopping
+from orchestrix.broker.embedded import EmbeddedBroker
+from orchestrix.broker.topology import (
+    UNROUTED,
+    dead_letters_of,
+    dispatch_queue,
+    logs_queue,
+    status_queue,
+    worker_heartbeat_queue,
+)
 from orchestrix.worker.worker import Worker
 from tests.support import eventually
 
@@ -58,9 +65,9 @@ def of(hand: Hand) -> Worker:
     return cast(Worker, hand)
 
 
-def made(broker: Broker, hand: Hand | None = None) -> Hands:
-    worker, server = of(hand or Hand()), cast(DevServer, broker)
-    return Hands(worker, server, ("cmd.a",), ("evt.a", "evt.b"), lambda: "node-1", 30.0)
+def made(broker: Broker, hand: Hand | None = None) -> DevWorker:
+    worker, server = of(hand or Hand()), cast(EmbeddedBroker, broker)
+    return DevWorker(worker, server, ("cmd.a",), ("evt.a", "evt.b"), lambda: "node-1", 30.0)
 
 
 @pytest.mark.parametrize(
@@ -75,21 +82,21 @@ def test_what_is_waited_for_and_what_is_cut_off(
     jobs: int, commands: int, first: str, last: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hand = Hand(commands, Jobs(["j"] * jobs))
-    tell_first(of(hand), 30.0, "so")
+    log_stopping(of(hand), 30.0, "so")
     assert first in caplog.text
     caplog.clear()
-    tell_last(of(hand), "so")
+    log_cut_off(of(hand), "so")
     assert last in caplog.text
 
 
 @pytest.mark.parametrize("jobs", [None, Jobs()])
 def test_who_has_nothing_in_hand_says_nothing(jobs: Jobs | None, caplog: pytest.LogCaptureFixture) -> None:
-    tell_first(of(Hand(jobs=jobs)), 30.0, "so")
-    tell_last(of(Hand(jobs=jobs)), "so")
+    log_stopping(of(Hand(jobs=jobs)), 30.0, "so")
+    log_cut_off(of(Hand(jobs=jobs)), "so")
     assert caplog.text == ""
 
 
-WORDS = ["evt.b", status_queue(OWN), logs_queue(OWN), beats_queue("node-1")]
+WORDS = ["evt.b", status_queue(OWN), logs_queue(OWN), worker_heartbeat_queue("node-1")]
 REFUSED = [dead_letters_of(name) for name in ("evt.a", "cmd.a", dispatch_queue("reports"))] + [UNROUTED]
 
 
@@ -105,7 +112,13 @@ async def test_it_ends_when_its_last_word_is_written(queue: str, caplog: pytest.
 
 
 async def test_what_others_say_is_not_waited_for() -> None:
-    foreign = [status_queue(FOREIGN), logs_queue(FOREIGN), beats_queue("node-2"), "cmd.a", dispatch_queue("reports")]
+    foreign = [
+        status_queue(FOREIGN),
+        logs_queue(FOREIGN),
+        worker_heartbeat_queue("node-2"),
+        "cmd.a",
+        dispatch_queue("reports"),
+    ]
     broker = Broker(dict.fromkeys(foreign, 1))
     await asyncio.wait_for(made(broker).stop(), 5)
 
@@ -137,7 +150,7 @@ async def test_a_word_that_is_refused_at_last_is_waited_for_as_well() -> None:
 async def test_what_cannot_be_written_is_waited_for_only_so_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hands, "HEARD_OUT", 0.05)
+    monkeypatch.setattr(dev_worker, "LAST_WRITES_TIMEOUT_S", 0.05)
     hand = Hand()
     await asyncio.wait_for(made(Broker({"evt.a": 1}), hand).stop(), 5)
     assert hand.ended

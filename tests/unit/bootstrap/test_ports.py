@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrix.bootstrap.ports import listening, nearby
+from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrix.bootstrap.node import build_node
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import Check
 
 

@@ -9,18 +9,18 @@ import sys
 
 import pytest
 
-from orchestrix.bootstrap.parts import Signals
+from orchestrix.bootstrap.factories import StopSignals
 
 STUBBORN = """
 import asyncio, threading
-from orchestrix.bootstrap.parts import Signals
+from orchestrix.bootstrap.factories import StopSignals
 
 def last():
     print("cut off", flush=True)
     raise RuntimeError("whatever it is")
 
 async def main():
-    with Signals(last) as signals:
+    with StopSignals(last) as signals:
         hangs = asyncio.create_task(asyncio.to_thread(threading.Event().wait))
         print("runs", flush=True)
         await signals.stop.wait()
@@ -49,10 +49,10 @@ def test_a_second_order_to_stop_ends_a_process_that_hangs(first: signal.Signals,
 
 BUSY = """
 import asyncio, time
-from orchestrix.bootstrap.parts import Signals
+from orchestrix.bootstrap.factories import StopSignals
 
 async def main():
-    with Signals(lambda: print("cut off", flush=True)):
+    with StopSignals(lambda: print("cut off", flush=True)):
         print("runs", flush=True)
         time.sleep(60)
 
@@ -75,7 +75,7 @@ def test_a_second_order_to_stop_ends_a_process_whose_loop_is_held_by_a_function(
 
 async def test_afterwards_signals_do_what_they_did_before() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Signals() as signals:
+    with StopSignals() as signals:
         signal.raise_signal(signal.SIGTERM)
         async with asyncio.timeout(5):
             await signals.stop.wait()

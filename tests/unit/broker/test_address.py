@@ -8,7 +8,7 @@ import ssl
 import pytest
 from yarl import URL
 
-from orchestrix.broker.address import addresses, place, why
+from orchestrix.broker.amqp.addresses import addresses, place, why
 from orchestrix.errors import ConfigError
 
 SECRET = URL("amqps://me:s3cret@example.org/shop")

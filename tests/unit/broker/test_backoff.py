@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrix import clock
-from orchestrix.broker.backoff import Backoff
+from orchestrix.broker.amqp.backoff import Backoff
 
 
 class Dice(clock.SystemSource):

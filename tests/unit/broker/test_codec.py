@@ -13,7 +13,7 @@ from pamqp import commands, frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from orchestrix.broker import codec, fields
+from orchestrix.broker.amqp import codec, field_tables
 from orchestrix.broker.port import Outgoing
 from orchestrix.errors import Invalid
 
@@ -84,7 +84,7 @@ def test_no_garbage_in_a_content_header_raises(garbage: bytes, flags: int) -> No
 
 @given(st.binary(max_size=300))
 def test_no_garbage_in_a_table_raises_or_runs_past_its_end(garbage: bytes) -> None:
-    found, end = fields.read_headers(struct.pack(">I", len(garbage)) + garbage + b"\x02ok", 0)
+    found, end = field_tables.read_headers(struct.pack(">I", len(garbage)) + garbage + b"\x02ok", 0)
     assert isinstance(found, dict)
     assert end == 4 + len(garbage)
 
@@ -109,7 +109,7 @@ def test_deep_nesting_is_cut_off_and_the_rest_is_read() -> None:
     for _ in range(20_000):
         content = b"\x01nF" + struct.pack(">I", len(content)) + content
     content += b"\x05afterV"
-    found, _ = fields.read_headers(struct.pack(">I", len(content)) + content, 0)
+    found, _ = field_tables.read_headers(struct.pack(">I", len(content)) + content, 0)
     assert set(found) == {"n", "after"}
 
 

@@ -12,11 +12,11 @@ import pytest
 from pamqp.base import Frame
 
 from orchestrix import clock
-from orchestrix.broker import publisher as module
-from orchestrix.broker.channel import Channel, Listener
-from orchestrix.broker.link import Link
+from orchestrix.broker.amqp import publisher as module
+from orchestrix.broker.amqp.channel import AmqpChannel, ChannelListener
+from orchestrix.broker.amqp.connection import AmqpConnection
+from orchestrix.broker.amqp.publisher import AmqpPublisher
 from orchestrix.broker.port import Outcome, Outgoing
-from orchestrix.broker.publisher import Publisher
 from tests.fakes.time import Shifted
 from tests.support import eventually
 
@@ -30,7 +30,7 @@ class SilentChannel:
 
     number = 1
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ChannelListener) -> None:
         self.listener = listener
         self.abandoned = ""
         self.sent: list[bytes] = []
@@ -55,9 +55,9 @@ class QuietLink:
     def __init__(self) -> None:
         self.channels: list[SilentChannel] = []
 
-    async def channel(self, listener: Listener) -> Channel:
+    async def channel(self, listener: ChannelListener) -> AmqpChannel:
         self.channels.append(SilentChannel(listener))
-        return cast(Channel, self.channels[-1])
+        return cast(AmqpChannel, self.channels[-1])
 
     async def drain(self) -> None:
         """Nothing waits."""
@@ -69,9 +69,9 @@ def link() -> QuietLink:
 
 
 @pytest.fixture
-async def publisher(link: QuietLink) -> Publisher:
-    made = Publisher()
-    await made.attach(cast(Link, link))
+async def publisher(link: QuietLink) -> AmqpPublisher:
+    made = AmqpPublisher()
+    await made.attach(cast(AmqpConnection, link))
     return made
 
 
@@ -86,12 +86,12 @@ def letter(id: str) -> Tracked:
     return Tracked("work", "jobs", b"{}", id)
 
 
-async def given_up(publisher: Publisher, *ids: str) -> None:
+async def given_up(publisher: AmqpPublisher, *ids: str) -> None:
     results = await publisher.publish([letter(id) for id in ids], timeout=0.01)
     assert {one.outcome for one in results} == {Outcome.UNKNOWN}
 
 
-async def test_a_message_that_was_given_up_is_not_kept(publisher: Publisher) -> None:
+async def test_a_message_that_was_given_up_is_not_kept(publisher: AmqpPublisher) -> None:
     message = letter("a")
     kept = weakref.ref(message)
     await asyncio.create_task(publisher.publish([message], timeout=0.01))  # a task keeps what last cancelled it
@@ -101,9 +101,9 @@ async def test_a_message_that_was_given_up_is_not_kept(publisher: Publisher) -> 
 
 
 async def test_too_many_overdue_answers_cost_the_channel(
-    publisher: Publisher, link: QuietLink, time: Shifted, monkeypatch: pytest.MonkeyPatch
+    publisher: AmqpPublisher, link: QuietLink, time: Shifted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_GIVEN_UP", 3)
+    monkeypatch.setattr(module, "MAX_LATE_CONFIRMS", 3)
     await given_up(publisher, "a", "b", "c")
     await given_up(publisher, "a")
     time.advance(59)
@@ -119,9 +119,9 @@ async def test_too_many_overdue_answers_cost_the_channel(
 
 
 async def test_late_answers_make_room_again(
-    publisher: Publisher, link: QuietLink, time: Shifted, monkeypatch: pytest.MonkeyPatch
+    publisher: AmqpPublisher, link: QuietLink, time: Shifted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_GIVEN_UP", 3)
+    monkeypatch.setattr(module, "MAX_LATE_CONFIRMS", 3)
     for _ in range(4):
         await given_up(publisher, "a", "b", "c")
         time.advance(61)
@@ -131,9 +131,9 @@ async def test_late_answers_make_room_again(
 
 
 async def test_who_waits_when_the_channel_is_opened_anew_hears_of_it_at_once(
-    publisher: Publisher, time: Shifted, monkeypatch: pytest.MonkeyPatch
+    publisher: AmqpPublisher, time: Shifted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_GIVEN_UP", 0)
+    monkeypatch.setattr(module, "MAX_LATE_CONFIRMS", 0)
     await given_up(publisher, "a")
     waits = asyncio.create_task(publisher.publish([letter("b")], timeout=30))
     time.advance(60)

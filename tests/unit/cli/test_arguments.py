@@ -140,17 +140,17 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.api.parameters import MAX_LIMIT
     from orchestrix.api.schedules import MOST_PREVIEWED
     from orchestrix.cli import arguments, job_arguments, parsing, schedule_arguments
-    from orchestrix.config import WorkerSettings
-    from orchestrix.domain.jobs import MOST_RETRIES
-    from orchestrix.domain.schedules import MOST_CAUGHT_UP
+    from orchestrix.config.settings import WorkerSettings
+    from orchestrix.domain.jobs import RETRIES_LIMIT
+    from orchestrix.domain.schedules import CATCH_UP_LIMIT
     from orchestrix.saga.messages import MAX_ID
 
     assert parsing.LIMIT[1] == MAX_LIMIT
-    assert job_arguments._RETRIES[1] == MOST_RETRIES
+    assert job_arguments._RETRIES[1] == RETRIES_LIMIT
     assert arguments._ID[1] == MAX_ID - 1
-    assert schedule_arguments.CATCH_UP[1] == MOST_CAUGHT_UP
+    assert schedule_arguments.CATCH_UP[1] == CATCH_UP_LIMIT
     assert schedule_arguments.COUNT[1] == MOST_PREVIEWED
-    assert schedule_arguments.RETRIES[1] == MOST_RETRIES
+    assert schedule_arguments.RETRIES[1] == RETRIES_LIMIT
     WorkerSettings(concurrency=arguments._CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
         WorkerSettings(concurrency=arguments._CONCURRENCY[1] + 1)

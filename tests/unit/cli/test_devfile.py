@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 
 from orchestrix.cli import devfile
 from orchestrix.cli.banner import database
-from orchestrix.config_urls import sqlite_url
+from orchestrix.config.urls import sqlite_url
 from orchestrix.errors import ConfigError, Unavailable
 
 URLS = {
@@ -78,7 +78,7 @@ def test_a_file_that_others_may_only_read_is_believed(tmp_path: Path, mode: int)
 def test_a_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with devfile.claimed(tmp_path):
         devfile.write(tmp_path, **URLS)
-        devfile.keep_life(tmp_path, devfile.Life("node-1"))
+        devfile.keep_life(tmp_path, devfile.DevRun("node-1"))
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(ConfigError, match="belongs to another user"):
             devfile.running(tmp_path)
@@ -185,18 +185,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_the_last_ports_survive_the_stop(tmp_path: Path) -> None:
-    assert devfile.last_ports(tmp_path) == devfile.Ports()
+    assert devfile.last_ports(tmp_path) == devfile.LastPorts()
     with devfile.claimed(tmp_path):
         devfile.keep_ports(tmp_path, api=8081, broker=5674)
-    assert devfile.last_ports(tmp_path) == devfile.Ports(8081, 5674)
+    assert devfile.last_ports(tmp_path) == devfile.LastPorts(8081, 5674)
     (tmp_path / devfile.FOLDER / "last.json").write_text("{}")
-    assert devfile.last_ports(tmp_path) == devfile.Ports()
+    assert devfile.last_ports(tmp_path) == devfile.LastPorts()
 
 
 def killed(folder: Path, node: str) -> None:
     """A `dev` of this folder was at work, and took no leave."""
     with devfile.claimed(folder):
-        devfile.keep_life(folder, devfile.Life(node))
+        devfile.keep_life(folder, devfile.DevRun(node))
         left = (folder / ".orchestrix" / "life.json").read_bytes()
     (folder / ".orchestrix" / "life.json").write_bytes(left)
 
@@ -207,7 +207,7 @@ def test_in_a_copy_of_the_folder_nobody_was_killed(tmp_path: Path) -> None:
     with devfile.claimed(tmp_path / "copy") as last:
         assert last is None
     with devfile.claimed(tmp_path / "first") as last:
-        assert last == devfile.Life("node-1")
+        assert last == devfile.DevRun("node-1")
 
 
 def test_one_that_was_killed_is_told_of_until_the_next_has_begun(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_one_that_was_killed_is_told_of_until_the_next_has_begun(tmp_path: Path)
     with suppress(ZeroDivisionError), devfile.claimed(tmp_path):
         raise ZeroDivisionError
     with devfile.claimed(tmp_path) as last:
-        devfile.keep_life(tmp_path, devfile.Life("node-2"))
-    assert last == devfile.Life("node-1")
+        devfile.keep_life(tmp_path, devfile.DevRun("node-2"))
+    assert last == devfile.DevRun("node-1")
     with devfile.claimed(tmp_path) as last:
         assert last is None
 

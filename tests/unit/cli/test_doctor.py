@@ -1,4 +1,4 @@
-"""Does `doctor` find what is wrong, and say what helps?"""
+"""Does `command` find what is wrong, and say what helps?"""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from orchestrix.bootstrap.parts import load_catalog
+from orchestrix.bootstrap.factories import load_catalog
 from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
 from orchestrix.broker.topology import saga_topology
-from orchestrix.cli import doctor, management, queues
-from orchestrix.cli.client import Api
-from orchestrix.cli.finding import WARN, Finding
-from orchestrix.cli.job_checks import Facts
-from orchestrix.cli.management import Descriptors
+from orchestrix.cli.api_client import ApiClient
+from orchestrix.cli.doctor import command, queues, rabbitmq_management
+from orchestrix.cli.doctor.jobs import JobFacts
+from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
+from orchestrix.cli.doctor.result import WARN, CheckResult
 from orchestrix.errors import SchemaMismatch, Unavailable
-from orchestrix.persistence.command_queues import Wave
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from orchestrix.persistence.suspects import Suspect
+from orchestrix.persistence.sagas.command_queues import TimeoutBurst
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.catalog import Catalog
-from orchestrix.worker import modules
+from orchestrix.worker import module_loader
 from orchestrix.worker.jobs import functions
-from orchestrix.worker.modules import load_sagas
+from orchestrix.worker.module_loader import load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.integration.api.test_dead_letters import letter
 from tests.unit.cli.shell import Shell
@@ -79,7 +79,7 @@ class FakeDatabase:
     ahead: float = 0.0
 
     letters: list[DeadLetter] = field(default_factory=list)
-    waves: list[Wave] = field(default_factory=list)
+    waves: list[TimeoutBurst] = field(default_factory=list)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[FakeDatabase]:
@@ -101,9 +101,9 @@ class Parts:
     database: FakeDatabase = field(default_factory=FakeDatabase)
     schema_error: Exception | None = None
     drift: list[str] = field(default_factory=list)
-    facts: Facts = field(default_factory=Facts)
-    versions: list[Finding] = field(default_factory=list)
-    descriptors: Descriptors | None = None
+    facts: JobFacts = field(default_factory=JobFacts)
+    versions: list[CheckResult] = field(default_factory=list)
+    descriptors: DescriptorUsage | None = None
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
 
 
@@ -124,25 +124,25 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     bootstrap.open_database = lambda settings: found.database
     bootstrap.open_broker = lambda url, name: found.broker
     bootstrap.load_catalog = lambda settings: CATALOG
-    inner: Any = ModuleType("orchestrix.bootstrap.parts")
+    inner: Any = ModuleType("orchestrix.bootstrap.factories")
     inner.check_schema = check_schema
     monkeypatch.setitem(sys.modules, "orchestrix.bootstrap", bootstrap)
-    monkeypatch.setitem(sys.modules, "orchestrix.bootstrap.parts", inner)
+    monkeypatch.setitem(sys.modules, "orchestrix.bootstrap.factories", inner)
 
-    async def waves(database: FakeDatabase, within: timedelta) -> list[Wave]:
+    async def waves(database: FakeDatabase, within: timedelta) -> list[TimeoutBurst]:
         return database.waves
 
     async def page(connection: FakeDatabase, wanted: DeadLetterFilter, limit: int) -> list[DeadLetter]:
         assert wanted.open_only
         return connection.letters[:limit]
 
-    async def suspects(connection: FakeDatabase, limit: int) -> list[Suspect]:
+    async def suspects(connection: FakeDatabase, limit: int) -> list[RedeliveryRecord]:
         return []
 
-    async def versions(*_: object) -> list[Finding]:
+    async def versions(*_: object) -> list[CheckResult]:
         return found.versions
 
-    async def facts(_: FakeDatabase, silent: float, most: int) -> Facts:
+    async def facts(_: FakeDatabase, silent: float, most: int) -> JobFacts:
         assert silent == 30
         return found.facts
 
@@ -153,16 +153,16 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def ahead_s(connection: FakeDatabase) -> float:
         return connection.ahead
 
-    monkeypatch.setattr("orchestrix.persistence.write_probes.try_once", try_once)
-    monkeypatch.setattr("orchestrix.persistence.set_back.ahead_s", ahead_s)
-    monkeypatch.setattr(doctor, "facts", facts)
-    monkeypatch.setattr(doctor, "versions", versions)
-    monkeypatch.setattr(management, "descriptors", lambda url: found.descriptors)
-    monkeypatch.setattr("orchestrix.persistence.schema.check", drift)
+    monkeypatch.setattr("orchestrix.persistence.cluster.write_probes.try_once", try_once)
+    monkeypatch.setattr("orchestrix.persistence.clock_rollback.ahead_s", ahead_s)
+    monkeypatch.setattr(command, "facts", facts)
+    monkeypatch.setattr(command, "versions", versions)
+    monkeypatch.setattr(rabbitmq_management, "descriptors", lambda url: found.descriptors)
+    monkeypatch.setattr("orchestrix.persistence.schema.migrator.check", drift)
     monkeypatch.setattr("orchestrix.persistence.dead_letters.page", page)
-    monkeypatch.setattr("orchestrix.persistence.command_queues.waves", waves)
-    monkeypatch.setattr("orchestrix.persistence.suspects.page", suspects)
-    monkeypatch.setattr(Api, "get", lambda self, path, also: found.health())
+    monkeypatch.setattr("orchestrix.persistence.sagas.command_queues.waves", waves)
+    monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.page", suspects)
+    monkeypatch.setattr(ApiClient, "get", lambda self, path, also: found.health())
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
     return found
@@ -319,7 +319,7 @@ def test_dead_letters_that_wait_for_a_person(shell: Shell, parts: Parts) -> None
 
 
 def test_a_wave_of_time_outs(shell: Shell, parts: Parts) -> None:
-    parts.database.waves = [Wave("cmd.pay", 12, datetime(2026, 1, 31, 12, 0, 7, tzinfo=UTC))]
+    parts.database.waves = [TimeoutBurst("cmd.pay", 12, datetime(2026, 1, 31, 12, 0, 7, tzinfo=UTC))]
     (found,) = checks(shell, 0)["time-outs"]
     assert found.detail == "12 steps of cmd.pay ran out of time within a minute, the last at 12:00:07Z"
 
@@ -346,8 +346,8 @@ def test_where_the_broker_does_not_tell_its_limits_it_is_said_where_to_look(shel
 
 
 def test_a_broker_with_too_few_descriptors_for_so_many_jobs(shell: Shell, parts: Parts) -> None:
-    parts.descriptors = Descriptors("rabbit@mq", 1024, 424)
-    parts.facts = Facts(open=50)
+    parts.descriptors = DescriptorUsage("rabbit@mq", 1024, 424)
+    parts.facts = JobFacts(open=50)
     found = room(shell)
     assert (found.status, "rabbit@mq uses 424 of 1,024 descriptors" in found.detail) == ("warn", True)
     assert found.fix.endswith("or set ORCHESTRIX_JOBS__MAX_LIVE to 75 or less"), "those of the 50 are among the used"
@@ -362,7 +362,7 @@ def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeyp
 
 
 def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: Shell, parts: Parts) -> None:
-    parts.facts = Facts(
+    parts.facts = JobFacts(
         open=1000,
         held=1000,
         unbegun={"letters": 2, "reports": 3, "served": 1},
@@ -394,7 +394,7 @@ def test_a_check_of_an_author_that_breaks_is_one_finding(
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(functions, "registered_jobs", [])
-    monkeypatch.setattr(modules, "registered_jobs", functions.registered_jobs)
+    monkeypatch.setattr(module_loader, "registered_jobs", functions.registered_jobs)
     (shell.folder / "own_sick_check.py").write_text(
         "from pydantic import BaseModel\nfrom orchestrix import job\n"
         "class SETTINGS(BaseModel):\n    def check(self):\n        raise OSError('disk gone')\n"
@@ -454,7 +454,7 @@ def test_a_check_that_hangs_is_given_up(shell: Shell, parts: Parts, monkeypatch:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(FakeDatabase, "ping", for_ever)
-    monkeypatch.setattr(doctor, "LIMIT", 0.05)
+    monkeypatch.setattr(command, "CHECK_TIMEOUT_S", 0.05)
     assert "no answer within" in checks(shell, 1)["database"][0].detail
 
 
@@ -470,7 +470,7 @@ def test_what_a_node_lacks_that_only_starts_or_stops_is_no_fault(
     bad = [{"component": component, "isHealthy": False, "reason": "so"}, {"component": "Broker", "isHealthy": False}]
     parts.health = lambda: {"status": "not ready", "checks": bad}
     parts.broker.counts["cmd.registerApp"] = (31, 0)
-    parts.facts = Facts(unbegun={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
+    parts.facts = JobFacts(unbegun={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
     found = checks(shell, 0)
     wait = "wait until it has, and look again"
     (api,), (queue,), (jobs,) = found["API"], found["queues"], found["jobs"]
@@ -487,12 +487,14 @@ def test_what_is_away_is_a_fault_also_while_a_node_stops(shell: Shell, parts: Pa
 
 
 def test_what_live_instances_need_of_other_versions(shell: Shell, parts: Parts) -> None:
-    parts.versions = [Finding(WARN, "versions", "saga order version 1, 3 live: it is neither stored nor in this code")]
+    parts.versions = [
+        CheckResult(WARN, "versions", "saga order version 1, 3 live: it is neither stored nor in this code")
+    ]
     (found,) = checks(shell, 0)["versions"]
     assert found.detail.startswith("saga order version 1, 3 live")
 
 
 def test_a_worker_with_places_that_do_not_come_back(shell: Shell, parts: Parts) -> None:
-    parts.facts = Facts(lost={"w-1": 2})
+    parts.facts = JobFacts(lost={"w-1": 2})
     (found,) = checks(shell, 0)["workers"]
     assert (found.detail, found.fix) == ("w-1: 2 places are taken by functions that do not end", "restart it")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrix.cli import management
-from orchestrix.cli.management import Descriptors, descriptors
+from orchestrix.cli.doctor import rabbitmq_management
+from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage, descriptors
 
 LOGIN = f"Basic {base64.b64encode(b'ada:s3cret').decode()}"
 NODES = [
@@ -56,7 +56,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    monkeypatch.setattr(management, "_base", lambda scheme, host: f"http://{host}:{server.server_port}")
+    monkeypatch.setattr(rabbitmq_management, "_base", lambda scheme, host: f"http://{host}:{server.server_port}")
     yield plugin
     server.shutdown()
     server.server_close()
@@ -65,7 +65,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
 
 @pytest.mark.parametrize("hosts", ["127.0.0.1", "127.0.0.1:5672", "127.0.0.1:5672,other:5673"])
 def test_the_node_with_the_fewest_free_ones_counts(plugin: Plugin, hosts: str) -> None:
-    assert descriptors(f"amqp://ada:s3cret@{hosts}/") == Descriptors("rabbit@b", 1024, 100)
+    assert descriptors(f"amqp://ada:s3cret@{hosts}/") == DescriptorUsage("rabbit@b", 1024, 100)
 
 
 def test_a_wrong_password_and_an_old_plugin_tell_nothing(plugin: Plugin) -> None:
@@ -86,7 +86,7 @@ def test_nobody_but_rabbitmq_is_shown_the_password(plugin: Plugin, realm: str) -
 
 
 def test_where_nobody_answers_nothing_is_told(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(management, "_base", lambda scheme, host: "http://127.0.0.1:9")
+    monkeypatch.setattr(rabbitmq_management, "_base", lambda scheme, host: "http://127.0.0.1:9")
     assert descriptors("amqp://ada:s3cret@127.0.0.1/") is None
     assert plugin.asked == []
 
@@ -96,4 +96,4 @@ def test_where_nobody_answers_nothing_is_told(plugin: Plugin, monkeypatch: pytes
     [("amqp", "mq", "http://mq:15672"), ("amqps", "mq", "https://mq:15671"), ("amqp", "::1", "http://[::1]:15672")],
 )
 def test_the_usual_port_is_asked(scheme: str, host: str, base: str) -> None:
-    assert management._base(scheme, host) == base
+    assert rabbitmq_management._base(scheme, host) == base

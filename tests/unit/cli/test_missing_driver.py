@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from orchestrix.cli import doctor
+from orchestrix.cli.doctor import command as doctor
 from tests.unit.cli.shell import Shell
 
 DATABASES = [
@@ -40,7 +40,7 @@ def test_the_extra_is_named(shell: Shell, extra: str, command: tuple[str, ...]) 
 
 
 def test_doctor_names_it_too(shell: Shell, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "BROKER_PATIENCE", 0.1)  # there is no broker either
+    monkeypatch.setattr(doctor, "BROKER_TIMEOUT_S", 0.1)  # there is no broker either
     answer = shell("doctor", "-o", "json")
     assert answer.code == 1
     (database,) = (check for check in answer.json["checks"] if check["what"] == "database")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrix.bootstrap.former import Former
-from orchestrix.bootstrap.ports import nearby
+from orchestrix.bootstrap.dev_recovery import PreviousDev
+from orchestrix.bootstrap.listening_socket import nearby
 from orchestrix.cli import devfile
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.errors import SchemaMismatch
 from tests.unit.cli.shell import Shell
 
@@ -39,7 +39,7 @@ class Running:
 class Runtime:
     """Stands in for `orchestrix.server` and `orchestrix.bootstrap`: keeps what it was started with and ends at once."""
 
-    Former = Former
+    PreviousDev = PreviousDev
 
     def __init__(self) -> None:
         self.notes: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ def test_the_next_dev_knows_the_one_that_was_killed(shell: Shell, runtime: Runti
     life.write_bytes(left[0])
     runtime.notes = ("the last dev was killed at work: 1 job begins anew",)
     answer = shell("dev")
-    assert [call.former for call in runtime.calls] == [None, None, Former("node-1", cut_off)]
+    assert [call.former for call in runtime.calls] == [None, None, PreviousDev("node-1", cut_off)]
     assert "Note      the last dev was killed at work: 1 job begins anew" in answer.out
     assert not life.exists()
 
@@ -261,7 +261,7 @@ def test_a_door_that_is_to_be_open_is_told(served: Shell, runtime: Runtime) -> N
     served.set(ORCHESTRIX_API__AUTH="none")
     answer = served("serve", "--host", "0.0.0.0")
     assert (answer.code, len(runtime.calls)) == (0, 1)
-    assert "everyone who can reach 0.0.0.0:8080" in answer.out
+    assert "anyone who can reach 0.0.0.0:8080" in answer.out
 
 
 def test_a_node_without_api_has_no_door(served: Shell, runtime: Runtime) -> None:
@@ -273,7 +273,7 @@ def test_a_node_without_api_has_no_door(served: Shell, runtime: Runtime) -> None
 def test_dev_tells_that_its_door_is_open(shell: Shell, runtime: Runtime) -> None:
     assert "everyone who can reach" not in shell("dev", "--port", "0").err
     shell.set(ORCHESTRIX_HTTP__HOST="0.0.0.0")
-    assert "everyone who can reach 0.0.0.0" in shell("dev", "--port", "0").err
+    assert "anyone who can reach 0.0.0.0" in shell("dev", "--port", "0").err
 
 
 def test_a_worker_serves_what_it_is_told(served: Shell, runtime: Runtime) -> None:
@@ -369,7 +369,7 @@ def test_ctrl_c_before_dev_is_ready_is_no_error(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestrix.cli.run._dev_ports", interrupted)
+    monkeypatch.setattr("orchestrix.cli.commands.processes._dev_ports", interrupted)
     answer = shell("dev")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("Stopped.")
@@ -380,7 +380,7 @@ def test_ctrl_c_is_quiet(served: Shell, runtime: Runtime, monkeypatch: pytest.Mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestrix.cli.places.broker", interrupted)
+    monkeypatch.setattr("orchestrix.cli.endpoints.broker", interrupted)
     answer = served("serve")
     assert (answer.code, answer.out, answer.err) == (130, "", "")
 

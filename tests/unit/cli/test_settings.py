@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix import config, config_file
 from orchestrix.cli import devfile
-from orchestrix.cli.places import hidden
-from orchestrix.cli.target import api_at
-from orchestrix.worker import modules
+from orchestrix.cli.api_request import api_at
+from orchestrix.cli.endpoints import hidden
+from orchestrix.config import file as config_file
+from orchestrix.config import settings
+from orchestrix.worker import module_loader
 from orchestrix.worker.jobs import functions
 from tests.unit.cli.shell import Shell
 
@@ -24,8 +25,8 @@ def shown(shell: Shell, *arguments: str) -> dict[str, tuple[object, str]]:
 
 def test_every_setting_is_there_once(shell: Shell) -> None:
     own = ["config", "registration.provider", "git.provider", "git.root"]
-    assert list(shown(shell)) == [*config.names(), *own]
-    assert len(shell("config", "show").out.splitlines()) == len(config.names()) + len(own) + 1
+    assert list(shown(shell)) == [*settings.names(), *own]
+    assert len(shell("config", "show").out.splitlines()) == len(settings.names()) + len(own) + 1
 
 
 def test_where_a_value_comes_from(shell: Shell) -> None:
@@ -191,7 +192,7 @@ def own_modules(shell: Shell, monkeypatch: pytest.MonkeyPatch, module: str, text
     """A project in the shell's folder with that module."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(functions, "registered_jobs", [])
-    monkeypatch.setattr(modules, "registered_jobs", functions.registered_jobs)
+    monkeypatch.setattr(module_loader, "registered_jobs", functions.registered_jobs)
     monkeypatch.delitem(sys.modules, "own_box", raising=False)
     (shell.folder / "own_box.py").write_text(module)
     (shell.folder / "orchestrix.toml").write_text(f'workers = ["own_box"]\n{text}')
@@ -232,7 +233,7 @@ def test_a_file_that_is_named_names_the_address_too(shell: Shell) -> None:
 
 def sends_token(folder: Path, environ: dict[str, str], **flags: str) -> bool:
     """Whether the client sends a token to the API that the settings name."""
-    api = api_at(config.load(environ, file=config_file.found(None, environ, folder), **flags), folder)
+    api = api_at(settings.load(environ, file=config_file.found(None, environ, folder), **flags), folder)
     return bool(api._access)
 
 

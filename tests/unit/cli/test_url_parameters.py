@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from orchestrix.broker.address import addresses
+from orchestrix.broker.amqp.addresses import addresses
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.persistence.dialects import tls
 from orchestrix.persistence.dialects.tls import wanted

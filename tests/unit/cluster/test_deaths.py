@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from orchestrix import clock
-from orchestrix.cluster import deaths
-from orchestrix.cluster.deaths import DeathWatch, Patience
+from orchestrix.cluster import failure_detector
+from orchestrix.cluster.failure_detector import FailureDetector, FailureTimeouts
 from orchestrix.domain.leases import Fence
-from orchestrix.domain.nodes import Node, NodeState, is_silent
-from orchestrix.persistence.nodes import Living
+from orchestrix.domain.nodes import NodeRow, NodeState, is_silent
+from orchestrix.persistence.cluster.nodes import LiveNodes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEAD_S = 30.0
@@ -29,9 +29,9 @@ class World:
 
     now: datetime = NOON
     passed: float = 0.0
-    nodes: Sequence[Node] = field(
+    nodes: Sequence[NodeRow] = field(
         default_factory=lambda: [
-            Node(f"{name}-1", name, NodeState.ALIVE, (), 0, NOON, NOON, None) for name in ("a", "b", "c")
+            NodeRow(f"{name}-1", name, NodeState.ALIVE, (), 0, NOON, NOON, None) for name in ("a", "b", "c")
         ]
     )
 
@@ -41,8 +41,8 @@ class World:
         if beating:
             self.nodes = [replace(node, beat_at=self.now) for node in self.nodes]
 
-    async def living(self, connection: object) -> Living:
-        return Living(self.nodes, self.now)
+    async def living(self, connection: object) -> LiveNodes:
+        return LiveNodes(self.nodes, self.now)
 
     @asynccontextmanager
     async def read(self) -> Any:
@@ -52,17 +52,17 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(deaths, "nodes", SimpleNamespace(living=made.living))
+    monkeypatch.setattr(failure_detector, "nodes", SimpleNamespace(living=made.living))
     monkeypatch.setattr(clock, "monotonic", lambda: made.passed)
     return made
 
 
-def watch_of(world: World) -> DeathWatch:
+def watch_of(world: World) -> FailureDetector:
     fence, none = Fence(1, "x-1"), SimpleNamespace()
-    return DeathWatch(fence, world, none, none, Patience(1.0, DEAD_S, 2.0), lambda node: None)  # type: ignore[arg-type]
+    return FailureDetector(fence, world, none, none, FailureTimeouts(1.0, DEAD_S, 2.0), lambda node: None)  # type: ignore[arg-type]
 
 
-async def silent(watch: DeathWatch) -> list[str]:
+async def silent(watch: FailureDetector) -> list[str]:
     living, since = await watch._look()
     return [node.id for node in living.nodes if is_silent(node, now=living.now, since=since, limit=DEAD_S)]
 

@@ -8,26 +8,26 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrix.broker.topology import HEARTBEAT, LEADER
+from orchestrix.cluster.election_tokens import read_token, token_message
 from orchestrix.cluster.heartbeats import heartbeat_message, read_heartbeat
-from orchestrix.cluster.tokens import read_token, token_message
-from orchestrix.domain.leases import SEED, Token
+from orchestrix.domain.leases import INITIAL_TOKEN, LeaderToken
 from orchestrix.domain.nodes import NodeState
 
 AT = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 
 
 def test_a_token_says_term_and_node() -> None:
-    message = token_message(Token(7, "a-1"))
+    message = token_message(LeaderToken(7, "a-1"))
     assert (message.exchange, message.routing_key) == ("", LEADER)
     assert json.loads(message.body) == {"term": 7, "nodeId": "a-1"}
-    assert read_token(message.body) == Token(7, "a-1")
+    assert read_token(message.body) == LeaderToken(7, "a-1")
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"{}", b'{"term": 1}', b'{"term": "1", "nodeId": "a"}', b'{"term": true, "nodeId": "a"}']
 )
 def test_what_is_no_token_is_the_oldest_one(body: bytes) -> None:
-    assert read_token(body) == SEED
+    assert read_token(body) == INITIAL_TOKEN
 
 
 @pytest.mark.req("S0-34", "S0-32", "S0-19")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete
 
-from orchestrix.cluster.vacancy import Vacancy
-from orchestrix.domain.leases import Bid, Mode
-from orchestrix.persistence import leases, schema
+from orchestrix.cluster.leader_monitor import LeaderMonitor
+from orchestrix.domain.leases import Candidacy, LeaderMode
+from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
 from orchestrix.persistence.tables import leases as table
 from tests.support import eventually
 
@@ -22,7 +23,7 @@ LEASE = 0.2
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     made = Database(sqlite_url)
     yield made
     await made.close()
@@ -30,7 +31,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 
 async def led(database: Database, lease: float) -> None:
     """Somebody leads for so many seconds."""
-    await database.run(lambda tx: leases.campaign(tx, Bid("n-1", Mode.BROKER, by_token=True), lease))
+    await database.run(lambda tx: leases.campaign(tx, Candidacy("n-1", LeaderMode.BROKER, by_token=True), lease))
 
 
 async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
@@ -38,7 +39,7 @@ async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
 ) -> None:
     caplog.set_level(logging.WARNING)
     await led(database, LEASE)
-    vacancy = Vacancy(database, LEASE)
+    vacancy = LeaderMonitor(database, LEASE)
     assert vacancy.trouble() is None
     await vacancy.start()
     try:
@@ -63,7 +64,7 @@ async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
 async def test_an_emptied_table_is_a_vacancy(database: Database) -> None:
     await led(database, 300.0)
     await database.run(lambda tx: tx.execute(delete(table)))
-    vacancy = Vacancy(database, LEASE)
+    vacancy = LeaderMonitor(database, LEASE)
     await vacancy.start()
     try:
         await eventually(lambda: vacancy.trouble() is not None, deadline=10)
@@ -72,7 +73,7 @@ async def test_an_emptied_table_is_a_vacancy(database: Database) -> None:
 
 
 async def test_a_database_that_cannot_be_asked_is_no_vacancy(database: Database) -> None:
-    vacancy = Vacancy(database, LEASE)
+    vacancy = LeaderMonitor(database, LEASE)
     await vacancy.start()
     try:
         await eventually(lambda: vacancy.trouble() is not None, deadline=10)

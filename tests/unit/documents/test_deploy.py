@@ -8,13 +8,13 @@ from typing import Final
 
 import pytest
 
-from orchestrix.bootstrap.hands import FAREWELL
+from orchestrix.bootstrap.dev_worker import WORKER_STOP_GRACE_S
 from orchestrix.bootstrap.node import build_node
 from orchestrix.cli.arguments import parse
-from orchestrix.config import Settings, idle_variables
-from orchestrix.lifecycle import BEHIND, CLOSE
-from orchestrix.server import RESIGN, STOP_HTTP, STOP_NODE
-from orchestrix.telemetry.sinks import AT_END_S
+from orchestrix.config.settings import Settings, idle_variables
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, EXIT_GRACE_S
+from orchestrix.server import RESIGN_TIMEOUT_S, STOP_HTTP_TIMEOUT_S, STOP_NODE_TIMEOUT_S
+from orchestrix.telemetry.sinks import FLUSH_TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -37,20 +37,20 @@ def service(name: str) -> configparser.SectionProxy:
     return read["Service"]
 
 
-LAST: Final = 2 * BEHIND + AT_END_S
+LAST: Final = 2 * EXIT_GRACE_S + FLUSH_TIMEOUT_S
 """Seconds for threads that do not end, and for the log."""
 
 
 def test_systemd_waits_longer_than_a_node_takes_to_end() -> None:
     settings = Settings(database_url="sqlite+aiosqlite:///x.db")
     node = build_node(settings, frozenset({"api", "orchestrator", "coordinator"}), "amqp://localhost/")
-    limits = RESIGN + node.within + STOP_HTTP + CLOSE + STOP_NODE + LAST
+    limits = RESIGN_TIMEOUT_S + node.within + STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S + STOP_NODE_TIMEOUT_S + LAST
     assert node.within > settings.cluster.handoff_hard
     assert limits < int(service("orchestrix-node.service")["TimeoutStopSec"]) <= 1.2 * limits
 
 
 def test_systemd_waits_longer_than_a_worker_takes_to_end() -> None:
-    limits = Settings().worker.stop_timeout + FAREWELL + 3 * CLOSE + LAST
+    limits = Settings().worker.stop_timeout + WORKER_STOP_GRACE_S + 3 * CLOSE_TIMEOUT_S + LAST
     assert limits < int(service("orchestrix-worker@.service")["TimeoutStopSec"]) <= 1.2 * limits
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrix import JobContext
 from orchestrix.testing import JobStory
-from orchestrix.testing.job_story import JobExpected
-from orchestrix.worker.jobs import context, feed
+from orchestrix.testing.job_scenario import JobExpected
+from orchestrix.worker.jobs import context, report_buffer
 from tests.documents import ROOT, block
 
 JOBS = ROOT / "docs" / "jobs.md"
@@ -63,4 +63,4 @@ def test_the_limits_are_those_of_the_code() -> None:
     text = JOBS.read_text()
     assert f"{context.MAX_LOG:,} characters" in text
     assert f"{context.MAX_PROGRESS // 1024} KiB" in text
-    assert f"{feed.MOST:,} lines or {feed.MOST_BYTES // 1024**2} MiB" in text
+    assert f"{report_buffer.MAX_UNCONFIRMED:,} lines or {report_buffer.MAX_UNCONFIRMED_BYTES // 1024**2} MiB" in text

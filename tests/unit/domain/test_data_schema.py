@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from orchestrix import Saga
 from orchestrix.domain.data_schema import model_of, schema_of
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.definition import InvalidDataError
 from tests.unit.sagas.builders import ORDER, step
 
 
@@ -53,14 +53,14 @@ def test_what_the_model_takes_stays_as_it_is(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("data", BAD)
 def test_what_the_model_refuses_is_refused(data: dict[str, Any]) -> None:
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         TRIP.check(data)
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         by_schema(TRIP).check(data)
 
 
 def test_the_refusal_says_where() -> None:
-    with pytest.raises(BadData, match=r"film: 'longer' is too long"):
+    with pytest.raises(InvalidDataError, match=r"film: 'longer' is too long"):
         by_schema(TRIP).check({"film": "longer"})
 
 
@@ -93,5 +93,5 @@ def test_what_a_schema_cannot_say_ends_no_saga() -> None:
     converted = {"stars": "3"}
     inn = by_schema(replace(TRIP, data=Room))
     assert inn.check({**converted, "stars": "4"}, before=converted) == {"stars": "4"}
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         inn.check({"stars": 9}, before={"stars": 3})

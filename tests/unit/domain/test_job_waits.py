@@ -9,50 +9,53 @@ from typing import Any
 import pytest
 
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.job_waits import Around, Crew, overdue, unserved, waits_for
-from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, Job
-from orchestrix.domain.schedules import HELD
+from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers, overdue, unserved, waits_for
+from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, JobRow
+from orchestrix.domain.schedules import HELD_WAKE_AT
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=6)
-NOBODY = Crew()
+NOBODY = QueueWorkers()
 
 
-def around(crew: Crew = NOBODY, led: timedelta | None = timedelta(hours=1), **more: Any) -> Around:
+def around(crew: QueueWorkers = NOBODY, led: timedelta | None = timedelta(hours=1), **more: Any) -> DiagnosisContext:
     """What is known where a node leads, at `NOW` for so long."""
-    return Around(crew, 30.0, None if led is None else NOW - led, **more)
+    return DiagnosisContext(crew, 30.0, None if led is None else NOW - led, **more)
 
 
-def pending(**more: Any) -> Job:
+def pending(**more: Any) -> JobRow:
     """A job that nobody has touched."""
     fields = {"created_by": "ada", "correlation_id": "c", "created_at": NOW, "updated_at": NOW, "wake_at": NOW}
-    return Job(**{"id": "j", "queue": "reports", "handler": "h", **fields, **more})
+    return JobRow(**{"id": "j", "queue": "reports", "handler": "h", **fields, **more})
 
 
 DISPATCHED = rules.dispatched(pending(timeout_ms=5000), "h1", NOW).job
 
 
 CREWS = [
-    (Crew(stopping=1), "the last worker of queue reports is stopping: start another with "),
-    (Crew(0, 1, stopping=2), "the last 2 workers of queue reports are stopping: start another with "),
-    (Crew(), "no worker that serves queue reports is heard of: start one with "),
+    (QueueWorkers(stopping=1), "the last worker of queue reports is stopping: start another with "),
+    (QueueWorkers(0, 1, stopping=2), "the last 2 workers of queue reports are stopping: start another with "),
+    (QueueWorkers(), "no worker that serves queue reports is heard of: start one with "),
     (
-        Crew(1, 2, 12.7),
+        QueueWorkers(1, 2, 12.7),
         "the one worker of queue reports, heard of 12 s ago, is busy, stands still, or does not get it: start more"
         " with ",
     ),
     (
-        Crew(3, 0, 0.5),
+        QueueWorkers(3, 0, 0.5),
         "each of the 3 workers of queue reports, the last one heard of 0 s ago, is busy, stands still, or does not"
         " get it: start more with ",
     ),
-    (Crew(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
-    (Crew(0, 2), "each of the 2 workers of queue reports that was there is not heard any more: start one with "),
+    (QueueWorkers(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
+    (
+        QueueWorkers(0, 2),
+        "each of the 2 workers of queue reports that was there is not heard any more: start one with ",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("crew", "says"), CREWS)
-def test_a_queue_and_a_job_of_it_tell_the_same(crew: Crew, says: str) -> None:
+def test_a_queue_and_a_job_of_it_tell_the_same(crew: QueueWorkers, says: str) -> None:
     known = around(crew)
     cause, fix = unserved("reports", NOW, known)
     assert says.startswith(f"{cause}: start ")
@@ -60,15 +63,15 @@ def test_a_queue_and_a_job_of_it_tell_the_same(crew: Crew, says: str) -> None:
 
 
 def test_of_a_queue_nothing_is_told_that_no_leader_knows() -> None:
-    unled = "no node leads, so nobody knows which workers are there"
-    assert unserved("reports", NOW, around(Crew(), None)) == (unled, "orchestrix serve")
-    cause, fix = unserved("reports", NOW, around(Crew(), timedelta(seconds=3)))
+    unled = "no leader elected, so nobody knows which workers are there"
+    assert unserved("reports", NOW, around(QueueWorkers(), None)) == (unled, "orchestrix serve")
+    cause, fix = unserved("reports", NOW, around(QueueWorkers(), timedelta(seconds=3)))
     assert cause == "the leader has only begun 3 s ago, and has yet to hear which workers are there"
     assert fix.startswith("wait")
 
 
 @pytest.mark.parametrize(("crew", "says"), CREWS)
-def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: Crew, says: str) -> None:
+def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: QueueWorkers, says: str) -> None:
     sentence = f"{says}`orchestrix worker --job-queue reports`"
     assert waits_for(DISPATCHED, LATER, around(crew)) == sentence
     ending = overdue(DISPATCHED, crew)
@@ -78,7 +81,7 @@ def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: Crew, says:
 
 def test_one_that_was_begun_ends_as_any_other() -> None:
     begun = replace(DISPATCHED, state=RUNNING)
-    assert overdue(begun, Crew()) == rules.OVERDUE
+    assert overdue(begun, QueueWorkers()) == rules.ATTEMPT_OVERDUE
     assert waits_for(begun, LATER, around()) is None
 
 
@@ -88,44 +91,44 @@ BEGUN = replace(DISPATCHED, state=RUNNING, worker_id="w-1", worker_beat_at=NOW, 
 @pytest.mark.parametrize(
     ("job", "seconds", "crew", "says"),
     [
-        (BEGUN, 15, Crew(), None),
-        (BEGUN, 16, Crew(1), "at 12:00:30 UTC this attempt counts as lost, and another one begins"),
+        (BEGUN, 15, QueueWorkers(), None),
+        (BEGUN, 16, QueueWorkers(1), "at 12:00:30 UTC this attempt counts as lost, and another one begins"),
         (
             BEGUN,
             16,
-            Crew(0, 1),
+            QueueWorkers(0, 1),
             "at 12:00:30 UTC this attempt counts as lost, and another one is sent, but the one worker of queue reports"
             " that was there is not heard any more: start one with `orchestrix worker --job-queue reports`",
         ),
         (
             replace(BEGUN, retries=0),
             34,
-            Crew(1),
+            QueueWorkers(1),
             "at 12:00:30 UTC this attempt counts as lost, and the job has failed, for no retries are left",
         ),
         (
             BEGUN,
             36,
-            Crew(1),
+            QueueWorkers(1),
             "once a node that lives has listened for 30 s to what it may have said this attempt counts as lost, and"
             " another one begins",
         ),
         (
             replace(BEGUN, taken_at=NOW + timedelta(seconds=45)),
             60,
-            Crew(1),
+            QueueWorkers(1),
             "at 12:01:15 UTC this attempt counts as lost, and another one begins",
         ),
         (
             replace(BEGUN, cancel_reason="unwanted"),
             20,
-            Crew(1),
+            QueueWorkers(1),
             "at 12:00:30 UTC this attempt counts as lost, and the job as cancelled",
         ),
     ],
 )
 def test_one_whose_worker_is_silent_says_since_when_and_what_follows(
-    job: Job, seconds: int, crew: Crew, says: str | None
+    job: JobRow, seconds: int, crew: QueueWorkers, says: str | None
 ) -> None:
     found = waits_for(job, NOW + timedelta(seconds=seconds), around(crew))
     silent = f"its worker w-1 has not been heard for {seconds} s: "
@@ -141,7 +144,7 @@ def test_one_whose_worker_is_silent_says_since_when_and_what_follows(
     ids=["its owner is gone too", "the leader is new"],
 )
 def test_no_silence_counts_that_nobody_could_have_heard(more: dict[str, Any], when: str) -> None:
-    found = waits_for(BEGUN, NOW + timedelta(seconds=20), around(Crew(1), **more))
+    found = waits_for(BEGUN, NOW + timedelta(seconds=20), around(QueueWorkers(1), **more))
     silent = "its worker w-1 has not been heard for 20 s"
     assert found == f"{silent}: {when} this attempt counts as lost, and another one begins"
 
@@ -149,43 +152,55 @@ def test_no_silence_counts_that_nobody_could_have_heard(more: dict[str, Any], wh
 @pytest.mark.parametrize(
     ("crew", "says"),
     [
-        (Crew(1), "no node reads just now whether a worker has begun it: wait, one that lives takes that over"),
+        (QueueWorkers(1), "no node reads just now whether a worker has begun it: wait, one that lives takes that over"),
         (
-            Crew(),
+            QueueWorkers(),
             "no worker that serves queue reports is heard of: start one with `orchestrix worker --job-queue reports`",
         ),
     ],
 )
-def test_no_worker_is_called_busy_that_may_have_said_otherwise(crew: Crew, says: str) -> None:
+def test_no_worker_is_called_busy_that_may_have_said_otherwise(crew: QueueWorkers, says: str) -> None:
     assert waits_for(DISPATCHED, LATER, around(crew, is_read=False)) == says
 
 
 @pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
 @pytest.mark.parametrize("led", [None, timedelta(hours=1)])
-def test_without_a_broker_nothing_else_is_blamed(job: Job, led: timedelta | None) -> None:
-    found = waits_for(job, NOW + timedelta(seconds=20), around(Crew(0, 1), led=led), "low on memory")
+def test_without_a_broker_nothing_else_is_blamed(job: JobRow, led: timedelta | None) -> None:
+    found = waits_for(job, NOW + timedelta(seconds=20), around(QueueWorkers(0, 1), led=led), "low on memory")
     assert found == "the broker cannot be used (low on memory): bring it back, nothing else is lost"
 
 
 @pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
-def test_without_a_leader_nothing_else_is_blamed(job: Job) -> None:
-    found = waits_for(job, NOW + timedelta(seconds=20), around(Crew(0, 1), led=None))
+def test_without_a_leader_nothing_else_is_blamed(job: JobRow) -> None:
+    found = waits_for(job, NOW + timedelta(seconds=20), around(QueueWorkers(0, 1), led=None))
     assert found is not None
-    assert found.startswith("no node leads, so nobody ")
+    assert found.startswith("no leader elected, so nobody ")
 
 
 @pytest.mark.parametrize(
     ("job", "led", "crew", "says"),
     [
-        (pending(), 3, Crew(), "the leader has only begun 3 s ago, and sends it soon"),
-        (pending(), 5.1, Crew(), "it has not been sent yet: "),
-        (DISPATCHED, 9, Crew(0, 1), "the leader has only begun 9 s ago, and has yet to hear which workers are there"),
-        (DISPATCHED, 9, Crew(1), "the one worker of queue reports, "),
-        (DISPATCHED, 15, Crew(), "no worker that serves queue reports is heard of: "),
-        (BEGUN, 9, Crew(0, 1), "another one is sent, but the leader has only begun 9 s ago, and has yet to hear"),
+        (pending(), 3, QueueWorkers(), "the leader has only begun 3 s ago, and sends it soon"),
+        (pending(), 5.1, QueueWorkers(), "it has not been sent yet: "),
+        (
+            DISPATCHED,
+            9,
+            QueueWorkers(0, 1),
+            "the leader has only begun 9 s ago, and has yet to hear which workers are there",
+        ),
+        (DISPATCHED, 9, QueueWorkers(1), "the one worker of queue reports, "),
+        (DISPATCHED, 15, QueueWorkers(), "no worker that serves queue reports is heard of: "),
+        (
+            BEGUN,
+            9,
+            QueueWorkers(0, 1),
+            "another one is sent, but the leader has only begun 9 s ago, and has yet to hear",
+        ),
     ],
 )
-def test_a_leader_that_has_only_just_begun_blames_nobody(job: Job, led: float, crew: Crew, says: str) -> None:
+def test_a_leader_that_has_only_just_begun_blames_nobody(
+    job: JobRow, led: float, crew: QueueWorkers, says: str
+) -> None:
     now = NOW + timedelta(seconds=20)
     found = waits_for(job, now, around(crew, led=timedelta(seconds=led - 20)))
     assert says in str(found)
@@ -195,13 +210,13 @@ def test_a_leader_that_has_only_just_begun_blames_nobody(job: Job, led: float, c
     ("job", "says"),
     [
         (pending(), "a part of jobs.max_live before workers begin them, and no worker that serves queue reports is"),
-        (pending(wake_at=HELD), "another run of its schedule"),
+        (pending(wake_at=HELD_WAKE_AT), "another run of its schedule"),
         (pending(wake_at=LATER), None),
         (pending(state=FAILED, wake_at=None), None),
         (replace(pending(), state=PENDING, wake_at=LATER - timedelta(seconds=5)), None),
     ],
 )
-def test_what_has_not_been_sent_says_why_if_it_should_have_been(job: Job, says: str | None) -> None:
+def test_what_has_not_been_sent_says_why_if_it_should_have_been(job: JobRow, says: str | None) -> None:
     found = waits_for(job, LATER, around())
     assert found is None if says is None else says in str(found)
 
@@ -211,10 +226,12 @@ def test_a_moment_is_no_wait() -> None:
 
 
 def test_what_is_served_waits_for_its_turn() -> None:
-    assert "as many jobs are open as may be (jobs.max_live)" in str(waits_for(pending(), LATER, around(Crew(1))))
+    assert "as many jobs are open as may be (jobs.max_live)" in str(
+        waits_for(pending(), LATER, around(QueueWorkers(1)))
+    )
 
 
 def test_an_order_that_is_in_no_queue_is_told() -> None:
-    told = str(waits_for(DISPATCHED, NOW + timedelta(minutes=1), around(Crew(1), is_empty=True)))
+    told = str(waits_for(DISPATCHED, NOW + timedelta(minutes=1), around(QueueWorkers(1), is_empty=True)))
     assert "its order is in no queue" in told
     assert "sent again within 60 s" in told

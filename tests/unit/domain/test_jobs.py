@@ -10,63 +10,63 @@ import pytest
 
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import (
+    ATTEMPT_OVERDUE,
+    BROKER_LOST,
     CANCELLED,
     DISPATCHED,
     FAILED,
-    FORGOTTEN,
     LOST,
-    OVERDUE,
     OWNED,
     PENDING,
     RUNNING,
-    SILENT,
     SUCCEEDED,
     TIMED_OUT,
-    Attempt,
-    Ending,
-    Ignored,
-    Job,
-    Moved,
-    Status,
+    WORKER_SILENT,
+    AttemptEnding,
+    AttemptStatus,
+    IgnoredStatus,
+    JobAttempt,
+    JobRow,
+    JobTransition,
 )
-from orchestrix.errors import Conflict
+from orchestrix.errors import ConflictError
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def pending(**more: Any) -> Job:
+def pending(**more: Any) -> JobRow:
     """A job that nobody has touched."""
     fields = {"created_by": "ada", "correlation_id": "c", "created_at": NOW, "updated_at": NOW, "wake_at": NOW}
-    return Job(**{"id": "j", "queue": "q", "handler": "h", **fields, **more})
+    return JobRow(**{"id": "j", "queue": "q", "handler": "h", **fields, **more})
 
 
-def dispatched(**more: Any) -> Job:
+def dispatched(**more: Any) -> JobRow:
     """One whose first attempt, `h1`, is out."""
     return rules.dispatched(pending(**more), "h1", NOW).job
 
 
-def running(**more: Any) -> Job:
+def running(**more: Any) -> JobRow:
     """One that a worker is at."""
     return moved(dispatched(**more), said("RUNNING")).job
 
 
-def said(status: str, seq: int = 1, history_id: str = "h1", worker: str = "w", **more: Any) -> Status:
+def said(status: str, seq: int = 1, history_id: str = "h1", worker: str = "w", **more: Any) -> AttemptStatus:
     """What a worker says."""
-    return Status("j", history_id, worker, seq, status, **more)
+    return AttemptStatus("j", history_id, worker, seq, status, **more)
 
 
-def moved(job: Job, status: Status, now: datetime = NOW, chance: float = 0.5) -> Moved:
+def moved(job: JobRow, status: AttemptStatus, now: datetime = NOW, chance: float = 0.5) -> JobTransition:
     """What that does, which is something."""
     found = rules.reported(job, status, now, chance)
-    assert isinstance(found, Moved), found
+    assert isinstance(found, JobTransition), found
     return found
 
 
-def ignored(job: Job, status: Status) -> Ignored:
+def ignored(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
     """What that does, which is nothing."""
     found = rules.reported(job, status, NOW, 0.5)
-    assert isinstance(found, Ignored), found
+    assert isinstance(found, IgnoredStatus), found
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_dispatch_is_a_new_attempt() -> None:
     job, attempt = out.job, out.attempt
     assert (job.state, job.attempt, job.tries, job.history_id, job.channels, job.seq) == (DISPATCHED, 1, 1, "h1", 1, 0)
     assert (job.wake_at, job.version) == (NOW + 5 * SECOND, 2)
-    assert attempt == Attempt("h1", "j", 1, None, DISPATCHED, NOW)
+    assert attempt == JobAttempt("h1", "j", 1, None, DISPATCHED, NOW)
 
 
 def test_its_time_counts_anew_from_its_beginning() -> None:
@@ -87,7 +87,7 @@ def test_its_time_counts_anew_from_its_beginning() -> None:
         later,
         later,
     )
-    assert out.attempt == Attempt("h1", "j", 1, "w", RUNNING, NOW, later)
+    assert out.attempt == JobAttempt("h1", "j", 1, "w", RUNNING, NOW, later)
     more = moved(out.job, said("RUNNING", 2, progress={"percent": 5}), later + SECOND)
     assert (more.job.progress, more.job.wake_at, more.attempt) == ({"percent": 5}, later + 5 * SECOND, None)
 
@@ -98,8 +98,8 @@ def test_without_a_time_out_it_may_take_any_time() -> None:
 
 def test_statuses_are_applied_once_and_in_order() -> None:
     job = moved(running(), said("RUNNING", 5, progress=50)).job
-    assert ignored(job, said("RUNNING", 5, progress=10)) == Ignored("repeated")
-    assert ignored(job, said("RUNNING", 3, progress=10)) == Ignored("repeated")
+    assert ignored(job, said("RUNNING", 5, progress=10)) == IgnoredStatus("repeated")
+    assert ignored(job, said("RUNNING", 3, progress=10)) == IgnoredStatus("repeated")
     done = moved(job, said("SUCCEEDED", 9, result={"pages": 7}, last_log_seq=8))
     assert (done.job.state, done.job.result, done.job.last_log_seq, done.job.progress) == (
         SUCCEEDED,
@@ -110,7 +110,7 @@ def test_statuses_are_applied_once_and_in_order() -> None:
     assert (done.job.wake_at, done.job.finished_at) == (None, NOW)
     assert done.attempt is not None
     assert (done.attempt.state, done.attempt.last_log_seq, done.attempt.finished_at) == (SUCCEEDED, 8, NOW)
-    assert ignored(done.job, said("SUCCEEDED", 9)) == Ignored("repeated")
+    assert ignored(done.job, said("SUCCEEDED", 9)) == IgnoredStatus("repeated")
 
 
 def test_a_worker_may_end_without_having_begun() -> None:
@@ -121,12 +121,12 @@ def test_a_worker_may_end_without_having_begun() -> None:
 @pytest.mark.parametrize("status", ["RUNNING", "SUCCEEDED", "FAILED"])
 def test_what_another_attempt_says_is_ignored_and_it_is_told_to_stop(status: str) -> None:
     told = "old" if status == "RUNNING" else None
-    assert ignored(running(), said(status, 7, "old")) == Ignored("another-attempt", told)
+    assert ignored(running(), said(status, 7, "old")) == IgnoredStatus("another-attempt", told)
 
 
 def test_a_worker_that_does_not_know_that_its_attempt_is_over_is_told_so() -> None:
-    over = rules.ended(running(), OVERDUE, NOW, 0.5).job
-    assert ignored(over, said("RUNNING", 2)) == Ignored("another-attempt", "h1")
+    over = rules.ended(running(), ATTEMPT_OVERDUE, NOW, 0.5).job
+    assert ignored(over, said("RUNNING", 2)) == IgnoredStatus("another-attempt", "h1")
 
 
 def test_a_try_that_was_begun_twice_is_given_up_for_another() -> None:
@@ -147,15 +147,15 @@ def test_another_attempt_does_not_begin_with_the_progress_of_the_lost_one() -> N
 @pytest.mark.parametrize(
     ("ending", "retries", "state", "counted"),
     [
-        (SILENT, 0, FAILED, True),
-        (SILENT, 1, PENDING, True),
-        (OVERDUE, 0, TIMED_OUT, True),
-        (OVERDUE, 1, PENDING, True),
-        (FORGOTTEN, 0, PENDING, False),
-        (Ending(FAILED, {}, retryable=False), 1, FAILED, True),
+        (WORKER_SILENT, 0, FAILED, True),
+        (WORKER_SILENT, 1, PENDING, True),
+        (ATTEMPT_OVERDUE, 0, TIMED_OUT, True),
+        (ATTEMPT_OVERDUE, 1, PENDING, True),
+        (BROKER_LOST, 0, PENDING, False),
+        (AttemptEnding(FAILED, {}, retryable=False), 1, FAILED, True),
     ],
 )
-def test_an_attempt_that_ends_badly(ending: Ending, retries: int, state: str, counted: bool) -> None:
+def test_an_attempt_that_ends_badly(ending: AttemptEnding, retries: int, state: str, counted: bool) -> None:
     out = rules.ended(running(retries=retries), ending, NOW, 0.5)
     assert (out.job.state, out.job.tries, out.stop) == (state, 1 if counted else 0, "h1")
     assert out.attempt is not None
@@ -165,7 +165,7 @@ def test_an_attempt_that_ends_badly(ending: Ending, retries: int, state: str, co
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED", "CANCELLED"])
 def test_how_it_ended_is_said_by_the_worker_that_began_it(status: str) -> None:
-    assert ignored(running(), said(status, 9, worker="other")) == Ignored("another-worker")
+    assert ignored(running(), said(status, 9, worker="other")) == IgnoredStatus("another-worker")
 
 
 def test_the_waits_grow_and_are_drawn() -> None:
@@ -185,7 +185,7 @@ def test_a_failure_that_cannot_be_mended_is_not_tried_again() -> None:
     assert (out.job.state, out.job.error, out.stop) == (FAILED, {"type": "Bad", "retryable": False}, None)
 
 
-def failed(job: Job, **error: Any) -> Moved:
+def failed(job: JobRow, **error: Any) -> JobTransition:
     """What a failure of such a kind does."""
     return moved(job, said("FAILED", 2, error={"type": "Broken", "message": "", **error}, last_log_seq=0))
 
@@ -262,7 +262,7 @@ def test_one_that_no_worker_has_begun_is_cancelled_at_once_and_its_worker_told()
     assert (out.job.state, out.stop) == (CANCELLED, "h1")
     assert out.attempt is not None
     assert out.attempt.state == CANCELLED
-    assert ignored(out.job, said("RUNNING")) == Ignored("another-attempt", "h1")
+    assert ignored(out.job, said("RUNNING")) == IgnoredStatus("another-attempt", "h1")
 
 
 def test_one_that_runs_is_cancelled_by_its_worker() -> None:
@@ -279,29 +279,29 @@ def test_what_the_worker_says_counts_after_a_cancel(status: str, state: str) -> 
     assert moved(asked, said(status, 2, last_log_seq=0)).job.state == state
 
 
-@pytest.mark.parametrize("ending", [SILENT, OVERDUE, FORGOTTEN])
-def test_a_worker_that_cannot_hear_of_the_cancel_does_not_hold_it_up_for_ever(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [WORKER_SILENT, ATTEMPT_OVERDUE, BROKER_LOST])
+def test_a_worker_that_cannot_hear_of_the_cancel_does_not_hold_it_up_for_ever(ending: AttemptEnding) -> None:
     asked = rules.cancelled(running(retries=3), "not wanted", NOW).job
     out = rules.ended(asked, ending, NOW, 0.5)
     assert (out.job.state, out.stop) == (CANCELLED, "h1")
 
 
 def test_what_has_ended_is_not_cancelled() -> None:
-    with pytest.raises(Conflict, match="SUCCEEDED"):
+    with pytest.raises(ConflictError, match="SUCCEEDED"):
         rules.cancelled(moved(running(), said("SUCCEEDED", 2)).job, "late", NOW)
     gone = rules.cancelled(pending(), "not wanted", NOW).job
-    assert rules.cancelled(gone, "again", NOW) == Moved(gone)
+    assert rules.cancelled(gone, "again", NOW) == JobTransition(gone)
 
 
 def test_lines_behind_the_end_of_an_attempt_are_its_own_up_to_the_last_one() -> None:
     ended = moved(running(retries=1), said("FAILED", 9, last_log_seq=8)).attempt
     assert ended is not None
     assert (ended.hears(8, "w"), ended.hears(9, "w"), ended.hears(8, "other")) == (True, False, False)
-    lost = rules.ended(running(), SILENT, NOW, 0.5).attempt
+    lost = rules.ended(running(), WORKER_SILENT, NOW, 0.5).attempt
     assert lost is not None
     assert not lost.hears(1, "w")
-    assert Attempt("h", "j", 1, "w", RUNNING, NOW).hears(10**6, "w")
-    assert Attempt("h", "j", 1, None, DISPATCHED, NOW).hears(1, "w"), "its first word is still on its way"
+    assert JobAttempt("h", "j", 1, "w", RUNNING, NOW).hears(10**6, "w")
+    assert JobAttempt("h", "j", 1, None, DISPATCHED, NOW).hears(1, "w"), "its first word is still on its way"
 
 
 def test_a_new_owner_is_a_new_epoch() -> None:
@@ -338,7 +338,7 @@ def test_every_change_is_a_new_version() -> None:
         rules.kept(job, NOW),
         rules.closed(job, NOW),
         rules.reopened(job, NOW),
-        rules.ended(job, SILENT, NOW, 0).job,
+        rules.ended(job, WORKER_SILENT, NOW, 0).job,
         rules.cancelled(job, "x", NOW).job,
         moved(job, said("RUNNING", 2)).job,
     ]

@@ -8,113 +8,117 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrix.domain.leases import (
-    LINKED,
+    DEPOSE_DELAY_S,
+    INITIAL_TOKEN,
     NOBODY,
-    RESIGNED,
-    RETAKE,
-    SEED,
-    Bid,
+    RESIGNED_DELAY_S,
+    RETAKE_DELAY_S,
+    Candidacy,
+    ElectionReason,
     Fence,
-    Handling,
+    LeaderMode,
+    LeaderToken,
     Lease,
-    Mode,
-    Reason,
-    Token,
-    Waiting,
-    ground,
+    TokenHandling,
+    WaitingCandidate,
+    campaign_delay_s,
+    election_reason,
     handling,
-    patience,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LIVE = Lease(7, "a-1", Mode.BROKER, NOW + timedelta(seconds=20), NOW - timedelta(seconds=10), None, NOW)
+LIVE = Lease(7, "a-1", LeaderMode.BROKER, NOW + timedelta(seconds=20), NOW - timedelta(seconds=10), None, NOW)
 LAPSED = replace(LIVE, lease_until=NOW)
 LEFT = replace(LIVE, lease_until=NOW, resigned_at=NOW)
-ALONE = replace(LIVE, mode=Mode.ALONE)
+ALONE = replace(LIVE, mode=LeaderMode.ALONE)
 UNUSED = replace(LAPSED, term=0, holder=NOBODY)
-WAITING = Waiting("b-1", waited=0.0, linked=60.0, lease=30.0, jitter=0.0)
+WAITING = WaitingCandidate("b-1", waited=0.0, linked=60.0, lease=30.0, jitter=0.0)
 
 
-def bid(node: str = "b-1", *, by_token: bool = False, mode: Mode = Mode.BROKER) -> Bid:
-    return Bid(node, mode, by_token)
+def bid(node: str = "b-1", *, by_token: bool = False, mode: LeaderMode = LeaderMode.BROKER) -> Candidacy:
+    return Candidacy(node, mode, by_token)
 
 
 @pytest.mark.parametrize(
     ("lease", "wish", "reason"),
     [
-        (None, bid(), Reason.FIRST),
-        (UNUSED, bid(), Reason.FIRST),
+        (None, bid(), ElectionReason.FIRST),
+        (UNUSED, bid(), ElectionReason.FIRST),
         (LIVE, bid(), None),
-        (LIVE, bid(by_token=True), Reason.LOST),
-        (LIVE, bid("a-1"), Reason.RETAKEN),
-        (LIVE, bid("a-1", by_token=True), Reason.RETAKEN),
-        (LAPSED, bid(), Reason.EXPIRED),
-        (LAPSED, bid(mode=Mode.ALONE), Reason.EXPIRED),
-        (LAPSED, bid(by_token=True), Reason.EXPIRED),
-        (LEFT, bid(), Reason.RESIGNED),
-        (LEFT, bid(by_token=True), Reason.RESIGNED),
+        (LIVE, bid(by_token=True), ElectionReason.LOST),
+        (LIVE, bid("a-1"), ElectionReason.RETAKEN),
+        (LIVE, bid("a-1", by_token=True), ElectionReason.RETAKEN),
+        (LAPSED, bid(), ElectionReason.EXPIRED),
+        (LAPSED, bid(mode=LeaderMode.ALONE), ElectionReason.EXPIRED),
+        (LAPSED, bid(by_token=True), ElectionReason.EXPIRED),
+        (LEFT, bid(), ElectionReason.RESIGNED),
+        (LEFT, bid(by_token=True), ElectionReason.RESIGNED),
         (replace(LEFT, lease_until=NOW + timedelta(seconds=1)), bid(), None),
-        (ALONE, bid(), Reason.DEPOSED),
-        (ALONE, bid(by_token=True), Reason.DEPOSED),
-        (ALONE, bid(mode=Mode.ALONE), None),
+        (ALONE, bid(), ElectionReason.DEPOSED),
+        (ALONE, bid(by_token=True), ElectionReason.DEPOSED),
+        (ALONE, bid(mode=LeaderMode.ALONE), None),
     ],
 )
-def test_who_may_begin_the_next_term(lease: Lease | None, wish: Bid, reason: Reason | None) -> None:
-    assert ground(wish, lease) is reason
+def test_who_may_begin_the_next_term(lease: Lease | None, wish: Candidacy, reason: ElectionReason | None) -> None:
+    assert election_reason(wish, lease) is reason
 
 
 @pytest.mark.req("S0-10")
 def test_a_lease_that_runs_is_waited_for_and_a_little_longer() -> None:
-    assert patience(WAITING, LIVE) == pytest.approx(20.6)
-    assert patience(replace(WAITING, jitter=1.0), LIVE) == pytest.approx(23.0)
-    assert patience(WAITING, LAPSED) == pytest.approx(0.6)
-    assert patience(WAITING, replace(LAPSED, now=NOW + timedelta(seconds=1))) < 0
+    assert campaign_delay_s(WAITING, LIVE) == pytest.approx(20.6)
+    assert campaign_delay_s(replace(WAITING, jitter=1.0), LIVE) == pytest.approx(23.0)
+    assert campaign_delay_s(WAITING, LAPSED) == pytest.approx(0.6)
+    assert campaign_delay_s(WAITING, replace(LAPSED, now=NOW + timedelta(seconds=1))) < 0
 
 
 def test_nobody_has_to_wait_long_for_the_first_term() -> None:
     for lease in (None, UNUSED):
-        assert patience(WAITING, lease) <= 0
-        assert patience(replace(WAITING, jitter=1.0), lease) <= RESIGNED
-        assert patience(replace(WAITING, linked=0.0, waited=0.5), lease) == LINKED - 0.5, "for the broker"
+        assert campaign_delay_s(WAITING, lease) <= 0
+        assert campaign_delay_s(replace(WAITING, jitter=1.0), lease) <= RESIGNED_DELAY_S
+        assert campaign_delay_s(replace(WAITING, linked=0.0, waited=0.5), lease) == DEPOSE_DELAY_S - 0.5, (
+            "for the broker"
+        )
 
 
 def test_after_a_resignation_the_token_has_the_first_word() -> None:
-    assert patience(WAITING, LEFT) == RESIGNED
-    assert patience(replace(WAITING, jitter=1.0), LEFT) == 2 * RESIGNED
+    assert campaign_delay_s(WAITING, LEFT) == RESIGNED_DELAY_S
+    assert campaign_delay_s(replace(WAITING, jitter=1.0), LEFT) == 2 * RESIGNED_DELAY_S
 
 
 def test_a_node_takes_its_own_lease_again_after_a_while() -> None:
     mine = replace(WAITING, node_id="a-1")
-    assert patience(mine, LIVE) == RETAKE
-    assert patience(replace(mine, waited=RETAKE), LIVE) <= 0
-    assert patience(replace(mine, waited=RETAKE), LAPSED) <= 0, "which also is the quickest way when it has lapsed"
+    assert campaign_delay_s(mine, LIVE) == RETAKE_DELAY_S
+    assert campaign_delay_s(replace(mine, waited=RETAKE_DELAY_S), LIVE) <= 0
+    assert campaign_delay_s(replace(mine, waited=RETAKE_DELAY_S), LAPSED) <= 0, (
+        "which also is the quickest way when it has lapsed"
+    )
 
 
 def test_a_leader_without_broker_is_deposed_by_a_settled_link_alone() -> None:
-    assert patience(replace(WAITING, linked=0.5), ALONE) == pytest.approx(LINKED - 0.5)
-    assert patience(replace(WAITING, linked=60.0), ALONE) < 0
-    assert patience(replace(WAITING, linked=0.0), ALONE) == pytest.approx(20.6)
+    assert campaign_delay_s(replace(WAITING, linked=0.5), ALONE) == pytest.approx(DEPOSE_DELAY_S - 0.5)
+    assert campaign_delay_s(replace(WAITING, linked=60.0), ALONE) < 0
+    assert campaign_delay_s(replace(WAITING, linked=0.0), ALONE) == pytest.approx(20.6)
 
 
 def test_who_brings_its_own_broker_waits_for_nobody() -> None:
     sole = replace(WAITING, sole=True)
-    assert patience(sole, LIVE) <= 0
-    assert patience(replace(sole, node_id="a-1"), LIVE) == RETAKE, "but for itself"
+    assert campaign_delay_s(sole, LIVE) <= 0
+    assert campaign_delay_s(replace(sole, node_id="a-1"), LIVE) == RETAKE_DELAY_S, "but for itself"
 
 
 @pytest.mark.parametrize(
     ("token", "leading", "fate"),
     [
-        (Token(7, "a-1"), None, Handling.CAMPAIGN),
-        (SEED, None, Handling.CAMPAIGN),
-        (Token(7, "a-1"), Fence(7, "a-1"), Handling.HOLD),
-        (Token(6, "b-1"), Fence(7, "a-1"), Handling.DROP),
-        (SEED, Fence(1, "a-1"), Handling.DROP),
-        (Token(8, "b-1"), Fence(7, "a-1"), Handling.CAMPAIGN),
-        (Token(7, "b-1"), Fence(7, "a-1"), Handling.CAMPAIGN),
+        (LeaderToken(7, "a-1"), None, TokenHandling.CAMPAIGN),
+        (INITIAL_TOKEN, None, TokenHandling.CAMPAIGN),
+        (LeaderToken(7, "a-1"), Fence(7, "a-1"), TokenHandling.HOLD),
+        (LeaderToken(6, "b-1"), Fence(7, "a-1"), TokenHandling.DROP),
+        (INITIAL_TOKEN, Fence(1, "a-1"), TokenHandling.DROP),
+        (LeaderToken(8, "b-1"), Fence(7, "a-1"), TokenHandling.CAMPAIGN),
+        (LeaderToken(7, "b-1"), Fence(7, "a-1"), TokenHandling.CAMPAIGN),
     ],
 )
-def test_what_becomes_of_a_token(token: Token, leading: Fence | None, fate: Handling) -> None:
+def test_what_becomes_of_a_token(token: LeaderToken, leading: Fence | None, fate: TokenHandling) -> None:
     assert handling(token, leading) is fate
 
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrix.domain.nodes import Absences, Node, NodeState, is_silent
+from orchestrix.domain.nodes import MissingNodes, NodeRow, NodeState, is_silent
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER = NOW - timedelta(seconds=100)
 
 
-def node(silent: float) -> Node:
-    return Node("a-1", "a", NodeState.ALIVE, (), 0, EARLIER, NOW - timedelta(seconds=silent), None)
+def node(silent: float) -> NodeRow:
+    return NodeRow("a-1", "a", NodeState.ALIVE, (), 0, EARLIER, NOW - timedelta(seconds=silent), None)
 
 
 @pytest.mark.req("S0-54")
@@ -24,7 +24,7 @@ def test_silence_counts_as_long_as_somebody_listens(silent: float, listening: fl
 
 
 def test_a_node_is_missing_when_two_looks_say_so() -> None:
-    absences = Absences(2.0)
+    absences = MissingNodes(2.0)
     missing = {"a-1": EARLIER}
     assert absences.look(10.0, missing) is None
     assert absences.look(11.9, missing) is None
@@ -32,7 +32,7 @@ def test_a_node_is_missing_when_two_looks_say_so() -> None:
 
 
 def test_a_beat_between_begins_the_count_anew() -> None:
-    absences = Absences(2.0)
+    absences = MissingNodes(2.0)
     assert absences.look(10.0, {"a-1": EARLIER}) is None
     assert absences.look(12.0, {"a-1": NOW}) is None
     assert absences.look(13.9, {"a-1": NOW}) is None
@@ -40,7 +40,7 @@ def test_a_beat_between_begins_the_count_anew() -> None:
 
 
 def test_a_look_that_finds_it_begins_the_count_anew() -> None:
-    absences = Absences(2.0)
+    absences = MissingNodes(2.0)
     assert absences.look(10.0, {"a-1": EARLIER}) is None
     assert absences.look(11.0, {}) is None
     assert absences.look(12.0, {"a-1": EARLIER}) is None
@@ -48,7 +48,7 @@ def test_a_look_that_finds_it_begins_the_count_anew() -> None:
 
 
 def test_several_at_once_are_the_brokers_doing() -> None:
-    absences = Absences(2.0)
+    absences = MissingNodes(2.0)
     assert absences.look(10.0, {"a-1": EARLIER}) is None
     assert absences.look(12.0, {"a-1": EARLIER, "b-1": EARLIER}) is None
     assert absences.look(13.0, {"a-1": EARLIER}) is None

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from orchestrix.domain.cron import Cron
 from orchestrix.domain.schedules import (
-    HELD,
-    MOST_HELD,
-    Busy,
-    Every,
+    HELD_RUNS_LIMIT,
+    HELD_WAKE_AT,
+    DueTimes,
     Firing,
+    FiringOutcome,
+    Interval,
     Misfire,
-    Outcome,
     Overlap,
-    Run,
     Schedule,
-    State,
-    Times,
+    ScheduledRun,
+    ScheduleState,
+    UnfinishedRuns,
     after_firing,
     awaiting,
     faults,
@@ -35,13 +35,13 @@ from orchestrix.domain.schedules import (
     times_of,
 )
 from orchestrix.errors import Invalid
-from orchestrix.saga.orders import NEVER
+from orchestrix.saga.commands import NEVER
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-FREE = Busy()
-WORKING = Busy(running=1)
+FREE = UnfinishedRuns()
+WORKING = UnfinishedRuns(running=1)
 
 
 def schedule(**more: Any) -> Schedule:
@@ -60,46 +60,50 @@ def schedule(**more: Any) -> Schedule:
     return Schedule(**{**fields, **more})
 
 
-def fired(late: timedelta, busy: Busy = FREE, **more: Any) -> Firing:
+def fired(late: timedelta, busy: UnfinishedRuns = FREE, **more: Any) -> Firing:
     """What becomes of noon if somebody looks so much later."""
     one = schedule(**more)
     return fire(one, times_of(one, UTC), NOON + late, busy)
 
 
 def test_a_due_time_gets_its_run() -> None:
-    assert fired(timedelta(0)) == Firing(NOON, NOON + HOUR, (Run(NOON),))
+    assert fired(timedelta(0)) == Firing(NOON, NOON + HOUR, (ScheduledRun(NOON),))
 
 
 @pytest.mark.parametrize(
     ("overlap", "busy", "expected"),
     [
-        (Overlap.SKIP, WORKING, ((), False, Outcome.SKIPPED)),
-        (Overlap.SKIP, Busy(ready=1), ((), False, Outcome.SKIPPED)),
-        (Overlap.SKIP, Busy(held=1), ((), False, Outcome.SKIPPED)),
-        (Overlap.QUEUE, WORKING, ((Run(NOON, held=True),), False, Outcome.QUEUED)),
-        (Overlap.QUEUE, Busy(ready=1), ((Run(NOON, held=True),), False, Outcome.QUEUED)),
-        (Overlap.QUEUE, Busy(held=1), ((Run(NOON, held=True),), False, Outcome.QUEUED)),
-        (Overlap.QUEUE, Busy(1, 0, MOST_HELD), ((), False, Outcome.SKIPPED)),
-        (Overlap.CANCEL_PREVIOUS, WORKING, ((Run(NOON, held=True),), True, Outcome.QUEUED)),
-        (Overlap.CANCEL_PREVIOUS, Busy(ready=1, held=1), ((Run(NOON),), True, Outcome.STARTED)),
-        (Overlap.CANCEL_PREVIOUS, Busy(), ((Run(NOON),), False, Outcome.STARTED)),
+        (Overlap.SKIP, WORKING, ((), False, FiringOutcome.SKIPPED)),
+        (Overlap.SKIP, UnfinishedRuns(ready=1), ((), False, FiringOutcome.SKIPPED)),
+        (Overlap.SKIP, UnfinishedRuns(held=1), ((), False, FiringOutcome.SKIPPED)),
+        (Overlap.QUEUE, WORKING, ((ScheduledRun(NOON, held=True),), False, FiringOutcome.QUEUED)),
+        (Overlap.QUEUE, UnfinishedRuns(ready=1), ((ScheduledRun(NOON, held=True),), False, FiringOutcome.QUEUED)),
+        (Overlap.QUEUE, UnfinishedRuns(held=1), ((ScheduledRun(NOON, held=True),), False, FiringOutcome.QUEUED)),
+        (Overlap.QUEUE, UnfinishedRuns(1, 0, HELD_RUNS_LIMIT), ((), False, FiringOutcome.SKIPPED)),
+        (Overlap.CANCEL_PREVIOUS, WORKING, ((ScheduledRun(NOON, held=True),), True, FiringOutcome.QUEUED)),
+        (
+            Overlap.CANCEL_PREVIOUS,
+            UnfinishedRuns(ready=1, held=1),
+            ((ScheduledRun(NOON),), True, FiringOutcome.STARTED),
+        ),
+        (Overlap.CANCEL_PREVIOUS, UnfinishedRuns(), ((ScheduledRun(NOON),), False, FiringOutcome.STARTED)),
     ],
 )
-def test_a_run_that_is_at_work(overlap: Overlap, busy: Busy, expected: tuple[Any, ...]) -> None:
+def test_a_run_that_is_at_work(overlap: Overlap, busy: UnfinishedRuns, expected: tuple[Any, ...]) -> None:
     found = fired(timedelta(0), busy, overlap=overlap)
     assert (found.runs, found.cancel, found.outcome) == expected
     assert found.next_due == NOON + HOUR
 
 
 def test_late_is_not_missed_before_the_threshold() -> None:
-    assert fired(MINUTE).runs == (Run(NOON),)
+    assert fired(MINUTE).runs == (ScheduledRun(NOON),)
     late = fired(MINUTE + timedelta(seconds=1), misfire=Misfire.IGNORE)
-    assert (late.runs, late.missed, late.next_due, late.outcome) == ((), NOON, NOON + HOUR, Outcome.MISSED)
-    assert fired(HOUR / 2, misfire=Misfire.IGNORE, missed_after_ms=1_800_000).runs == (Run(NOON),)
+    assert (late.runs, late.missed, late.next_due, late.outcome) == ((), NOON, NOON + HOUR, FiringOutcome.MISSED)
+    assert fired(HOUR / 2, misfire=Misfire.IGNORE, missed_after_ms=1_800_000).runs == (ScheduledRun(NOON),)
 
 
 def test_jitter_does_not_count_as_lateness() -> None:
-    assert fired(11 * MINUTE, misfire=Misfire.IGNORE, jitter_ms=600_000).runs == (Run(NOON),)
+    assert fired(11 * MINUTE, misfire=Misfire.IGNORE, jitter_ms=600_000).runs == (ScheduledRun(NOON),)
     assert fired(11 * MINUTE + timedelta(seconds=1), misfire=Misfire.IGNORE, jitter_ms=600_000).runs == ()
 
 
@@ -115,24 +119,30 @@ def test_one_that_is_late_but_not_missed_is_still_to_come() -> None:
 
 def test_one_run_makes_up_for_all_that_were_missed() -> None:
     found = fired(5 * HOUR + 2 * MINUTE)
-    assert (found.runs, found.missed, found.next_due) == ((Run(NOON + 5 * HOUR),), NOON + 5 * HOUR, NOON + 6 * HOUR)
+    assert (found.runs, found.missed, found.next_due) == (
+        (ScheduledRun(NOON + 5 * HOUR),),
+        NOON + 5 * HOUR,
+        NOON + 6 * HOUR,
+    )
     assert fired(5 * HOUR + 2 * MINUTE, WORKING).runs == ()
-    assert fired(5 * HOUR + 2 * MINUTE, WORKING, overlap=Overlap.QUEUE).runs == (Run(NOON + 5 * HOUR, held=True),)
+    assert fired(5 * HOUR + 2 * MINUTE, WORKING, overlap=Overlap.QUEUE).runs == (
+        ScheduledRun(NOON + 5 * HOUR, held=True),
+    )
 
 
 def test_missed_runs_are_caught_up_one_after_another() -> None:
     found = fired(5 * HOUR + 2 * MINUTE, misfire=Misfire.CATCH_UP)
-    assert found.runs == tuple(Run(NOON + n * HOUR, held=n > 0) for n in range(6))
+    assert found.runs == tuple(ScheduledRun(NOON + n * HOUR, held=n > 0) for n in range(6))
     assert found.next_due == NOON + 6 * HOUR
     last = fired(5 * HOUR + 2 * MINUTE, WORKING, misfire=Misfire.CATCH_UP, catch_up=2)
-    assert last.runs == (Run(NOON + 4 * HOUR, held=True), Run(NOON + 5 * HOUR, held=True))
-    assert fired(5 * HOUR + 2 * MINUTE, Busy(1, 0, MOST_HELD), misfire=Misfire.CATCH_UP).runs == ()
+    assert last.runs == (ScheduledRun(NOON + 4 * HOUR, held=True), ScheduledRun(NOON + 5 * HOUR, held=True))
+    assert fired(5 * HOUR + 2 * MINUTE, UnfinishedRuns(1, 0, HELD_RUNS_LIMIT), misfire=Misfire.CATCH_UP).runs == ()
 
 
 def test_years_of_missed_minutes_take_no_time() -> None:
     one = schedule(cron="* * * * *", interval_ms=None, misfire=Misfire.CATCH_UP, catch_up=3)
     now = NOON + timedelta(days=3650)
-    found = fire(one, times_of(one, ZoneInfo("Europe/Berlin")), now, Busy())
+    found = fire(one, times_of(one, ZoneInfo("Europe/Berlin")), now, UnfinishedRuns())
     assert [run.due_at for run in found.runs] == [now - n * MINUTE for n in (4, 3, 2)]
     assert found.next_due == now - MINUTE
 
@@ -140,8 +150,8 @@ def test_years_of_missed_minutes_take_no_time() -> None:
 def test_a_schedule_can_end() -> None:
     assert fired(timedelta(0), ends_at=NOON + MINUTE).next_due is None
     assert fired(timedelta(0), ends_at=NOON + HOUR).next_due == NOON + HOUR
-    assert awaiting(schedule(), None).state is State.ENDED
-    assert (schedule().state, schedule(paused_at=NOON).state) == (State.ACTIVE, State.PAUSED)
+    assert awaiting(schedule(), None).state is ScheduleState.ENDED
+    assert (schedule().state, schedule(paused_at=NOON).state) == (ScheduleState.ACTIVE, ScheduleState.PAUSED)
 
 
 @given(
@@ -150,7 +160,7 @@ def test_a_schedule_can_end() -> None:
     st.timedeltas(timedelta(0), timedelta(days=40)),
 )
 def test_the_last_due_time_is_found_as_if_all_were_looked_at(expression: str, end: datetime, span: timedelta) -> None:
-    times, moment = Times(Cron(expression, ZoneInfo("Europe/Berlin"))), end.replace(tzinfo=UTC)
+    times, moment = DueTimes(Cron(expression, ZoneInfo("Europe/Berlin"))), end.replace(tzinfo=UTC)
     since = moment - span
     found = times.last_before(moment, since)
     first = times.since(since)
@@ -163,7 +173,7 @@ def test_the_last_due_time_is_found_as_if_all_were_looked_at(expression: str, en
 
 
 def test_an_interval_keeps_its_grid() -> None:
-    every = Every(timedelta(seconds=90), NOON)
+    every = Interval(timedelta(seconds=90), NOON)
     assert every.after(NOON - HOUR) == NOON
     assert every.after(NOON) == NOON + timedelta(seconds=90)
     assert every.after(NOON + timedelta(seconds=89, microseconds=999999)) == NOON + timedelta(seconds=90)
@@ -178,9 +188,9 @@ def test_an_interval_begins_at_its_start_or_a_step_after_its_making() -> None:
 
 
 def test_a_start_counts_itself() -> None:
-    times = Times(Cron("0 * * * *", UTC), starts_at=NOON + HOUR)
+    times = DueTimes(Cron("0 * * * *", UTC), starts_at=NOON + HOUR)
     assert (times.after(NOON), times.since(NOON + HOUR)) == (NOON + HOUR, NOON + HOUR)
-    assert list(Times(Cron("0 * * * *", UTC), ends_at=NOON + 2 * HOUR).following(NOON)) == [
+    assert list(DueTimes(Cron("0 * * * *", UTC), ends_at=NOON + 2 * HOUR).following(NOON)) == [
         NOON + HOUR,
         NOON + 2 * HOUR,
     ]
@@ -200,19 +210,19 @@ def test_jitter_is_the_same_for_everybody_and_differs_between_due_times() -> Non
 
 
 def test_a_run_becomes_a_job() -> None:
-    job = job_of(schedule(), Run(NOON), "j-1", NOON + MINUTE)
+    job = job_of(schedule(), ScheduledRun(NOON), "j-1", NOON + MINUTE)
     assert (job.queue, job.handler, job.payload, job.state) == ("reports", "report", {"day": 1}, "PENDING")
     assert (job.schedule_id, job.due_at, job.wake_at, job.created_by) == (schedule().id, NOON, NOON + MINUTE, "ada")
-    held = job_of(schedule(), Run(None, held=True), "j-2", NOON, by="bob")
-    assert (held.due_at, held.wake_at, held.created_by) == (None, HELD, "bob")
-    assert HELD == NEVER, "lists show it as no time at all"
+    held = job_of(schedule(), ScheduledRun(None, held=True), "j-2", NOON, by="bob")
+    assert (held.due_at, held.wake_at, held.created_by) == (None, HELD_WAKE_AT, "bob")
+    assert HELD_WAKE_AT == NEVER, "lists show it as no time at all"
     free = released(held, NOON)
     assert (free.wake_at, free.version) == (NOON, held.version + 1)
 
 
 def test_what_was_fired_is_written_down() -> None:
     one = schedule(misfire=Misfire.CATCH_UP, fired=3, trouble="x")
-    firing = fire(one, times_of(one, UTC), NOON + HOUR + 2 * MINUTE, Busy())
+    firing = fire(one, times_of(one, UTC), NOON + HOUR + 2 * MINUTE, UnfinishedRuns())
     jobs = [job_of(one, run, f"j-{n}", NOON) for n, run in enumerate(firing.runs)]
     after = after_firing(one, firing, jobs, NOON + 2 * HOUR)
     assert (after.fired, after.skipped, after.last_job_id, after.trouble) == (5, 0, "j-1", None)
@@ -224,13 +234,16 @@ def test_what_was_fired_is_written_down() -> None:
         "ran": 2,
     }
     skipped = after_firing(one, fire(one, times_of(one, UTC), NOON, WORKING), [], NOON)
-    assert (skipped.skipped, skipped.last_outcome, skipped.last_misfire) == (1, Outcome.SKIPPED, None)
+    assert (skipped.skipped, skipped.last_outcome, skipped.last_misfire) == (1, FiringOutcome.SKIPPED, None)
 
 
 def test_runs_in_turn() -> None:
     times = [NOON, NOON + HOUR]
-    assert in_turn(times, Busy()) == (Run(NOON), Run(NOON + HOUR, held=True))
-    assert in_turn(times, Busy(held=1)) == (Run(NOON, held=True), Run(NOON + HOUR, held=True))
+    assert in_turn(times, UnfinishedRuns()) == (ScheduledRun(NOON), ScheduledRun(NOON + HOUR, held=True))
+    assert in_turn(times, UnfinishedRuns(held=1)) == (
+        ScheduledRun(NOON, held=True),
+        ScheduledRun(NOON + HOUR, held=True),
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrix import COMPLETED, Compensation, Saga
 from orchestrix.domain.version_check import Definition, Key, VersionFinding, check_versions
-from orchestrix.saga.form import body_of, digest_of
+from orchestrix.saga.versions.serialization import body_of, digest_of
 from tests.unit.sagas.builders import step
 
 UNDO = Compensation("cmd.unpack", "evt.unpacked")

@@ -13,13 +13,15 @@ import pytest
 from orchestrix.broker.port import Broker, Delivery
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import Contention
-from orchestrix.jobs.beats import Beats
-from orchestrix.jobs.late_beats import LateBeats
-from orchestrix.jobs.sweeps import Office
-from orchestrix.orchestration.relay import OutboxRelay
-from orchestrix.persistence import jobs, nodes, schema
+from orchestrix.jobs.deferred_heartbeats import DeferredHeartbeats
+from orchestrix.jobs.rescue.job_rescuer import LeaderContext
+from orchestrix.jobs.worker_heartbeats import WorkerHeartbeatListener
+from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.nodes import WorkerBeat
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.schema import migrator
 
 BEATEN = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
 
@@ -48,7 +50,7 @@ class Post:
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     database = Database(sqlite_url)
     yield database
     await database.close()
@@ -56,14 +58,14 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 
 async def heard(database: Database, words: list[str], *, leads: bool) -> list[str]:
     """The workers that are listed once `w-1`, which was listed, has said this at once."""
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerBeat("w-1", [], 0, BEATEN)]))
+    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", [], 0, BEATEN)]))
     fields = {"workerId": "w-1", "queues": [], "jobs": []}
     said = [word.partition(" at ") for word in words]
     told = [{**fields, "state": state, **({"timestamp": f"2026-01-31T{at}Z"} if at else {})} for state, _, at in said]
     bodies = [json.dumps(one).encode() for one in told]
     post = Post([cast(Delivery, Said(body)) for body in bodies])
-    beats = Beats(database, cast(Broker, post), "node-1")
-    office = Office(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
+    beats = WorkerHeartbeatListener(database, cast(Broker, post), "node-1")
+    office = LeaderContext(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
     if leads:
         beats.heed(office)
     await beats.start()
@@ -118,12 +120,12 @@ async def test_what_is_held_is_owed_where_the_database_does_not_answer(
 
     monkeypatch.setattr(nodes if fails == "hear_workers" else jobs, fails, away)
     late: list[str] = []
-    monkeypatch.setattr(LateBeats, "owe", lambda self, names, at: late.extend(names))
+    monkeypatch.setattr(DeferredHeartbeats, "owe", lambda self, names, at: late.extend(names))
     held = [{"jobId": "j-1", "historyId": "h-1"}, {"jobId": "j-2", "historyId": "h-2"}]
     body = json.dumps({"workerId": "w-1", "queues": ["q"], "jobs": held, "state": "ALIVE"}).encode()
     post = Post([cast(Delivery, Said(body))])
-    beats = Beats(database, cast(Broker, post), "node-1")
-    beats.heed(Office(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None))
+    beats = WorkerHeartbeatListener(database, cast(Broker, post), "node-1")
+    beats.heed(LeaderContext(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None))
     await beats.start()
     await asyncio.wait_for(post.done.wait(), 20)
     await beats.stop()

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import Unavailable
-from orchestrix.jobs.dispatch import AHEAD, PAUSE, Dispatcher
-from orchestrix.lifecycle import Wake
+from orchestrix.jobs.dispatch import UNDECLARED_ROWS_LIMIT, UNDECLARED_ROWS_POLL_INTERVAL_S, JobDispatcher
+from orchestrix.lifecycle import WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.outbox import OutboxRow
 from tests.support import eventually, holds
@@ -45,11 +45,13 @@ class Carrier:
 
 
 async def test_what_is_due_waits_while_the_relay_has_enough_to_do() -> None:
-    database, relay, due = Asked(), Carrier(AHEAD), Wake()
-    dispatcher = Dispatcher(cast(Database, database), Fence(1, "node-1"), due, relay, most_open=10, silent=30.0)
+    database, relay, due = Asked(), Carrier(UNDECLARED_ROWS_LIMIT), WakeSignal()
+    dispatcher = JobDispatcher(cast(Database, database), Fence(1, "node-1"), due, relay, most_open=10, silent=30.0)
     await dispatcher.start()
     due.set()
-    await holds(lambda: database.looks == 0, during=3 * PAUSE)
-    relay.bringing = AHEAD - 1
-    await eventually(lambda: database.looks > 0, deadline=30 * PAUSE, message="it looks for jobs again")
+    await holds(lambda: database.looks == 0, during=3 * UNDECLARED_ROWS_POLL_INTERVAL_S)
+    relay.bringing = UNDECLARED_ROWS_LIMIT - 1
+    await eventually(
+        lambda: database.looks > 0, deadline=30 * UNDECLARED_ROWS_POLL_INTERVAL_S, message="it looks for jobs again"
+    )
     await dispatcher.stop()

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, Job, Status
-from orchestrix.jobs.lines import Cap, alive, kept
-from orchestrix.persistence.job_logs import Log
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, AttemptStatus, JobRow
+from orchestrix.jobs.log_lines import LogLimit, alive, kept
+from orchestrix.persistence.jobs.job_logs import JobLogLine
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(seconds=20)
-JOB = Job(
+JOB = JobRow(
     id="j",
     queue="q",
     handler="h",
@@ -26,17 +26,17 @@ JOB = Job(
     created_at=NOW,
     updated_at=LONG_AGO,
 )
-LINES = [Log("h1", seq, "j", "w", "info", "four", NOW, 1) for seq in range(2, 8)]
+LINES = [JobLogLine("h1", seq, "j", "w", "info", "four", NOW, 1) for seq in range(2, 8)]
 
 
 def test_all_is_kept_up_to_the_cap() -> None:
-    job, found = kept(JOB, LINES, Cap(6, 24), NOW)
+    job, found = kept(JOB, LINES, LogLimit(6, 24), NOW)
     assert found == LINES
     assert job == replace(JOB, log_lines=6, log_bytes=24)
 
 
-@pytest.mark.parametrize("cap", [Cap(4, 1000), Cap(1000, 17)], ids=["lines", "bytes"])
-def test_the_first_line_above_it_says_so_and_the_rest_is_dropped(cap: Cap) -> None:
+@pytest.mark.parametrize("cap", [LogLimit(4, 1000), LogLimit(1000, 17)], ids=["lines", "bytes"])
+def test_the_first_line_above_it_says_so_and_the_rest_is_dropped(cap: LogLimit) -> None:
     job, found = kept(JOB, LINES, cap, NOW)
     assert [(one.seq, one.level) for one in found] == [*[(seq, "info") for seq in range(2, 6)], (6, "warning")]
     assert "the log ends here" in found[-1].message
@@ -45,22 +45,22 @@ def test_the_first_line_above_it_says_so_and_the_rest_is_dropped(cap: Cap) -> No
 
 
 def test_what_is_kept_counts_over_many_batches_and_attempts() -> None:
-    job, first = kept(JOB, LINES[:3], Cap(5, 1000), NOW)
+    job, first = kept(JOB, LINES[:3], LogLimit(5, 1000), NOW)
     lines = [replace(one, history_id="h2") for one in LINES]
-    job, second = kept(replace(job, history_id="h2"), lines, Cap(5, 1000), NOW)
+    job, second = kept(replace(job, history_id="h2"), lines, LogLimit(5, 1000), NOW)
     assert (len(first), len(second), job.log_cut) == (3, 3, 1)
 
 
 def test_a_message_counts_by_its_bytes_as_far_as_it_is_stored() -> None:
-    job, _ = kept(JOB, [replace(LINES[0], message="ü" * 20_000)], Cap(10, 10**6), NOW)
+    job, _ = kept(JOB, [replace(LINES[0], message="ü" * 20_000)], LogLimit(10, 10**6), NOW)
     assert job.log_bytes == 32_000
 
 
-STATUS = Status("j", "h1", "w", 1, RUNNING)
+STATUS = AttemptStatus("j", "h1", "w", 1, RUNNING)
 
 
 @pytest.mark.parametrize("said", [LINES[0], STATUS], ids=["line", "status"])
-def test_what_the_worker_says_of_this_attempt_is_a_sign_of_life(said: Log | Status) -> None:
+def test_what_the_worker_says_of_this_attempt_is_a_sign_of_life(said: JobLogLine | AttemptStatus) -> None:
     assert alive(JOB, [said], NOW) == replace(JOB, worker_beat_at=NOW)
     waiting = replace(JOB, state=DISPATCHED, worker_beat_at=None)
     assert alive(waiting, [said], NOW).worker_beat_at == NOW
@@ -77,5 +77,5 @@ def test_what_the_worker_says_of_this_attempt_is_a_sign_of_life(said: Log | Stat
     ],
     ids=["another attempt", "another worker", "over", "nobody's", "just heard"],
 )
-def test_nothing_else_is_one(job: Job, said: Log) -> None:
+def test_nothing_else_is_one(job: JobRow, said: JobLogLine) -> None:
     assert alive(job, [said], NOW) is job

@@ -7,19 +7,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrix.domain.jobs import RUNNING, SUCCEEDED, Attempt
-from orchestrix.jobs.events import JobEvents, Written
-from orchestrix.persistence.job_logs import Log
+from orchestrix.domain.jobs import RUNNING, SUCCEEDED, JobAttempt
+from orchestrix.jobs.events import BatchResult, JobEventListener
+from orchestrix.persistence.jobs.job_logs import JobLogLine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ATTEMPT = Attempt("h-1", "j-1", 1, "w-1", RUNNING, NOW)
-LINE = Log("h-1", 4, "j-1", "w-1", "info", "a line", NOW)
+ATTEMPT = JobAttempt("h-1", "j-1", 1, "w-1", RUNNING, NOW)
+LINE = JobLogLine("h-1", 4, "j-1", "w-1", "info", "a line", NOW)
 
 
-def heard(line: Log, attempt: Attempt = ATTEMPT) -> Written:
+def heard(line: JobLogLine, attempt: JobAttempt = ATTEMPT) -> BatchResult:
     """What is to be written where that is all that is known."""
-    written = Written()
-    JobEvents._hear_lines([line], {attempt.history_id: attempt}, written)
+    written = BatchResult()
+    JobEventListener._hear_lines([line], {attempt.history_id: attempt}, written)
     return written
 
 
@@ -37,6 +37,6 @@ def test_a_line_of_the_attempt_is_written() -> None:
     ],
     ids=["of another job", "of an attempt that nobody knows", "of another worker", "behind the end"],
 )
-def test_any_other_line_is_counted_and_not_written(line: Log, attempt: Attempt) -> None:
+def test_any_other_line_is_counted_and_not_written(line: JobLogLine, attempt: JobAttempt) -> None:
     written = heard(line, attempt)
     assert (dict(written.logs), dict(written.ignored)) == ({}, {"another-attempt": 1})

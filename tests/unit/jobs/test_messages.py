@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from orchestrix.domain.jobs import Job, Status
-from orchestrix.jobs import messages, outgoing
-from orchestrix.jobs.messages import Beat, Offered
-from orchestrix.persistence.job_logs import Log
-from orchestrix.saga.messages import Unreadable
+from orchestrix.domain.jobs import AttemptStatus, JobRow
+from orchestrix.jobs import messages, outbox_rows
+from orchestrix.jobs.messages import HandoffOffer, WorkerHeartbeat
+from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.saga.messages import UnreadableMessage
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ID, HISTORY = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11", "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
 STATUS, LOGS = f"orchestrix.job.{ID}.status", f"orchestrix.job.{ID}.logs"
 WHO = {"jobId": ID, "historyId": HISTORY, "workerId": "w", "seq": 3}
-JOB = Job(
+JOB = JobRow(
     id=ID,
     queue="reports",
     handler="monthly",
@@ -53,7 +53,7 @@ def test_the_order_for_a_worker() -> None:
 
 @pytest.mark.req("S0-22")
 def test_the_question_who_owns_a_job() -> None:
-    row = outgoing.assigned(JOB, NOW)
+    row = outbox_rows.assigned(JOB, NOW)
     assert (row.exchange, row.routing_key) == ("", "orchestrix.job.assigned")
     assert json.loads(row.body) == {"jobId": ID, "historyId": HISTORY}
     assert messages.read_job_id(row.body) == ID
@@ -61,26 +61,26 @@ def test_the_question_who_owns_a_job() -> None:
 
 @pytest.mark.req("S0-16")
 def test_an_offer_and_its_answer() -> None:
-    row = outgoing.offer(JOB, "NodeCrash", NOW)
+    row = outbox_rows.offer(JOB, "NodeCrash", NOW)
     assert (row.exchange, row.routing_key) == ("", "orchestrix.job.handoff")
     offer = {"jobId": ID, "reason": "NodeCrash", "fromNode": "n-1", "ownerEpoch": 4}
     assert json.loads(row.body) == offer
-    own = outgoing.handoff(ID, "n-1", 4, "NodeCrash")
+    own = outbox_rows.handoff(ID, "n-1", 4, "NodeCrash")
     assert (own.exchange, own.routing_key, json.loads(own.body)) == ("", "orchestrix.job.handoff", offer)
-    assert messages.read_offer(own.body) == Offered(ID, "NodeCrash", "n-1", 4)
-    answer = outgoing.ack("orchestrix.job.handoff.ack.n-1", ID, "n-2", 5)
+    assert messages.read_offer(own.body) == HandoffOffer(ID, "NodeCrash", "n-1", 4)
+    answer = outbox_rows.ack("orchestrix.job.handoff.ack.n-1", ID, "n-2", 5)
     assert json.loads(answer.body) == {"jobId": ID, "newOwner": "n-2", "ownerEpoch": 5}
     assert messages.read_taken(answer.body) == (ID, 5)
 
 
 def test_the_word_to_stop() -> None:
-    word = outgoing.stop(JOB, HISTORY, "not wanted")
+    word = outbox_rows.stop(JOB, HISTORY, "not wanted")
     assert (word.exchange, word.routing_key) == ("orchestrix.job.cancel", "reports")
     assert json.loads(word.body) == {"jobId": ID, "historyId": HISTORY, "reason": "not wanted"}
 
 
 def test_rows_of_jobs_wait_for_nobody() -> None:
-    rows = [outgoing.dispatch(JOB, NOW), outgoing.assigned(JOB, NOW), outgoing.offer(JOB, "NodeCrash", NOW)]
+    rows = [outbox_rows.dispatch(JOB, NOW), outbox_rows.assigned(JOB, NOW), outbox_rows.offer(JOB, "NodeCrash", NOW)]
     assert len({(row.saga, row.instance_id, row.version, row.n) for row in rows}) == 3
     assert all(0 <= row.instance_id < 2**63 for row in rows)
     assert rows[0].id == HISTORY, "however often it is sent, it is the same order"
@@ -88,12 +88,12 @@ def test_rows_of_jobs_wait_for_nobody() -> None:
 
 def test_a_status() -> None:
     found = messages.read_event(STATUS, body(**WHO, status="RUNNING", progress={"percent": 4}), NOW)
-    assert found == Status(ID, HISTORY, "w", 3, "RUNNING", {"percent": 4})
+    assert found == AttemptStatus(ID, HISTORY, "w", 3, "RUNNING", {"percent": 4})
     error = {"type": "X", "message": "y"}
     ended = messages.read_event(STATUS, body(**WHO, status="FAILED", error=error, lastLogSeq=2, more=1), NOW)
-    assert ended == Status(ID, HISTORY, "w", 3, "FAILED", error=error, last_log_seq=2)
+    assert ended == AttemptStatus(ID, HISTORY, "w", 3, "FAILED", error=error, last_log_seq=2)
     bare = messages.read_event(STATUS, body(**WHO, status="SUCCEEDED"), NOW)
-    assert bare == Status(ID, HISTORY, "w", 3, "SUCCEEDED")
+    assert bare == AttemptStatus(ID, HISTORY, "w", 3, "SUCCEEDED")
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_status() -> None:
 )
 def test_a_line(at: object, read: datetime) -> None:
     found = messages.read_event(LOGS, body(**WHO, level="warning", message="no paper", at=at), NOW)
-    assert found == Log(HISTORY, 3, ID, "w", "warning", "no paper", read)
+    assert found == JobLogLine(HISTORY, 3, ID, "w", "warning", "no paper", read)
 
 
 def test_a_line_without_a_level_is_information() -> None:
     found = messages.read_event(LOGS, body(**WHO, message="x"), NOW)
-    assert isinstance(found, Log)
+    assert isinstance(found, JobLogLine)
     assert found.level == "info"
 
 
@@ -141,7 +141,7 @@ def test_a_line_without_a_level_is_information() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(queue: str, fields: dict[str, Any], word: str) -> None:
-    with pytest.raises(Unreadable, match=word):
+    with pytest.raises(UnreadableMessage, match=word):
         messages.read_event(queue, body(**fields), NOW)
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_named(queue: str, fields: dict[str, Any], word: 
 )
 def test_a_beat(jobs: list[Any], histories: tuple[str, ...]) -> None:
     found = messages.read_beat(body(workerId="w", queues=["reports", 5], jobs=jobs, timestamp="x"))
-    assert found == Beat("w", histories, ("reports",), len(jobs))
+    assert found == WorkerHeartbeat("w", histories, ("reports",), len(jobs))
     assert messages.read_beat(body(workerId="w", jobs=[], timestamp="2026-01-31T13:00:00+01:00")).said_at == NOW
 
 
@@ -173,5 +173,5 @@ def test_a_beat_of_a_worker_that_tells_its_state(state: object, left: bool) -> N
 
 @pytest.mark.parametrize("wrong", [b"{", b"[]", b'{"workerId":"w","jobs":5}', b'{"jobs":[]}'])
 def test_a_beat_that_means_nothing(wrong: bytes) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableMessage):
         messages.read_beat(wrong)

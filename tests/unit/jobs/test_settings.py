@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.context import ApiContext
-from orchestrix.domain.job_waits import Around
-from orchestrix.orchestration.stuck import Stuck
-from orchestrix.orchestration.why import Explainer
-from orchestrix.persistence import job_queues, jobs
+from orchestrix.api.dependencies import ApiContext
+from orchestrix.domain.job_diagnosis import DiagnosisContext
+from orchestrix.engine.explain.stuck import StuckSagas
+from orchestrix.engine.explain.why import SagaExplainer
+from orchestrix.persistence.jobs import job_queues, jobs
 
 
 @pytest.mark.parametrize(
     ("asks", "names"),
     [
         (ApiContext, ["silent"]),
-        (Around, ["limit"]),
-        (Explainer, ["silent"]),
-        (Stuck, ["silent"]),
+        (DiagnosisContext, ["limit"]),
+        (SagaExplainer, ["silent"]),
+        (StuckSagas, ["silent"]),
         (jobs.overdue, ["heard"]),
         (jobs.silent, ["seconds", "heard"]),
         (job_queues.stranded, ["seconds", "heard"]),

@@ -12,17 +12,19 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Published
-from orchestrix.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, Job
+from orchestrix.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.errors import Deposed
+from orchestrix.errors import StaleTermError
 from orchestrix.jobs.dispatch import Relay
-from orchestrix.jobs.events import Stop
-from orchestrix.jobs.holdings import Holdings
-from orchestrix.jobs.lost_orders import LostOrders
-from orchestrix.jobs.reconcile import Reconcile
-from orchestrix.jobs.sweeps import Office, Orphanage, Watchman
-from orchestrix.persistence import job_beats, jobs, outbox, schema
+from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
+from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector
+from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import job_heartbeats, jobs
+from orchestrix.persistence.schema import migrator
 from tests.conformance.store.test_jobs import dispatched, now, owned, running, stored
 from tests.integration.jobs.rows import joined, leading, stopped
 
@@ -53,7 +55,7 @@ class Linked:
 class Holding:
     """A node that reads one job, and clears it away when it is told to."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JobRow) -> None:
         self.epochs = {job.id: job.owner_epoch}
         self.readings = {job.id: (job.owner_epoch, 1)}
         self.cleared: list[str] = []
@@ -74,12 +76,12 @@ class Desk:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.stops: list[Stop] = []
+        self.stops: list[StopRequest] = []
         relay = cast(Relay, Silent())
-        self.office = Office(database, Fence(1, NODE), relay, self.stops.extend, lambda: None)
+        self.office = LeaderContext(database, Fence(1, NODE), relay, self.stops.extend, lambda: None)
         self.link = Linked()
         self.broker = cast(Broker, self.link)
-        self.watchman = Watchman(self.office, self.broker, silent=LIMIT, heard=LIMIT / 2)
+        self.watchman = JobRescuer(self.office, self.broker, silent=LIMIT, heard=LIMIT / 2)
         self.listens()
 
     def listens(self, since: timedelta = MINUTE) -> None:
@@ -90,7 +92,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
-    await schema.upgrade(sqlite_url)
+    await migrator.upgrade(sqlite_url)
     database = Database(sqlite_url)
     await joined(database, NODE)
     await leading(database, Fence(1, NODE))
@@ -100,7 +102,7 @@ async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
 
 async def look_at_owners(desk: Desk) -> tuple[float, float]:
     """Looks for jobs whose owner is gone, and for such as have none; in how many seconds again."""
-    orphanage = Orphanage(desk.office, desk.broker, every=LIMIT)
+    orphanage = OrphanJobDetector(desk.office, desk.broker, every=LIMIT)
     return await orphanage.orphans(), await orphanage.unowned()
 
 
@@ -118,7 +120,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return begun
 
 
-async def aged(desk: Desk, job: Job, **ago: timedelta) -> Job:
+async def aged(desk: Desk, job: JobRow, **ago: timedelta) -> JobRow:
     """The job, as if these of its times were so long past."""
     times = {name: desk.database.now() - span for name, span in ago.items()}
     return await stored(desk.database, job, replace(job, version=job.version + 1, **times))  # type: ignore[arg-type]
@@ -187,10 +189,10 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
     assert later.wake_at is not None
     assert timedelta(seconds=590) < later.wake_at - desk.database.now() <= timedelta(seconds=600)
     later = await aged(desk, later, wake_at=MINUTE)
-    old = Watchman(replace(desk.office, fence=Fence(0, "old")), desk.broker, silent=LIMIT, heard=LIMIT / 2)
+    old = JobRescuer(replace(desk.office, fence=Fence(0, "old")), desk.broker, silent=LIMIT, heard=LIMIT / 2)
     old._heard_since, old._heard_by, old._looked_at = desk.database.now() - MINUTE, 1, clock.monotonic()
     old._back_since = desk.database.now()
-    with pytest.raises(Deposed):
+    with pytest.raises(StaleTermError):
         await old.look()
     assert (await now(desk.database, later)).version == later.version, "who leads no more puts nothing off"
     desk.watchman._back_since = desk.database.now() - long_ago
@@ -199,7 +201,7 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
 
 
 @pytest.fixture
-async def order(desk: Desk) -> Job:
+async def order(desk: Desk) -> JobRow:
     """A job that was sent a minute ago, and that this node reads."""
     job = await owned(desk.database, NODE, await dispatched(desk.database, payload={"month": 3}))
     return await aged(desk, job, dispatched_at=MINUTE, taken_at=MINUTE)
@@ -213,8 +215,8 @@ async def owed(desk: Desk) -> list[tuple[str, str]]:
     return [(row.id, row.routing_key) for row in rows]
 
 
-async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(desk: Desk, order: Job) -> None:
-    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(desk: Desk, order: JobRow) -> None:
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
     desk.link.is_full = True
     for _ in range(3):
         await lost.look()
@@ -233,24 +235,26 @@ async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(des
 
 
 @pytest.mark.parametrize("ready", [None, 0, 1])
-async def test_an_order_is_lost_whose_queue_is_empty_or_gone(desk: Desk, order: Job, ready: int | None) -> None:
-    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+async def test_an_order_is_lost_whose_queue_is_empty_or_gone(desk: Desk, order: JobRow, ready: int | None) -> None:
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
     desk.link.count = None if ready is None else (ready, 1)
     for _ in range(3):
         await lost.look()
     assert len(await owed(desk)) == (0 if ready else 1)
 
 
-async def test_one_that_is_held_by_a_beat_is_not_lost(desk: Desk, order: Job) -> None:
-    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
-    await desk.database.run(lambda tx: job_beats.beaten(tx, [str(order.history_id)], tx.now()))
+async def test_one_that_is_held_by_a_beat_is_not_lost(desk: Desk, order: JobRow) -> None:
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    await desk.database.run(lambda tx: job_heartbeats.beaten(tx, [str(order.history_id)], tx.now()))
     for _ in range(3):
         await lost.look()
     assert await owed(desk) == []
 
 
-async def test_one_that_others_have_overtaken_is_lost_though_its_queue_is_never_empty(desk: Desk, order: Job) -> None:
-    lost = LostOrders(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+async def test_one_that_others_have_overtaken_is_lost_though_its_queue_is_never_empty(
+    desk: Desk, order: JobRow
+) -> None:
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
     desk.link.count = (7, 1)
     later = await aged(desk, await running(desk.database), dispatched_at=MINUTE / 2, started_at=MINUTE / 4)
     other = await aged(desk, await running(desk.database, queue="other"), dispatched_at=MINUTE, started_at=MINUTE)
@@ -267,7 +271,7 @@ async def test_last_lines_are_waited_for_while_nobody_could_send_them(desk: Desk
     ended = replace(job, version=job.version + 1, state=SUCCEEDED, finished_at=desk.database.now() - MINUTE)
     job = await owned(desk.database, NODE, await stored(desk.database, job, ended))
     holdings = Holding(job)
-    reconcile = Reconcile(desk.database, cast(Holdings, holdings), NODE, desk.broker, every=1.0)
+    reconcile = OwnershipReconciler(desk.database, cast(OwnedJobs, holdings), NODE, desk.broker, every=1.0)
     for desk.link.is_full, cleared in ((True, []), (False, [job.id])):
         reconcile._read_since = {job.id: (holdings.readings[job.id], clock.monotonic() - 60)}
         await reconcile.look()
@@ -301,7 +305,7 @@ async def test_what_has_no_owner_is_offered_in_the_same_look(desk: Desk, writes:
 @pytest.mark.req("S0-71")
 @pytest.mark.parametrize("every", [0.5, 30.0, 120.0])
 async def test_orphans_are_looked_for_as_often_as_the_setting_says(desk: Desk, every: float) -> None:
-    orphanage = Orphanage(desk.office, desk.broker, every=every)
+    orphanage = OrphanJobDetector(desk.office, desk.broker, every=every)
     assert await orphanage.orphans() == every
     assert await orphanage.unowned() == 10.0
     await joined(desk.database, "gone")
@@ -315,11 +319,11 @@ async def test_orphans_are_looked_for_as_often_as_the_setting_says(desk: Desk, e
 async def test_an_orphan_that_others_have_in_hand_is_looked_for_again_soon(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def skipped(*_: object) -> list[Job]:
+    async def skipped(*_: object) -> list[JobRow]:
         return []
 
     await joined(desk.database, "gone")
     await owned(desk.database, "gone", await running(desk.database))
     await stopped(desk.database, "gone", "DEAD")
     monkeypatch.setattr(jobs, "orphans", skipped)
-    assert await Orphanage(desk.office, desk.broker, every=LIMIT).orphans() == 1.0
+    assert await OrphanJobDetector(desk.office, desk.broker, every=LIMIT).orphans() == 1.0

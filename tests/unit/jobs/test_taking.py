@@ -11,14 +11,14 @@ import pytest
 
 from orchestrix.broker.topology import JOB_ASSIGNED, JOB_HANDOFF, jobs_topology
 from orchestrix.errors import Unavailable
-from orchestrix.jobs.footing import Footing
-from orchestrix.jobs.holdings import Holdings
-from orchestrix.jobs.reconcile import Reconcile
-from orchestrix.jobs.taking import Taker
+from orchestrix.jobs.ownership.handoff_subscriber import JobHandoffSubscriber
+from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
+from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
+from orchestrix.jobs.ownership.self_fencing import SelfFencing
 from orchestrix.persistence.engine import Database
-from orchestrix.testing.memory_broker import MemoryServer
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.memory_consumer import MemoryConsumer
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.consumer import MemoryConsumer
+from orchestrix.testing.broker.server import MemoryServer
 from tests.support import eventually, holds
 
 NODE = "node-1"
@@ -65,10 +65,10 @@ class Rig:
         self.server = MemoryServer(Random(1))
         self.broker = Slow(self.server)
         self.reading = Reading()
-        holdings = cast(Holdings, self.reading)
-        self.taker = Taker(cast(Database, None), self.broker, holdings, NODE)
+        holdings = cast(OwnedJobs, self.reading)
+        self.taker = JobHandoffSubscriber(cast(Database, None), self.broker, holdings, NODE)
         self.trouble: BaseException | None = None
-        self.footing = Footing(self.ping, self.taker, holdings, cast(Reconcile, Reading()), limit=LIMIT)
+        self.footing = SelfFencing(self.ping, self.taker, holdings, cast(OwnershipReconciler, Reading()), limit=LIMIT)
 
     async def ping(self) -> None:
         if self.trouble is not None:

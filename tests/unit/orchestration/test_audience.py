@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
+from orchestrix.engine import consumer_presence
+from orchestrix.engine.consumer_presence import ConsumerPresence
 from orchestrix.errors import Unavailable
-from orchestrix.orchestration import audience
-from orchestrix.orchestration.audience import Audience
 from tests.support import eventually
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,7 +67,7 @@ class Seen:
     def __init__(self) -> None:
         self.now = NOW
         self.queues = Queues()
-        self.audience = Audience(self.queues, lambda: self.queues.hearers, lambda: self.now)  # type: ignore[arg-type]
+        self.audience = ConsumerPresence(self.queues, lambda: self.queues.hearers, lambda: self.now)  # type: ignore[arg-type]
 
     async def look(self, seconds: float = 0.0) -> list[datetime | None]:
         """What is known that much later."""
@@ -78,7 +78,7 @@ class Seen:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    monkeypatch.setattr(audience, "FRESH", 0.0)
+    monkeypatch.setattr(consumer_presence, "CHECK_INTERVAL_S", 0.0)
     return Seen()
 
 
@@ -151,18 +151,21 @@ async def test_a_look_that_a_new_link_overtakes_is_taken_again() -> None:
 
 async def test_few_queues_are_looked_at_at_once() -> None:
     seen = Seen()
-    seen.queues.hearers.update({f"cmd.{number}": 1 for number in range(3 * audience.AT_ONCE)})
-    many = Audience(seen.queues, lambda: seen.queues.hearers, lambda: NOW)  # type: ignore[arg-type]
+    seen.queues.hearers.update({f"cmd.{number}": 1 for number in range(3 * consumer_presence.CONCURRENT_CHECKS)})
+    many = ConsumerPresence(seen.queues, lambda: seen.queues.hearers, lambda: NOW)  # type: ignore[arg-type]
     seen.queues.answers.clear()
     looking = asyncio.create_task(many.look())
-    await eventually(lambda: seen.queues.at_once == audience.AT_ONCE, deadline=3)
+    await eventually(lambda: seen.queues.at_once == consumer_presence.CONCURRENT_CHECKS, deadline=3)
     seen.queues.answers.set()
     await looking
-    assert (seen.queues.asked, seen.queues.most_at_once) == (len(seen.queues.hearers), audience.AT_ONCE)
+    assert (seen.queues.asked, seen.queues.most_at_once) == (
+        len(seen.queues.hearers),
+        consumer_presence.CONCURRENT_CHECKS,
+    )
 
 
 async def test_it_looks_by_itself_and_more_often_while_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audience, "FRESH", 0.02)
+    monkeypatch.setattr(consumer_presence, "CHECK_INTERVAL_S", 0.02)
     seen = Seen()
     seen.queues.hearers["cmd.b"] = 0
     await seen.audience.start()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrix import clock
-from orchestrix.orchestration import clock_watch
-from orchestrix.orchestration.clock_watch import QUIET, ClockWatch
+from orchestrix.engine.maintenance import clock_regression
+from orchestrix.engine.maintenance.clock_regression import QUIET_PASSES_LIMIT, ClockRegressionDetector
 
 
 class World:
@@ -31,7 +31,7 @@ class World:
         found, self.wrong = self.wrong, 0
         return found
 
-    async def looks(self, watch: ClockWatch, count: int) -> int:
+    async def looks(self, watch: ClockRegressionDetector, count: int) -> int:
         """The passes that so many looks came to."""
         before = self.passes
         for _ in range(count):
@@ -44,19 +44,19 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(clock_watch, "set_back", SimpleNamespace(ahead_s=made.ahead_s, mend=made.mend))
+    monkeypatch.setattr(clock_regression, "clock_rollback", SimpleNamespace(ahead_s=made.ahead_s, mend=made.mend))
     monkeypatch.setattr(clock, "monotonic", lambda: made.now)
     return made
 
 
 async def test_it_ends_with_what_is_to_be_mended(world: World) -> None:
-    watch = ClockWatch(world, 15.0)  # type: ignore[arg-type]
+    watch = ClockRegressionDetector(world, 15.0)  # type: ignore[arg-type]
     assert await world.looks(watch, 5) == 0
     world.ahead, world.wrong = 3600.0, 100
-    assert await world.looks(watch, 100) == 1 + QUIET
+    assert await world.looks(watch, 100) == 1 + QUIET_PASSES_LIMIT
     world.ahead += 60.0
-    assert await world.looks(watch, 10) == QUIET, "it went back once more"
+    assert await world.looks(watch, 10) == QUIET_PASSES_LIMIT, "it went back once more"
     world.ahead = 0.0
     assert await world.looks(watch, 5) == 0
     world.ahead = 600.0
-    assert await world.looks(watch, 5) == QUIET
+    assert await world.looks(watch, 5) == QUIET_PASSES_LIMIT

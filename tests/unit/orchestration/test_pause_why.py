@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrix import COMPLETED, Compensation, Job, NothingToUndo, Saga, Step
-from orchestrix.orchestration.pause_why import still_coming
-from orchestrix.saga.asks import Verb
+from orchestrix.engine.explain.pause import still_coming
+from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.messages import StepError
 from tests.unit.sagas.builders import FOR_GOOD
 from tests.unit.sagas.runs import Run
@@ -22,7 +22,7 @@ ON_ITS_WAY = "may be at work: a success counts at once, and "
 
 def paused(*done: str) -> Run:
     run = Run(BREW, *done)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     return run
 
 
@@ -46,7 +46,7 @@ def test_so_does_one_behind_which_all_moves_are_made_at_once() -> None:
     step = Step("mash", "MASHING", "cmd.mash", "evt.mashed", "MASHED", LAST)
     saga = Saga("brew", (step,), immediate={"MASHED": "COOLED", "COOLED": COMPLETED})
     run = Run(saga)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert still_coming(saga, run.instance).endswith("and completes the saga, for this is its last step.")
     run.done("mash")
     assert (run.state, run.instance.blocker) == (COMPLETED, None)
@@ -55,7 +55,7 @@ def test_so_does_one_behind_which_all_moves_are_made_at_once() -> None:
 def test_the_last_undo_ends_a_paused_saga() -> None:
     run = Run(BREW, "mash")
     run.fails(FOR_GOOD)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert told(run) == f" The undo {ON_ITS_WAY}with it all is undone and the saga has failed."
     run.undone("mash")
     assert (run.state, run.instance.blocker) == ("FAILED", None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrix import clock
-from orchestrix.orchestration.quota import PAUSE, Quota
+from orchestrix.dead_letters.quota import REFILL_WAIT_S, DeadLetterQuota
 from tests.fakes.time import Shifted
 
 
@@ -21,18 +21,18 @@ def time() -> Iterator[Shifted]:
 
 
 def test_a_quiet_minute_leaves_room_for_as_many_at_once(time: Shifted) -> None:
-    quota = Quota(60)
+    quota = DeadLetterQuota(60)
     time.advance(3600)
     assert quota.room() == 60
     quota.take(60)
     assert quota.room() == 0
-    assert quota.wait() == PAUSE
+    assert quota.wait() == REFILL_WAIT_S
     time.advance(10)
     assert quota.room() == 10
 
 
 def test_what_was_too_many_is_made_up_for(time: Shifted) -> None:
-    quota = Quota(60)
+    quota = DeadLetterQuota(60)
     quota.take(90)
     assert quota.room() == 0
     assert 30 < quota.wait() <= 31
@@ -42,7 +42,7 @@ def test_what_was_too_many_is_made_up_for(time: Shifted) -> None:
 
 def test_it_is_said_once_a_minute(time: Shifted, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "orchestrix.dead_letters")
-    quota = Quota(60)
+    quota = DeadLetterQuota(60)
     assert quota.trouble() is None
     for _ in range(50):
         quota.take(quota.room())

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrix.broker.port import Consumer, Delivery
-from orchestrix.orchestration.events import EventListener
+from orchestrix.engine.event_listener import EventListener
 from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
 

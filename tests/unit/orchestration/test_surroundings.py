@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from orchestrix.broker.port import Broker, LinkState
-from orchestrix.orchestration import surroundings
-from orchestrix.orchestration.surroundings import Surroundings
+from orchestrix.engine import broker_status
+from orchestrix.engine.broker_status import BrokerStatus
 
 
 class Up:
@@ -21,8 +21,8 @@ class Up:
 
 
 async def test_only_the_latest_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "MOST_KNOWN", 3)
-    around = Surroundings(cast(Broker, Up()))
+    monkeypatch.setattr(broker_status, "KNOWN_QUEUES_LIMIT", 3)
+    around = BrokerStatus(cast(Broker, Up()))
     for number in range(20):
         assert await around.empty(["always", f"q-{number}"]) == {"always", f"q-{number}"}
     assert list(around._known) == ["q-18", "always", "q-19"]

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.broker.port import Delivery
-from orchestrix.orchestration.unkept import CROWDED_PAUSE, LONGEST_PAUSE, MEMORY, Unkept
+from orchestrix.dead_letters.retry_buffer import BUFFER_LIMIT, CROWDED_RETRY_DELAY_S, RETRY_DELAY_LIMIT_S, RetryBuffer
 from tests.fakes.time import Shifted
 
 BUG = ZeroDivisionError("a bug")
@@ -41,12 +41,12 @@ def alive(_: Delivery) -> bool:
 
 
 def test_its_pauses_double_up_to_the_longest_also_under_new_tags(time: Shifted) -> None:
-    unkept, pauses = Unkept(MOST), []
+    unkept, pauses = RetryBuffer(MOST), []
     for tag in range(8):
         unkept.failed(delivery(tag), BUG)
         assert unkept.due(alive) == []
         pauses.append(round(unkept.wait() or 0.0, 1))
-        time.advance(LONGEST_PAUSE)
+        time.advance(RETRY_DELAY_LIMIT_S)
         assert (unkept.due(alive), unkept.wait()) == ([delivery(tag)], 0.0)
         unkept.gone(delivery(tag))
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
@@ -56,7 +56,7 @@ def test_its_pauses_double_up_to_the_longest_also_under_new_tags(time: Shifted) 
 
 
 def test_it_is_stubborn_when_it_has_failed_again_where_it_was(time: Shifted) -> None:
-    unkept = Unkept(MOST)
+    unkept = RetryBuffer(MOST)
     unkept.failed(delivery(1), BUG)
     assert not unkept.is_stubborn(delivery(1))
     unkept.failed(delivery(1), BUG)
@@ -66,31 +66,31 @@ def test_it_is_stubborn_when_it_has_failed_again_where_it_was(time: Shifted) -> 
 
 
 def test_those_that_crowd_a_queue_stay_no_longer_than_that_allows(time: Shifted) -> None:
-    unkept = Unkept(MOST)
+    unkept = RetryBuffer(MOST)
     for tag in range(MOST):
         for _ in range(8):
             unkept.failed(delivery(tag, b"%d" % tag), BUG)
     for _ in range(8):
         unkept.failed(delivery(99, queue="other"), BUG)
-    time.advance(CROWDED_PAUSE)
+    time.advance(CROWDED_RETRY_DELAY_S)
     assert [one.tag for one in unkept.due(alive)] == list(range(MOST))
     unkept.gone(delivery(0))
     assert unkept.due(alive) == [], "seven are no crowd"
 
 
 def test_what_the_broker_has_taken_back_is_forgotten(time: Shifted) -> None:
-    unkept = Unkept(MOST)
+    unkept = RetryBuffer(MOST)
     unkept.failed(delivery(1), BUG)
     unkept.failed(delivery(1, b"y", session=2), BUG)
     assert unkept.trouble() == "2 dead letters cannot be kept and stay with the broker: see the log"
-    time.advance(LONGEST_PAUSE)
+    time.advance(RETRY_DELAY_LIMIT_S)
     assert [one.session for one in unkept.due(lambda one: one.session == 2)] == [2]
     assert unkept.due(lambda _: False) == []
     assert (unkept.trouble(), unkept.wait()) == (None, None)
 
 
 def test_it_is_told_once_a_minute(time: Shifted, caplog: pytest.LogCaptureFixture) -> None:
-    unkept = Unkept(MOST)
+    unkept = RetryBuffer(MOST)
     for tag in range(120):
         unkept.failed(delivery(tag, b"%d" % tag), BUG)
         time.advance(1.0)
@@ -102,7 +102,7 @@ def test_it_is_told_once_a_minute(time: Shifted, caplog: pytest.LogCaptureFixtur
 
 
 def test_what_it_remembers_has_an_end(time: Shifted) -> None:
-    unkept = Unkept(MOST)
-    for n in range(MEMORY + 5):
+    unkept = RetryBuffer(MOST)
+    for n in range(BUFFER_LIMIT + 5):
         unkept.failed(delivery(1, b"%d" % n), BUG)
-    assert len(unkept._failures) <= MEMORY
+    assert len(unkept._failures) <= BUFFER_LIMIT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrix.orchestration.wakeups import _put_off
-from orchestrix.saga.orders import sent_exactly
+from orchestrix.engine.timers import _put_off
+from orchestrix.saga.commands import sent_exactly
 from tests.unit.sagas.builders import NOW
 from tests.unit.sagas.runs import Run
 

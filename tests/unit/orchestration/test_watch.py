@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrix.orchestration.watch import Watch
+from orchestrix.engine.change_notifier import SagaChangeNotifier
 
 
 def moved(version: int, saga: str = "app", id: int = 1) -> Any:
@@ -17,7 +17,7 @@ def moved(version: int, saga: str = "app", id: int = 1) -> Any:
 
 
 async def test_a_commit_wakes_those_who_wait_for_a_later_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch(cast(Any, None))
+    watch = SagaChangeNotifier(cast(Any, None))
     monkeypatch.setattr(watch, "_look", asyncio.Event().wait)
     waiting = asyncio.create_task(watch.changed("app", 1, 3, 30.0))
     await asyncio.sleep(0)

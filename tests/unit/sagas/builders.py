@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from orchestrix import COMPLETED, Command, Event, NothingToUndo, Saga, Step
+from orchestrix.saga.advance import advance
+from orchestrix.saga.commands import SagaTransition, TransitionInputs
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.orders import Moved, Tick
-from orchestrix.saga.reaction import advance
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import Ignored, Start, numbered, start
+from orchestrix.saga.transition import IgnoredEvent, SagaStart, numbered, start
 from sagas.app_provisioning import APP_PROVISIONING
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
@@ -53,9 +53,9 @@ ORDER = Saga(
 """Two immediate moves in a row, and one that ends the saga."""
 
 
-def began(saga: Saga = APP_PROVISIONING, data: Mapping[str, Any] | None = None, instance_id: int = 7) -> Moved:
+def began(saga: Saga = APP_PROVISIONING, data: Mapping[str, Any] | None = None, instance_id: int = 7) -> SagaTransition:
     """A new instance, as it is once the database has given its id."""
-    asked = Start(key="billing", created_by="ada", correlation_id=CORRELATION, data=data or {})
+    asked = SagaStart(key="billing", created_by="ada", correlation_id=CORRELATION, data=data or {})
     return numbered(saga, start(saga, asked, FIRST, NOW), instance_id)
 
 
@@ -81,22 +81,24 @@ def failure(causation_id: str | None, error: StepError | None = None, **more: An
     return success("evt.stepFailed", causation_id=causation_id, error=why, **more)
 
 
-def tick(command_id: str = SECOND, now: datetime = LATER, chance: float = 0.5) -> Tick:
+def tick(command_id: str = SECOND, now: datetime = LATER, chance: float = 0.5) -> TransitionInputs:
     """What rules cannot find out themselves."""
-    return Tick(now, command_id, chance)
+    return TransitionInputs(now, command_id, chance)
 
 
-def moved(saga: Saga, instance: Instance, event: Event, command_id: str = SECOND, now: datetime = LATER) -> Moved:
+def moved(
+    saga: Saga, instance: Instance, event: Event, command_id: str = SECOND, now: datetime = LATER
+) -> SagaTransition:
     """What `advance` gives, which must be a move."""
     result = advance(saga, instance, event, tick(command_id, now))
-    assert isinstance(result, Moved), result
+    assert isinstance(result, SagaTransition), result
     return result
 
 
 def ignored(saga: Saga, instance: Instance, event: Event) -> str:
     """Why `advance` does not take the event, which it must not."""
     result = advance(saga, instance, event, tick("never-used"))
-    assert isinstance(result, Ignored), result
+    assert isinstance(result, IgnoredEvent), result
     return result.reason
 
 

@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from orchestrix import COMPLETED, Command, Compensation, Event, RetryPolicy, Saga
-from orchestrix.saga.asks import Acted, Ask, RefusedVerb, Verb
-from orchestrix.saga.control import act
-from orchestrix.saga.expiry import Rearmed, Surroundings, wake
+from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, ActionResult, SagaAction
+from orchestrix.saga.advance import advance
+from orchestrix.saga.commands import SagaTransition, TransitionInputs
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.orders import Moved, Tick
-from orchestrix.saga.reaction import advance
-from orchestrix.saga.state import UNSENDABLE, Change
-from orchestrix.saga.transition import Ignored, block
+from orchestrix.saga.state import UNSENDABLE, StateChange
+from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, wake
+from orchestrix.saga.transition import IgnoredEvent, block
 from tests.unit.sagas.builders import FOR_GOOD, NOW, ORDER, began, failure, sent, step, success
 
 AGAIN = StepError("Busy", "come back later", retryable=True)
@@ -48,7 +48,7 @@ class Run:
         start = began(saga, data)
         self.now = NOW
         self.instance = start.instance
-        self.history: list[Change] = list(start.history)
+        self.history: list[StateChange] = list(start.history)
         self.sent: list[Command] = [sent(start.command)]
         self._ids = 1
         for name in done:
@@ -76,7 +76,7 @@ class Run:
     def hears(self, event: Event) -> str | None:
         """The event comes."""
         result = advance(self.saga, self.instance, event, self._tick(0.5))
-        if isinstance(result, Ignored):
+        if isinstance(result, IgnoredEvent):
             return result.reason
         self._keep(result)
         return None
@@ -92,31 +92,31 @@ class Run:
         waiting: datetime | None = None,
         begun: datetime | None = None,
         aside: datetime | None = None,
-    ) -> Rearmed | Moved:
+    ) -> TimerRescheduled | SagaTransition:
         """The wake-up is due, and its time has come."""
         assert self.instance.wake_at is not None, "it has no wake-up"
         self.now = max(self.now, self.instance.wake_at - SECOND_LONG)
-        around = Surroundings(unsent, None if unheard else served, since, waiting, begun, aside)
+        around = CommandDeliveryStatus(unsent, None if unheard else served, since, waiting, begun, aside)
         result = wake(self.saga, self.instance, around, self._tick(chance))
-        if isinstance(result, Moved):
+        if isinstance(result, SagaTransition):
             self._keep(result)
         else:
             self.instance = result.instance
             self.sent += [result.command] if result.command else []
         return result
 
-    def asks(self, verb: Verb, **more: Any) -> Acted:
+    def asks(self, verb: SagaAction, **more: Any) -> ActionResult:
         """Ada asks for it. Raises what `act` raises."""
         given: dict[str, Any] = {"actor": "ada", "reason": "because"}
-        acted = act(self.saga, self.instance, Ask(verb, **(given | more)), self._tick(0.5))
+        acted = act(self.saga, self.instance, ActionRequest(verb, **(given | more)), self._tick(0.5))
         self._keep(acted)
         return acted
 
-    def refused(self, verb: Verb, **more: Any) -> tuple[Verb, ...]:
+    def refused(self, verb: SagaAction, **more: Any) -> tuple[SagaAction, ...]:
         """What is allowed instead of the verb, which must be refused."""
         try:
             self.asks(verb, **more)
-        except RefusedVerb as refused:
+        except ActionNotAllowed as refused:
             return refused.allowed
         raise AssertionError(f"{verb.value} was not refused")
 
@@ -155,11 +155,11 @@ class Run:
         """Seconds until it is woken."""
         return None if self.instance.wake_at is None else (self.instance.wake_at - self.now).total_seconds()
 
-    def _tick(self, chance: float) -> Tick:
+    def _tick(self, chance: float) -> TransitionInputs:
         self.now += SECOND_LONG
-        return Tick(self.now, f"command-{self._ids + 1}", chance)
+        return TransitionInputs(self.now, f"command-{self._ids + 1}", chance)
 
-    def _keep(self, result: Moved | Acted) -> None:
+    def _keep(self, result: SagaTransition | ActionResult) -> None:
         versions = range(self.instance.version + 1, result.instance.version + 1)
         assert [row.version for row in result.history] == list(versions), "versions without a gap"
         self.instance = result.instance

@@ -11,17 +11,27 @@ from datetime import timedelta
 from typing import Any
 
 from orchestrix import COMPLETED, FAILED, Command, Compensation, Event, Saga
-from orchestrix.saga.asks import Acted, Ask, RefusedVerb, Verb
-from orchestrix.saga.clone import parked
-from orchestrix.saga.control import act, allowed
-from orchestrix.saga.definition import TERMINAL, BadData
-from orchestrix.saga.expiry import Rearmed, Surroundings, begin, wake
+from orchestrix.saga.actions.clone import held_clone
+from orchestrix.saga.actions.control import act, allowed
+from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, ActionResult, SagaAction
+from orchestrix.saga.advance import advance
+from orchestrix.saga.commands import NEVER, SagaTransition, TransitionInputs, command_for, key_of, out
+from orchestrix.saga.definition import TERMINAL, InvalidDataError
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.migration import marked
-from orchestrix.saga.orders import NEVER, Moved, Tick, command_for, key_of, out
-from orchestrix.saga.reaction import advance
-from orchestrix.saga.state import CLONED, HELD, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Change, Instance, Progress
-from orchestrix.saga.transition import Ignored, block
+from orchestrix.saga.state import (
+    CLONED,
+    HELD,
+    PAUSED,
+    RETRY,
+    UNDO_FAILED,
+    UNSENDABLE,
+    Instance,
+    InstanceProgress,
+    StateChange,
+)
+from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, begin, wake
+from orchestrix.saga.transition import IgnoredEvent, block
+from orchestrix.saga.versions.migration import marked
 from tests.unit.sagas.builders import CORRELATION, NOW, began, success
 
 LONG_AGO = NOW - timedelta(days=365)
@@ -72,7 +82,7 @@ class Marked:
 class Asked:
     """A person asks for something. `more` is an output, a patch or seconds."""
 
-    verb: Verb
+    verb: SagaAction
     data: str = "none"
     seconds: int = 60
 
@@ -87,7 +97,7 @@ class Story:
         self.saga = saga
         beginning = began(saga, {"amount": 1})
         self.instance = beginning.instance
-        self.history: list[Change] = list(beginning.history)
+        self.history: list[StateChange] = list(beginning.history)
         self.now = NOW
         self.terminated = False
         self.ids: list[str] = []
@@ -119,15 +129,15 @@ class Story:
                 self._is_asked(what)
         assert before == kept, "rules change nothing by themselves"
 
-    def tick(self, chance: float = 0.5) -> Tick:
+    def tick(self, chance: float = 0.5) -> TransitionInputs:
         """The moment of what happens now."""
-        return Tick(self.now, f"command-{self._count + 1}", chance)
+        return TransitionInputs(self.now, f"command-{self._count + 1}", chance)
 
-    def ask(self, what: Asked) -> Ask:
+    def ask(self, what: Asked) -> ActionRequest:
         """What the person says."""
         later = timedelta(seconds=what.seconds)
         at = self.now + later if what.seconds % 2 else None
-        return Ask(what.verb, "ada", "because", DATA[what.data], DATA[what.data], at, None if at else later)
+        return ActionRequest(what.verb, "ada", "because", DATA[what.data], DATA[what.data], at, None if at else later)
 
     # What happens.
 
@@ -151,7 +161,7 @@ class Story:
         said = copy.deepcopy(event)
         result = advance(self.saga, before, event, self.tick())
         assert event == said
-        if isinstance(result, Ignored):
+        if isinstance(result, IgnoredEvent):
             return
         self._answered(event, before)
         self._took(result.instance, result.history, result.command)
@@ -180,12 +190,12 @@ class Story:
         served = None if what.excuse == "unheard" else LONG_AGO
         waiting = self.now + timedelta(days=1) if what.excuse in ("queue", "overtaken") else None
         begun = self.now + timedelta(days=1) if what.excuse == "overtaken" else None
-        around = Surroundings(what.excuse == "unsent", served, since, waiting, begun)
+        around = CommandDeliveryStatus(what.excuse == "unsent", served, since, waiting, begun)
         result = wake(self.saga, before, around, self.tick(what.chance))
-        if isinstance(result, Moved):
+        if isinstance(result, SagaTransition):
             self._took(result.instance, result.history, result.command)
             return
-        assert isinstance(result, Rearmed)
+        assert isinstance(result, TimerRescheduled)
         one = result.instance
         assert (one.version, one.state, one.progress) == (before.version, before.state, before.progress)
         assert one.wake_at is not None
@@ -216,7 +226,7 @@ class Story:
 
     def _is_copied(self) -> None:
         if self.instance.live and self.instance.blocker in (None, PAUSED):
-            result = parked(self.instance, self.now)
+            result = held_clone(self.instance, self.now)
             for pending in self.unanswered.values():  # the original sent it, under another effect key
                 pending.discard(self.instance.command_id or "")
             self._took(result.instance, result.history, result.command)
@@ -225,18 +235,18 @@ class Story:
         before, verbs = self.instance, allowed(self.saga, self.instance)
         try:
             acted = act(self.saga, before, self.ask(what), self.tick())
-        except RefusedVerb as error:
+        except ActionNotAllowed as error:
             refused = error.allowed
-        except BadData:
+        except InvalidDataError:
             assert what.data == "bad"
             return
         else:
             self._acts(what.verb, verbs, acted)
             return
-        assert what.verb not in verbs or what.verb is Verb.CANCEL_DEADLINE
+        assert what.verb not in verbs or what.verb is SagaAction.CANCEL_DEADLINE
         assert refused == verbs
 
-    def _acts(self, verb: Verb, verbs: tuple[Verb, ...], acted: Acted) -> None:
+    def _acts(self, verb: SagaAction, verbs: tuple[SagaAction, ...], acted: ActionResult) -> None:
         before = self.instance
         if not acted.history:
             assert acted.instance == before
@@ -245,16 +255,20 @@ class Story:
         self._was_asked(verb, before, acted)
         self._took(acted.instance, acted.history, acted.command)
 
-    def _was_asked(self, verb: Verb, before: Instance, acted: Acted) -> None:
+    def _was_asked(self, verb: SagaAction, before: Instance, acted: ActionResult) -> None:
         assert acted.history[0].actor == "ada"
         assert acted.history[0].reason.startswith(f"{verb.value}: because")
-        self.terminated = verb is Verb.TERMINATE or (self.terminated and verb is Verb.EDIT)
-        if verb is Verb.SKIP and before.blocker == UNDO_FAILED and before.progress.todo.count(acted_on(before)) == 1:
+        self.terminated = verb is SagaAction.TERMINATE or (self.terminated and verb is SagaAction.EDIT)
+        if (
+            verb is SagaAction.SKIP
+            and before.blocker == UNDO_FAILED
+            and before.progress.todo.count(acted_on(before)) == 1
+        ):
             self._forgets(acted_on(before))
 
     # What must be true.
 
-    def _took(self, now: Instance, history: tuple[Change, ...], command: Command | None) -> None:
+    def _took(self, now: Instance, history: tuple[StateChange, ...], command: Command | None) -> None:
         before = self.instance
         assert history
         assert now.version == before.version + len(history) == history[-1].version
@@ -296,7 +310,7 @@ class Story:
         assert all(0 < len(row.reason) <= 500 for row in self.history)
         assert [row.at for row in self.history] == sorted(row.at for row in self.history)
         stored = json.loads(json.dumps(instance.progress.to_json()))
-        assert Progress.from_json(stored) == instance.progress
+        assert InstanceProgress.from_json(stored) == instance.progress
         self._never_stuck()
         self._nothing_forgotten()
 
@@ -357,13 +371,17 @@ class Story:
         if not self._is_freed(skip=True):
             return
         if self.instance.wake_at == NEVER:
-            self.happens(Asked(Verb.SET_DEADLINE, seconds=61))
+            self.happens(Asked(SagaAction.SET_DEADLINE, seconds=61))
         self.happens(Elapsed())
 
     def _is_freed(self, skip: bool = False) -> bool:
         """Whether nobody held it; else a person lets it go."""
-        frees = {PAUSED: Verb.RESUME, UNDO_FAILED: Verb.SKIP if skip else Verb.RETRY, UNSENDABLE: Verb.RETRY}
-        frees |= {HELD: Verb.SKIP if skip else Verb.RETRY, CLONED: Verb.RESUME}
+        frees = {
+            PAUSED: SagaAction.RESUME,
+            UNDO_FAILED: SagaAction.SKIP if skip else SagaAction.RETRY,
+            UNSENDABLE: SagaAction.RETRY,
+        }
+        frees |= {HELD: SagaAction.SKIP if skip else SagaAction.RETRY, CLONED: SagaAction.RESUME}
         if self.instance.blocker is None:
             return True
         self.happens(Asked(frees[self.instance.blocker]))

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrix import COMPLETED, HOLD, Compensation, DefinitionError, Job, Saga, Step
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.expiry import AHEAD, SPREAD, Rearmed, begin
-from orchestrix.saga.messages import MAX_ID, Started, Unreadable, started
-from orchestrix.saga.orders import NEVER, Moved, command_for, sent_exactly
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.commands import NEVER, SagaTransition, command_for, sent_exactly
+from orchestrix.saga.messages import MAX_ID, StepStarted, UnreadableMessage, started
 from orchestrix.saga.state import Instance
+from orchestrix.saga.timeouts import PREFETCH_ALLOWANCE, SENT_ORDER_TOLERANCE, TimerRescheduled, begin
 from tests.unit.sagas.builders import NOW, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
@@ -36,7 +36,7 @@ def waits(run: Run, seconds: float = 10) -> None:
 def test_a_command_behind_others_waits_however_long_that_takes() -> None:
     run = Run()
     for _ in range(100):
-        assert isinstance(run.expires(waiting=FAR), Rearmed)
+        assert isinstance(run.expires(waiting=FAR), TimerRescheduled)
         waits(run)
     run.done("flight")
     assert run.state == "NOTICING"
@@ -69,7 +69,9 @@ def test_one_that_was_set_aside_since_its_workers_died_waits_behind_later_ones(b
     assert run.rows[-1][2] == "retry 2: deadline", "that was noted too long ago"
 
 
-@pytest.mark.parametrize(("later", "waited"), [(timedelta(0), True), (SPREAD, True), (SPREAD * 1.01, False)])
+@pytest.mark.parametrize(
+    ("later", "waited"), [(timedelta(0), True), (SENT_ORDER_TOLERANCE, True), (SENT_ORDER_TOLERANCE * 1.01, False)]
+)
 def test_one_that_was_overtaken_has_left_its_queue(later: timedelta, waited: bool) -> None:
     """Whatever was sent at about the same time may stand before it or behind it."""
     run = Run()
@@ -87,7 +89,7 @@ def test_one_whose_queue_is_empty_expires() -> None:
     run.expires(waiting=None)
     assert run.rows[-1][2] == "retry 2: deadline"
     run = Run()
-    run.expires(waiting=NOW - AHEAD)
+    run.expires(waiting=NOW - PREFETCH_ALLOWANCE)
     assert run.rows[-1][2] == "retry 2: deadline"
 
 
@@ -266,16 +268,16 @@ def test_a_second_worker_that_begins_has_the_whole_time() -> None:
 
 def test_more_time_that_a_person_has_given_stays() -> None:
     run = Run()
-    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(hours=1))
     assert begun(run, wait_ms=0).wake_at == run.instance.wake_at, "a time that a person named has no length"
-    run.asks(Verb.CANCEL_DEADLINE)
+    run.asks(SagaAction.CANCEL_DEADLINE)
     assert begun(run, wait_ms=0).wake_at == NEVER
 
 
 def test_so_does_that_which_was_given_while_it_waited_behind_others() -> None:
     run = Run()
     run.expires(waiting=FAR)
-    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(hours=1))
     assert (run.instance.wake_reason, run.instance.wait_ms) == ("backlog", 0)
     assert begun(run, wait_ms=0).wake_at == run.instance.wake_at
 
@@ -289,14 +291,14 @@ def test_the_run_s_own_time_stays() -> None:
 def test_a_cancelled_saga_outlives_the_work_that_has_begun() -> None:
     run = Run()
     run.passes(8)
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert run.instance.progress.awaited == "flight"
     assert begun(run).wake_at == run.now + TEN
 
 
 def test_what_is_held_does_not_begin() -> None:
     run = Run()
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert begin(run.saga, run.instance, 0, run.now) is None
     run = Run()
     run.fails(AGAIN)
@@ -325,15 +327,15 @@ def test_of_others_it_is_not() -> None:
     run.instance = begun(run)
     assert sent_exactly(run.saga, run.instance) is None, "that is when it began"
     run = Run()
-    run.asks(Verb.SET_DEADLINE, extend_by=TEN)
+    run.asks(SagaAction.SET_DEADLINE, extend_by=TEN)
     assert sent_exactly(run.saga, run.instance) is None
     run = Run()
-    run.asks(Verb.CANCEL_DEADLINE)
+    run.asks(SagaAction.CANCEL_DEADLINE)
     assert sent_exactly(run.saga, run.instance) is None
     run = Run()
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert sent_exactly(run.saga, run.instance) is None
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert sent_exactly(run.saga, run.instance) is None, "there may be two copies"
     run = Run()
     run.fails(AGAIN)
@@ -373,11 +375,11 @@ def test_a_retry_has_no_more_time_than_the_run() -> None:
 
 def test_a_begin_is_read() -> None:
     body = b'{"appId": 7, "correlationId": "c", "causationId": "m", "beganMsAgo": 1200, "type": "x", "more": 1}'
-    assert started(body) == Started(7, "c", "m", None, 1200)
-    assert started(b'{"appId": "7", "causationId": "m", "saga": "trip"}', "c") == Started(7, "c", "m", "trip", 0)
+    assert started(body) == StepStarted(7, "c", "m", None, 1200)
+    assert started(b'{"appId": "7", "causationId": "m", "saga": "trip"}', "c") == StepStarted(7, "c", "m", "trip", 0)
     for ago, read in (("-5", 0), ("2.9", 2), ("1e300", MAX_ID)):
         assert started(b'{"appId": 7, "correlationId": "c", "causationId": "m", "beganMsAgo": %s}' % ago.encode()) == (
-            Started(7, "c", "m", None, read)
+            StepStarted(7, "c", "m", None, read)
         )
 
 
@@ -393,7 +395,7 @@ def test_a_begin_is_read() -> None:
     ],
 )
 def test_a_begin_that_cannot_be_read(body: bytes) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableMessage):
         started(body)
 
 
@@ -402,7 +404,7 @@ def test_what_is_moved_on_by_a_stranger_s_row_is_no_sending() -> None:
     run = Run()
     run.instance = replace(run.instance, wake_reason="no_consumer")
     assert run.instance.sending is None
-    assert isinstance(run.expires(waiting=FAR), Rearmed)
+    assert isinstance(run.expires(waiting=FAR), TimerRescheduled)
     assert run.instance.sent_at == run.now, "at the latest now"
     assert Step("a", "A", "cmd.a", "evt.a", COMPLETED, undo=TRIP.steps[1].undo).queue_timeout is None
-    assert isinstance(run.expires(), Moved)
+    assert isinstance(run.expires(), SagaTransition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrix import FAILED
-from orchestrix.saga.asks import Verb
+from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.messages import StepError
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import FIRST, FOR_GOOD, ORDER, THIRD
@@ -18,13 +18,13 @@ def cancelled(*done: str) -> Run:
     """A trip that was cancelled while a step was in flight."""
     run = Run(TRIP, *done)
     run.passes(3)
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     return run
 
 
 def test_cancel_sends_no_undo_before_the_step_in_flight_has_ended() -> None:
     run = Run(TRIP, "flight", "notice")
-    acted = run.asks(Verb.CANCEL)
+    acted = run.asks(SagaAction.CANCEL)
     one = run.instance
     assert run.rows[-1] == ("SLEEPING", BACK, "cancel: because")
     assert run.history[-1].actor == "ada"
@@ -68,7 +68,7 @@ def test_success_of_an_earlier_try_is_an_answer_too() -> None:
     run = Run()
     run.expires()
     run.expires()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert run.done("flight", causation_id=None) == "ambiguous"
     assert run.done("flight", causation_id="of-nobody") == "unknown-causation"
     assert run.fails(causation_id=FIRST) == "failure-of-another-attempt"
@@ -80,7 +80,7 @@ def test_a_failure_answers_for_its_own_attempt_alone() -> None:
     run = Run()
     run.expires()
     run.expires()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     run.fails()
     assert run.sent[-1].type == "cmd.drop-flight"
 
@@ -104,7 +104,7 @@ def test_a_step_that_leaves_nothing_is_waited_for_only_to_keep_the_order(answer:
 
 def test_a_saga_that_leaves_nothing_fails_at_once() -> None:
     run = Run(ORDER, "reserve")
-    acted = run.asks(Verb.CANCEL)
+    acted = run.asks(SagaAction.CANCEL)
     assert run.rows[-1] == ("PAYING", FAILED, "cancel: because")
     assert (acted.undo, acted.withdrawn) == ((), "command-2")
     assert run.done("pay", causation_id="command-2") == "ended"
@@ -113,39 +113,39 @@ def test_a_saga_that_leaves_nothing_fails_at_once() -> None:
 def test_a_step_that_waits_for_another_try_is_not_in_flight() -> None:
     run = Run(TRIP, "flight", "notice")
     run.fails(AGAIN)
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert (run.instance.progress.todo, run.sent[-1].type) == (("flight",), "cmd.drop-flight")
 
 
 def test_a_step_that_waits_for_another_try_may_have_done_its_work() -> None:
     run = Run(TRIP, "flight", "notice")
     run.expires()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert (run.instance.progress.todo, run.sent[-1].type) == (("hotel", "flight"), "cmd.drop-hotel")
 
 
 def test_a_command_that_cannot_be_sent_is_not_waited_for() -> None:
     run = Run(TRIP, "flight", "notice")
     run.cannot_be_sent()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert (run.instance.blocker, run.instance.progress.awaited) == (None, None)
     assert (run.instance.progress.todo, run.sent[-1].type) == (("flight",), "cmd.drop-flight")
 
 
 def test_what_an_earlier_run_left_is_undone_in_its_place() -> None:
     run = Run(TRIP, "flight", "notice")
-    run.asks(Verb.TERMINATE)
-    run.asks(Verb.RETRY)
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.TERMINATE)
+    run.asks(SagaAction.RETRY)
+    run.asks(SagaAction.CANCEL)
     run.done("flight")
     assert run.instance.progress.todo == ("hotel", "flight")
 
 
 def test_an_undo_that_has_begun_is_not_begun_again() -> None:
     run = cancelled("flight")
-    assert run.asks(Verb.CANCEL).history == ()
+    assert run.asks(SagaAction.CANCEL).history == ()
     run.done("notice")
-    assert run.asks(Verb.CANCEL).history == ()
+    assert run.asks(SagaAction.CANCEL).history == ()
 
 
 def test_others_that_report_while_it_waits() -> None:
@@ -159,33 +159,33 @@ def test_others_that_report_while_it_waits() -> None:
 
 def test_a_pause_holds_what_follows_the_step_in_flight() -> None:
     run = cancelled("flight", "notice")
-    assert run.asks(Verb.PAUSE).withdrawn is None
+    assert run.asks(SagaAction.PAUSE).withdrawn is None
     sent = len(run.sent)
     run.done("hotel")
     assert (run.instance.blocker, len(run.sent)) == ("paused", sent)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert run.sent[-1].type == "cmd.drop-hotel"
 
 
 def test_a_pause_keeps_the_failure_that_is_waited_for() -> None:
     run = cancelled("flight", "notice")
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.fails()
     assert run.instance.progress.awaited == "hotel"
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.progress.todo, run.sent[-1].type) == (("flight",), "cmd.drop-flight")
 
 
 def test_resume_goes_on_waiting() -> None:
     run = cancelled("flight", "notice")
-    run.asks(Verb.PAUSE)
-    acted = run.asks(Verb.RESUME)
+    run.asks(SagaAction.PAUSE)
+    acted = run.asks(SagaAction.RESUME)
     assert (acted.command, run.instance.progress.awaited, run.instance.wake_reason) == (None, "hotel", "deadline")
 
 
 def test_history_of_an_app_that_is_cancelled_at_its_first_step() -> None:
     run = Run(APP_PROVISIONING)
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     run.done("createGitRepo")
     run.undone("createGitRepo")
     assert run.rows[1:] == [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrix import Compensation, DefinitionError, Saga
-from orchestrix.saga.catalog import Catalog, Owner
+from orchestrix.saga.catalog import Catalog, MessageOwner
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import ORDER, step
 
@@ -56,18 +56,18 @@ def test_the_same_step_name_in_two_sagas_is_no_conflict() -> None:
 
 def test_owners() -> None:
     catalog = Catalog([APP_PROVISIONING, ORDER])
-    assert catalog.command("cmd.pay") == catalog.event("evt.payDone") == Owner(ORDER, ORDER.steps[1])
-    assert catalog.event("evt.appRegistered") == Owner(APP_PROVISIONING, APP_PROVISIONING.steps[1])
+    assert catalog.command("cmd.pay") == catalog.event("evt.payDone") == MessageOwner(ORDER, ORDER.steps[1])
+    assert catalog.event("evt.appRegistered") == MessageOwner(APP_PROVISIONING, APP_PROVISIONING.steps[1])
     assert catalog.saga("order") is ORDER
 
 
 def test_owners_of_undo() -> None:
     catalog, step = Catalog([APP_PROVISIONING]), APP_PROVISIONING.steps[0]
     owner = catalog.event("evt.gitRepoDeleted")
-    assert catalog.command("cmd.deleteGitRepo") == owner == Owner(APP_PROVISIONING, step, undoes=True)
+    assert catalog.command("cmd.deleteGitRepo") == owner == MessageOwner(APP_PROVISIONING, step, undoes=True)
     assert owner is not None
     assert owner.order is step.undo
-    assert Owner(APP_PROVISIONING, step).order is step
+    assert MessageOwner(APP_PROVISIONING, step).order is step
 
 
 @pytest.mark.parametrize("name", ["evt.stepFailed", "evt.nobody", "cmd.pay", ""])

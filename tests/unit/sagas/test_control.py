@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrix import COMPLETED, FAILED, Saga
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.control import BadAsk, allowed, merged, unchanged
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.actions.control import InvalidActionError, allowed, unchanged
+from orchestrix.saga.actions.merge_patch import merged
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import MAX_DATA, dump
 from tests.unit.sagas.builders import CORRELATION, FIRST, SECOND, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
@@ -37,7 +38,7 @@ def after(*what: Callable[[Run], object]) -> Callable[[], Run]:
     return make
 
 
-def ask(verb: Verb) -> Callable[[Run], object]:
+def ask(verb: SagaAction) -> Callable[[Run], object]:
     """A person asks."""
     return lambda run: run.asks(verb)
 
@@ -63,15 +64,15 @@ SITUATIONS: dict[str, Callable[[], Run]] = {
     "out": flying,
     "late": after(lambda run: run.expires(unheard=True)),
     "retry": after(retries),
-    "paused": after(ask(Verb.PAUSE)),
-    "paused retry": after(retries, ask(Verb.PAUSE)),
-    "paused, next unsent": after(ask(Verb.PAUSE), lambda run: run.done("hotel")),
+    "paused": after(ask(SagaAction.PAUSE)),
+    "paused retry": after(retries, ask(SagaAction.PAUSE)),
+    "paused, next unsent": after(ask(SagaAction.PAUSE), lambda run: run.done("hotel")),
     "unsendable": after(Run.cannot_be_sent),
-    "cancelled": after(ask(Verb.CANCEL)),
-    "cancelled, paused": after(ask(Verb.CANCEL), ask(Verb.PAUSE)),
+    "cancelled": after(ask(SagaAction.CANCEL)),
+    "cancelled, paused": after(ask(SagaAction.CANCEL), ask(SagaAction.PAUSE)),
     "undo": after(fails),
     "undo retry": after(fails, retries),
-    "undo paused": after(fails, ask(Verb.PAUSE)),
+    "undo paused": after(fails, ask(SagaAction.PAUSE)),
     "undo unsendable": after(fails, Run.cannot_be_sent),
     "undo failed": after(fails, fails),
     "completed": after(completes),
@@ -97,30 +98,30 @@ MOVES: dict[str, tuple[str, ...]] = {
     "completed": (          NO,   NO,        NO,   NO,   NO,   NO,   NO,     NO,   NO),
     "failed": (         "FLYING", NO,        SAME, NO,   NO,   IDLE, IDLE,   NO,   NO),
 }  # fmt: skip
-CASES = [(place, verb, to) for place, row in MOVES.items() for verb, to in zip(Verb, row, strict=True)]
-MORE: dict[Verb, dict[str, Any]] = {
-    Verb.EDIT: {"patch": {"amount": 9}},
-    Verb.SET_DEADLINE: {"extend_by": timedelta(seconds=1)},
-    Verb.SKIP: {"output": {"amount": 8}},
+CASES = [(place, verb, to) for place, row in MOVES.items() for verb, to in zip(SagaAction, row, strict=True)]
+MORE: dict[SagaAction, dict[str, Any]] = {
+    SagaAction.EDIT: {"patch": {"amount": 9}},
+    SagaAction.SET_DEADLINE: {"extend_by": timedelta(seconds=1)},
+    SagaAction.SKIP: {"output": {"amount": 8}},
 }
 
 
-def more(place: str, verb: Verb) -> dict[str, Any]:
+def more(place: str, verb: SagaAction) -> dict[str, Any]:
     """What goes with the verb; an undo that is skipped has no output."""
-    return {} if (place, verb) == ("undo failed", Verb.SKIP) else MORE.get(verb, {})
+    return {} if (place, verb) == ("undo failed", SagaAction.SKIP) else MORE.get(verb, {})
 
 
 @pytest.mark.parametrize(("place", "verb", "to"), CASES, ids=[f"{verb.value} {place}" for place, verb, _ in CASES])
-def test_verb_in_situation(place: str, verb: Verb, to: str) -> None:
+def test_verb_in_situation(place: str, verb: SagaAction, to: str) -> None:
     run = SITUATIONS[place]()
     before, rows = run.instance, len(run.history)
     if to == NO:
-        assert verb not in run.refused(verb, **more(place, verb)) or verb is Verb.CANCEL_DEADLINE
+        assert verb not in run.refused(verb, **more(place, verb)) or verb is SagaAction.CANCEL_DEADLINE
     else:
         acted = run.asks(verb, **more(place, verb))
     if to in (NO, IDLE):
         assert (run.instance, len(run.history)) == (before, rows)
-        assert verb not in allowed(TRIP, before) or verb is Verb.CANCEL_DEADLINE
+        assert verb not in allowed(TRIP, before) or verb is SagaAction.CANCEL_DEADLINE
         return
     assert verb in allowed(TRIP, before)
     assert run.state == (before.state if to == SAME else to)
@@ -136,43 +137,53 @@ def test_every_situation_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("verb", "place", "says", "instead"),
     [
-        (Verb.RETRY, "paused", "retry does not fit a saga that is SLEEPING and held (paused)", "skip edit resume"),
-        (Verb.SKIP, "undo", "skip does not fit a saga that is COMPENSATING", "pause"),
-        (Verb.PAUSE, "undo failed", "pause does not fit a saga that is COMPENSATION_FAILED and held (undo_failed)", ""),
-        (Verb.CANCEL, "completed", "cancel does not fit a saga that is COMPLETED", ""),
+        (
+            SagaAction.RETRY,
+            "paused",
+            "retry does not fit a saga that is SLEEPING and held (paused)",
+            "skip edit resume",
+        ),
+        (SagaAction.SKIP, "undo", "skip does not fit a saga that is COMPENSATING", "pause"),
+        (
+            SagaAction.PAUSE,
+            "undo failed",
+            "pause does not fit a saga that is COMPENSATION_FAILED and held (undo_failed)",
+            "",
+        ),
+        (SagaAction.CANCEL, "completed", "cancel does not fit a saga that is COMPLETED", ""),
     ],
 )
-def test_a_refusal_says_what_is_allowed(verb: Verb, place: str, says: str, instead: str) -> None:
+def test_a_refusal_says_what_is_allowed(verb: SagaAction, place: str, says: str, instead: str) -> None:
     run = SITUATIONS[place]()
     with pytest.raises(Exception, match="does not fit") as refused:
         run.asks(verb)
     assert str(refused.value) == says
-    assert {Verb(word) for word in instead.split()} <= set(run.refused(verb))
+    assert {SagaAction(word) for word in instead.split()} <= set(run.refused(verb))
     assert run.refused(verb) == allowed(TRIP, run.instance)
 
 
 def test_a_cancel_after_an_undo_has_failed_says_that_it_changes_nothing_and_what_does() -> None:
     run = SITUATIONS["undo failed"]()
     before = run.instance
-    acted = run.asks(Verb.CANCEL)
+    acted = run.asks(SagaAction.CANCEL)
     assert (acted.history, acted.instance) == ((), before)
-    told = unchanged(acted.instance, Verb.CANCEL)
+    told = unchanged(acted.instance, SagaAction.CANCEL)
     assert told == "it is given up already, and an undo has failed: retry or skip that one, or terminate"
-    assert {Verb.RETRY, Verb.SKIP, Verb.TERMINATE} <= set(allowed(TRIP, before))
+    assert {SagaAction.RETRY, SagaAction.SKIP, SagaAction.TERMINATE} <= set(allowed(TRIP, before))
 
 
 @pytest.mark.parametrize(
     ("place", "verb", "says"),
     [
-        ("undo", Verb.CANCEL, "is being undone"),
-        ("failed", Verb.CANCEL, "it has ended already: retry begins it again"),
-        ("failed", Verb.TERMINATE, "it has ended already: retry begins it again"),
-        ("paused", Verb.PAUSE, "it is paused already: resume ends that"),
-        ("retry", Verb.RESUME, "it is not paused"),
-        ("undo", Verb.RETRY, "its present try is out"),
+        ("undo", SagaAction.CANCEL, "is being undone"),
+        ("failed", SagaAction.CANCEL, "it has ended already: retry begins it again"),
+        ("failed", SagaAction.TERMINATE, "it has ended already: retry begins it again"),
+        ("paused", SagaAction.PAUSE, "it is paused already: resume ends that"),
+        ("retry", SagaAction.RESUME, "it is not paused"),
+        ("undo", SagaAction.RETRY, "its present try is out"),
     ],
 )
-def test_what_changes_nothing_says_why(place: str, verb: Verb, says: str) -> None:
+def test_what_changes_nothing_says_why(place: str, verb: SagaAction, says: str) -> None:
     run = SITUATIONS[place]()
     acted = run.asks(verb)
     assert acted.history == ()
@@ -190,7 +201,7 @@ def test_verbs_are_listed_in_one_order() -> None:
 
 def test_retry_sends_at_once_what_waited_for_its_time() -> None:
     run = SITUATIONS["retry"]()
-    acted = run.asks(Verb.RETRY)
+    acted = run.asks(SagaAction.RETRY)
     assert acted.command is not None
     assert (acted.command.type, acted.command.attempt, acted.withdrawn) == ("cmd.hotel", 2, None)
     assert (run.instance.tries, run.instance.wake_reason, run.wait) == (2, "deadline", 10.0)
@@ -200,8 +211,8 @@ def test_retry_sends_at_once_what_waited_for_its_time() -> None:
 def test_retry_of_what_could_not_be_sent_sends_the_same_command() -> None:
     run = SITUATIONS["unsendable"]()
     id = run.instance.command_id
-    run.asks(Verb.EDIT, patch={"note": "shorter"})
-    acted = run.asks(Verb.RETRY)
+    run.asks(SagaAction.EDIT, patch={"note": "shorter"})
+    acted = run.asks(SagaAction.RETRY)
     assert acted.command is not None
     assert (acted.command.id, acted.command.attempt, acted.command.data) == (id, 1, {"note": "shorter"})
     assert (run.instance.blocker, run.instance.wake_reason) == (None, "deadline")
@@ -209,8 +220,8 @@ def test_retry_of_what_could_not_be_sent_sends_the_same_command() -> None:
 
 def test_retry_of_what_has_failed_begins_anew_with_the_data_as_it_is() -> None:
     run = SITUATIONS["failed"]()
-    run.asks(Verb.EDIT, patch={"amount": 2})
-    acted = run.asks(Verb.RETRY)
+    run.asks(SagaAction.EDIT, patch={"amount": 2})
+    acted = run.asks(SagaAction.RETRY)
     assert acted.command is not None
     assert (acted.command.type, acted.command.attempt, acted.command.data) == ("cmd.flight", 2, {"amount": 2})
     assert acted.history[-1].command_id == acted.command.id == run.instance.command_id
@@ -226,7 +237,7 @@ def test_retry_of_what_has_failed_begins_anew_with_the_data_as_it_is() -> None:
 def test_skip_stands_for_the_step_s_success(place: str) -> None:
     run = SITUATIONS[place]()
     id = run.instance.command_id
-    acted = run.asks(Verb.SKIP, output={"amount": 8})
+    acted = run.asks(SagaAction.SKIP, output={"amount": 8})
     assert acted.withdrawn == id
     assert run.instance.data == {"amount": 8}
     assert [(row.from_state, row.to_state) for row in acted.history] == [(HOTEL, "DRIVING")]
@@ -236,7 +247,7 @@ def test_skip_stands_for_the_step_s_success(place: str) -> None:
 
 def test_immediate_moves_behind_a_skip_are_the_orchestrator_s() -> None:
     run = Run()
-    acted = run.asks(Verb.SKIP)
+    acted = run.asks(SagaAction.SKIP)
     assert [(row.to_state, row.reason, row.actor) for row in acted.history] == [
         ("BOOKED", "skip: because", "ada"),
         ("NOTICING", "immediate", "orchestrator"),
@@ -246,13 +257,13 @@ def test_immediate_moves_behind_a_skip_are_the_orchestrator_s() -> None:
 
 def test_skip_of_the_last_step_completes() -> None:
     run = Run(TRIP, "flight", "notice", "hotel")
-    run.asks(Verb.SKIP)
+    run.asks(SagaAction.SKIP)
     assert (run.state, run.instance.wake_at, run.instance.command_id) == (COMPLETED, None, None)
 
 
 def test_a_skipped_step_is_undone_with_the_others() -> None:
     run = flying()
-    run.asks(Verb.SKIP)
+    run.asks(SagaAction.SKIP)
     run.fails()
     assert run.instance.progress.todo == ("hotel", "flight")
 
@@ -260,11 +271,11 @@ def test_a_skipped_step_is_undone_with_the_others() -> None:
 def test_an_undo_that_is_skipped_takes_no_output() -> None:
     run = SITUATIONS["undo failed"]()
     before = run.instance
-    with pytest.raises(BadAsk) as refused:
-        run.asks(Verb.SKIP, output={"amount": 8})
+    with pytest.raises(InvalidActionError) as refused:
+        run.asks(SagaAction.SKIP, output={"amount": 8})
     assert refused.value.errors[0]["loc"] == ("output",)
     assert run.instance == before
-    run.asks(Verb.SKIP, output={})
+    run.asks(SagaAction.SKIP, output={})
     assert run.state == FAILED
 
 
@@ -275,8 +286,8 @@ def test_an_undo_that_is_skipped_takes_no_output() -> None:
 def test_output_that_cannot_be(output: dict[str, Any], field: tuple[str, ...]) -> None:
     run = flying()
     before = run.instance
-    with pytest.raises(BadData) as refused:
-        run.asks(Verb.SKIP, output=output)
+    with pytest.raises(InvalidDataError) as refused:
+        run.asks(SagaAction.SKIP, output=output)
     assert refused.value.errors[0]["loc"] == field
     assert run.instance == before
 
@@ -314,7 +325,7 @@ def test_a_patch_leaves_what_it_was_given() -> None:
 def test_edit_changes_the_data_and_nothing_else() -> None:
     run = SITUATIONS["unsendable"]()
     before = run.instance
-    acted = run.asks(Verb.EDIT, patch={"address": {"city": "Berlin"}, "x": None})
+    acted = run.asks(SagaAction.EDIT, patch={"address": {"city": "Berlin"}, "x": None})
     assert run.rows[-1] == (HOTEL, HOTEL, "edit: because")
     assert run.instance.data == {"address": {"city": "Berlin"}}
     assert (run.instance.blocker, run.instance.wait_ms, run.instance.command_id) == (
@@ -326,9 +337,9 @@ def test_edit_changes_the_data_and_nothing_else() -> None:
 @pytest.mark.parametrize("patch", [{}, None, {"gone": None}, {"amount": 4}])
 def test_an_edit_without_effect_leaves_no_trace(patch: dict[str, Any] | None) -> None:
     run = Run(data={"amount": 4})
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     version = run.instance.version
-    assert run.asks(Verb.EDIT, patch=patch).history == ()
+    assert run.asks(SagaAction.EDIT, patch=patch).history == ()
     assert run.instance.version == version
 
 
@@ -338,8 +349,8 @@ def test_an_edit_without_effect_leaves_no_trace(patch: dict[str, Any] | None) ->
 def test_a_patch_that_cannot_be(patch: dict[str, Any], field: str) -> None:
     run = SITUATIONS["paused"]()
     before = run.instance
-    with pytest.raises(BadData) as refused:
-        run.asks(Verb.EDIT, patch=patch)
+    with pytest.raises(InvalidDataError) as refused:
+        run.asks(SagaAction.EDIT, patch=patch)
     assert [error["loc"][0] for error in refused.value.errors] == [field]
     assert run.instance == before
 
@@ -347,8 +358,8 @@ def test_a_patch_that_cannot_be(patch: dict[str, Any], field: str) -> None:
 def test_data_that_has_grown_large_can_still_be_edited() -> None:
     run = Run(data={"a": "x" * (MAX_DATA - 20), "b": "y" * 100})
     assert len(dump(run.instance.data)) > MAX_DATA
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.EDIT, patch={"b": None})
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.EDIT, patch={"b": None})
     assert "b" not in run.instance.data
 
 
@@ -365,15 +376,15 @@ def test_data_that_has_grown_large_can_still_be_edited() -> None:
 )
 def test_a_deadline_lies_ahead_and_in_this_calendar(more: dict[str, Any], field: str) -> None:
     run = flying()
-    with pytest.raises(BadData, match="must lie ahead") as refused:
-        run.asks(Verb.SET_DEADLINE, **more)
+    with pytest.raises(InvalidDataError, match="must lie ahead") as refused:
+        run.asks(SagaAction.SET_DEADLINE, **more)
     assert refused.value.errors[0]["loc"] == (field,)
 
 
 def test_a_deadline_in_the_past_is_refused() -> None:
     run = flying()
-    with pytest.raises(BadData, match="at: must lie ahead"):
-        run.asks(Verb.SET_DEADLINE, at=run.now)
+    with pytest.raises(InvalidDataError, match="at: must lie ahead"):
+        run.asks(SagaAction.SET_DEADLINE, at=run.now)
 
 
 # Terminate.
@@ -393,7 +404,7 @@ def test_a_deadline_in_the_past_is_refused() -> None:
 def test_terminate_undoes_nothing_and_knows_what_it_leaves(place: str, left: tuple[str, ...]) -> None:
     run = SITUATIONS[place]()
     before = run.instance
-    acted = run.asks(Verb.TERMINATE)
+    acted = run.asks(SagaAction.TERMINATE)
     assert (acted.command, acted.undo, acted.withdrawn) == (None, (), before.command_id)
     assert len(acted.history) == 1
     assert (run.instance.state, run.instance.wake_at, run.instance.blocker) == (FAILED, None, None)
@@ -402,9 +413,9 @@ def test_terminate_undoes_nothing_and_knows_what_it_leaves(place: str, left: tup
 
 def test_what_terminate_left_is_undone_when_a_later_run_fails() -> None:
     run = flying()
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert run.done("hotel", causation_id=SECOND) == "ended"
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.fails()
     assert (run.state, run.instance.progress.todo) == (BACK, ("hotel", "flight"))
     run.undone("hotel")
@@ -414,8 +425,8 @@ def test_what_terminate_left_is_undone_when_a_later_run_fails() -> None:
 
 def test_what_terminate_left_stays_known_while_the_next_run_goes_on() -> None:
     run = flying()
-    run.asks(Verb.TERMINATE)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.TERMINATE)
+    run.asks(SagaAction.RETRY)
     run.done("flight")
     assert run.instance.progress.left == ("hotel", "flight")
     run.fails()
@@ -424,7 +435,7 @@ def test_what_terminate_left_stays_known_while_the_next_run_goes_on() -> None:
 
 def test_a_saga_that_leaves_nothing_ends_at_once() -> None:
     run = Run(Saga("x", (step("one"),)))
-    acted = run.asks(Verb.TERMINATE)
+    acted = run.asks(SagaAction.TERMINATE)
     assert (run.state, acted.instance.progress.left) == (FAILED, ())
 
 
@@ -436,8 +447,8 @@ def test_a_state_of_another_version_can_be_ended_and_nothing_else_moves_it(undo:
         run.saga = Saga("trip", (step("walk", "WALKING", COMPLETED),))
     else:
         run.instance = replace(run.instance, state="SWIMMING")
-    may = set(run.refused(Verb.SKIP))
-    assert Verb.TERMINATE in may
-    assert not may & {Verb.CANCEL, Verb.RETRY}
-    run.asks(Verb.TERMINATE)
+    may = set(run.refused(SagaAction.SKIP))
+    assert SagaAction.TERMINATE in may
+    assert not may & {SagaAction.CANCEL, SagaAction.RETRY}
+    run.asks(SagaAction.TERMINATE)
     assert (run.state, run.instance.wake_at, run.instance.blocker) == (FAILED, None, None)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrix import FAILED, Saga
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.expiry import Rearmed
-from orchestrix.saga.orders import Moved
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.commands import SagaTransition
 from orchestrix.saga.state import Instance
+from orchestrix.saga.timeouts import TimerRescheduled
 from tests.unit.sagas.builders import FIRST, NOW, SECOND, began
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
@@ -26,7 +26,7 @@ BACK = "COMPENSATING"
 def test_a_deadline_is_a_failure_that_is_worth_another_try() -> None:
     run = Run()
     result = run.expires()
-    assert isinstance(result, Moved)
+    assert isinstance(result, SagaTransition)
     assert result.command is None
     assert run.rows[1:] == [("FLYING", "FLYING", "retry 2: deadline")]
     one = run.instance
@@ -51,7 +51,7 @@ def test_a_due_retry_is_sent_and_history_is_silent() -> None:
     run.fails(AGAIN)
     before = run.instance
     result = run.expires()
-    assert isinstance(result, Rearmed)
+    assert isinstance(result, TimerRescheduled)
     assert result.instance == replace(
         before, wake_reason="deadline", wake_at=run.now + timedelta(seconds=10), wait_ms=10_000
     )
@@ -64,7 +64,7 @@ def test_a_due_retry_is_sent_whatever_is_around(around: dict[str, bool]) -> None
     run = Run()
     run.fails(AGAIN)
     result = run.expires(**around)  # type: ignore[arg-type]
-    assert isinstance(result, Rearmed)
+    assert isinstance(result, TimerRescheduled)
     assert result.command is not None
 
 
@@ -84,7 +84,7 @@ def test_what_no_worker_could_do_extends_the_wait(around: dict[str, bool], reaso
     before = run.instance
     for _ in range(3):
         result = run.expires(**around)  # type: ignore[arg-type]
-        assert isinstance(result, Rearmed)
+        assert isinstance(result, TimerRescheduled)
         assert result.command is None
         assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == (reason, seconds, seconds * 1000)
     kept: dict[str, Any] = {"wake_at": None, "wake_reason": None, "sent_at": None}
@@ -111,13 +111,13 @@ def test_the_later_of_both_excuses_counts() -> None:
     run.expires(since=NOW + timedelta(seconds=95), served=NOW + timedelta(seconds=97))
     assert (run.instance.wake_reason, run.wait) == ("no_consumer", 2)
     result = run.expires(since=NOW + timedelta(seconds=95), served=NOW + timedelta(seconds=97))
-    assert isinstance(result, Moved)
+    assert isinstance(result, SagaTransition)
 
 
 def test_who_has_listened_for_the_step_s_time_may_judge() -> None:
     run = Run()
     result = run.expires(since=NOW, served=NOW)
-    assert isinstance(result, Moved)
+    assert isinstance(result, SagaTransition)
 
 
 def test_the_excuse_ends_when_its_reason_ends() -> None:
@@ -139,9 +139,9 @@ def test_undo_has_the_same_excuses() -> None:
 def test_an_undo_waits_for_no_answer_longer_than_its_deadline() -> None:
     run = Run(TRIP, "flight")
     run.done("notice")
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     run.passes(100)
-    assert isinstance(run.expires(since=run.now), Moved)
+    assert isinstance(run.expires(since=run.now), SagaTransition)
     assert run.types[-1] == "drop-hotel"
 
 
@@ -190,7 +190,7 @@ def test_the_end_of_the_run_s_time_overtakes_a_retry() -> None:
 @pytest.mark.parametrize("around", [{"unsent": True}, {"unheard": True}, {"since": NOW + timedelta(days=1)}])
 def test_an_outage_does_not_end_a_run(around: dict[str, bool]) -> None:
     run = over()
-    assert isinstance(run.expires(**around), Rearmed)  # type: ignore[arg-type]
+    assert isinstance(run.expires(**around), TimerRescheduled)  # type: ignore[arg-type]
     run.done("notice")
     assert run.state == "SLEEPING"
 
@@ -200,7 +200,7 @@ def test_a_new_run_has_its_whole_time() -> None:
     run.fails()
     assert run.instance.deadline_at is None
     run.passes(1000)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert run.instance.deadline_at == run.now + timedelta(seconds=25)
 
 
@@ -222,7 +222,7 @@ def test_a_run_without_end_has_no_deadline() -> None:
 )
 def test_a_person_moves_a_deadline(more: dict[str, object], wait: float) -> None:
     run = Run()
-    acted = run.asks(Verb.SET_DEADLINE, **more)
+    acted = run.asks(SagaAction.SET_DEADLINE, **more)
     assert run.rows[1:] == [("FLYING", "FLYING", "set-deadline: because")]
     assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("deadline", wait, 0)  # it began at no sending
     assert (acted.command, acted.withdrawn) == (None, None)
@@ -231,52 +231,52 @@ def test_a_person_moves_a_deadline(more: dict[str, object], wait: float) -> None
 def test_a_person_moves_a_retry() -> None:
     run = Run()
     run.fails(AGAIN)
-    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(hours=1))
     assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == ("retry", 3600.0, 3_600_000)
 
 
 def test_the_same_time_again_changes_nothing() -> None:
     run = Run()
-    assert run.asks(Verb.SET_DEADLINE, at=run.instance.wake_at).history == ()
-    assert run.asks(Verb.SET_DEADLINE).history == ()
+    assert run.asks(SagaAction.SET_DEADLINE, at=run.instance.wake_at).history == ()
+    assert run.asks(SagaAction.SET_DEADLINE).history == ()
     assert run.instance.version == 1
 
 
 def test_a_deadline_moved_beyond_the_run_s_time_moves_that_too() -> None:
     run = Run(HURRIED)
-    run.asks(Verb.SET_DEADLINE, at=NOW + timedelta(seconds=15))
+    run.asks(SagaAction.SET_DEADLINE, at=NOW + timedelta(seconds=15))
     assert run.instance.deadline_at == NOW + timedelta(seconds=25)
-    run.asks(Verb.SET_DEADLINE, at=NOW + timedelta(seconds=99))
+    run.asks(SagaAction.SET_DEADLINE, at=NOW + timedelta(seconds=99))
     assert run.instance.wake_at == run.instance.deadline_at == NOW + timedelta(seconds=99)
 
 
 def test_a_cancelled_deadline_never_comes() -> None:
     run = Run(HURRIED)
-    run.asks(Verb.CANCEL_DEADLINE)
+    run.asks(SagaAction.CANCEL_DEADLINE)
     assert run.rows[1:] == [("FLYING", "FLYING", "cancel-deadline: because")]
     one: Instance = run.instance
     assert one.wake_at is not None
     assert (one.wake_at.year, one.wake_reason, one.deadline_at) == (9999, "deadline", None)
-    assert run.asks(Verb.CANCEL_DEADLINE).history == ()
+    assert run.asks(SagaAction.CANCEL_DEADLINE).history == ()
     run.done("flight", causation_id=FIRST)
     assert run.wait == 60.0, "it was this step's alone"
 
 
 def test_a_cancelled_deadline_can_be_set_again() -> None:
     run = Run()
-    run.asks(Verb.CANCEL_DEADLINE)
-    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(seconds=5))
+    run.asks(SagaAction.CANCEL_DEADLINE)
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(seconds=5))
     assert run.wait == 5.0
 
 
 def test_an_overdue_deadline_is_extended_from_now() -> None:
     run = Run()
     run.passes(500)
-    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(seconds=5))
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(seconds=5))
     assert run.wait == 5.0
 
 
 def test_a_retry_is_no_deadline_that_could_be_cancelled() -> None:
     run = Run()
     run.fails(AGAIN)
-    assert Verb.PAUSE in run.refused(Verb.CANCEL_DEADLINE)
+    assert SagaAction.PAUSE in run.refused(SagaAction.CANCEL_DEADLINE)

@@ -16,9 +16,9 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Secr
 from pydantic_core import core_schema
 
 from orchestrix import Saga
-from orchestrix.saga.defaults import begun
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.errors import DefinitionError
+from orchestrix.saga.initial_data import begun
 from tests.unit.sagas.builders import step
 
 
@@ -65,7 +65,7 @@ def test_what_is_given_stays_as_it_is_written() -> None:
 
 
 def test_what_the_model_refuses_is_refused() -> None:
-    with pytest.raises(BadData, match="film"):
+    with pytest.raises(InvalidDataError, match="film"):
         begun(of(Order), {})
 
 
@@ -352,9 +352,9 @@ class Exact(BaseModel):
     ],
 )
 def test_what_the_model_would_have_to_convert_is_refused(data: dict[str, Any]) -> None:
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         begun(of(Exact), data)
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         of(Exact).check(data)
 
 
@@ -367,9 +367,9 @@ def test_what_json_has_no_other_type_for_is_taken_as_it_is_written(data: dict[st
 def test_data_that_an_older_release_took_do_not_stand_in_the_way_of_what_comes() -> None:
     old = {"count": "12"}
     assert of(Exact).check({**old, "name": "x"}, before=old) == {"count": "12", "name": "x"}
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         of(Exact).check({**old, "flag": "no idea"}, before=old)
-    with pytest.raises(BadData):
+    with pytest.raises(InvalidDataError):
         of(Exact).check({"count": "12"}, before={"count": 12})
 
 
@@ -395,5 +395,7 @@ class House(BaseModel):
 
 
 def test_data_that_its_defaults_make_too_large_are_refused() -> None:
-    with pytest.raises(BadData, match="with the defaults of the model it has more than 1048576 bytes: send less"):
+    with pytest.raises(
+        InvalidDataError, match="with the defaults of the model it has more than 1048576 bytes: send less"
+    ):
         begun(Saga("house", (step(),), data=House), {"beds": [{}] * 20_000})

@@ -24,7 +24,7 @@ from orchestrix import (
     Saga,
     Step,
 )
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.definition import InvalidDataError
 from sagas.app_provisioning import APP_PROVISIONING, AppData
 from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
 
@@ -257,7 +257,7 @@ class Priced(BaseModel):
 def test_a_model_whose_own_code_fails_refuses_the_data() -> None:
     priced = Saga("x", (step(),), data=Priced)
     assert priced.check({"city": "Rome"}) == {"city": "Rome"}
-    with pytest.raises(BadData) as refused:
+    with pytest.raises(InvalidDataError) as refused:
         priced.check({"city": "Atlantis"})
     said = "data: the model Priced cannot check it, for its own code fails: KeyError: 'Atlantis'"
     assert str(refused.value) == said
@@ -278,13 +278,13 @@ class Stopping(BaseModel):
 
 
 def test_a_model_that_raises_what_is_no_exception_refuses_the_data() -> None:
-    with pytest.raises(BadData, match="its own code fails: Stop: enough"):
+    with pytest.raises(InvalidDataError, match="its own code fails: Stop: enough"):
         Saga("x", (step(),), data=Stopping).check({})
 
 
 @pytest.mark.parametrize("data", [{"amount": "many"}, {"amount": None}, {"address": 5}, {"amount": 1.5}])
 def test_data_that_the_model_refuses(data: dict[str, Any]) -> None:
-    with pytest.raises(BadData) as refused:
+    with pytest.raises(InvalidDataError) as refused:
         ORDER.check(data)
     assert [error["loc"] for error in refused.value.errors] == [(next(iter(data)),)]
     assert str(refused.value).startswith(f"{next(iter(data))}: Input should be")

@@ -9,10 +9,10 @@ import pytest
 
 from orchestrix import Saga
 from orchestrix.saga import messages
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.effects import effect_key, former_key, step_key
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.effect_keys import effect_key, former_key, step_key
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.state import Progress
+from orchestrix.saga.state import InstanceProgress
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
 HERE = "0b6f7a52-7d0a-4b0e-9c56-1f2d3c4b5a69"
@@ -37,7 +37,7 @@ def keys(run: Run, begin: int = 0) -> list[str]:
 def again(run: Run) -> int:
     """Another run begins; how many commands had left before."""
     before = len(run.sent)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     return before
 
 
@@ -53,7 +53,7 @@ def test_an_instance_from_before_has_the_former_key_in_all_runs() -> None:
     run.fails()
     assert run.sent[-1].effect_key == former_key("trip", 7, "flight") == "trip:7:flight:do"
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert (run.sent[-1].effect_key, run.instance.progress.run) == ("trip:7:flight:do", 1)
 
 
@@ -96,7 +96,7 @@ def test_another_run_has_keys_of_its_own_and_its_undo_too() -> None:
 def left_by_the_first_run() -> Run:
     """The second run of a trip whose first was terminated behind its flight."""
     run = trip("flight", "notice")
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     again(run)
     return run
 
@@ -131,7 +131,7 @@ def test_what_two_runs_have_done_is_undone_for_both() -> None:
 
 def test_a_cancelled_run_that_waits_for_its_step_undoes_that_of_both_runs() -> None:
     run = left_by_the_first_run()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     before = len(run.sent)
     run.done("flight")
     for name in ("hotel", "flight", "flight"):
@@ -142,7 +142,7 @@ def test_a_cancelled_run_that_waits_for_its_step_undoes_that_of_both_runs() -> N
 def test_what_is_left_twice_is_undone_of_all_runs() -> None:
     run = left_by_the_first_run()
     run.done("flight")
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     before = again(run)
     run.fails(UNSURE)
     for name in ("hotel", "flight", "flight", "flight"):
@@ -154,14 +154,14 @@ def test_what_is_left_twice_is_undone_of_all_runs() -> None:
 def test_who_skips_an_undo_means_it_of_all_runs() -> None:
     run = left_by_the_first_run()
     run.done("flight")
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     run.fails()
     run.undone("hotel")
     for _ in range(2):
         run.fails()
         if run.instance.blocker is None:
             run.expires()
-    run.asks(Verb.SKIP)
+    run.asks(SagaAction.SKIP)
     assert (run.state, run.instance.progress.runs) == ("FAILED", {})
 
 
@@ -197,10 +197,10 @@ def test_a_late_success_leaves_the_key_of_the_undo_that_is_out() -> None:
 
 
 def test_the_runs_are_stored_and_read_again() -> None:
-    progress = Progress(run=2, runs={"flight": (1, 2)})
+    progress = InstanceProgress(run=2, runs={"flight": (1, 2)})
     stored = json.loads(json.dumps(progress.to_json()))
     assert stored == {"run": 2, "runs": {"flight": [1, 2]}}
-    assert Progress.from_json(stored) == progress
+    assert InstanceProgress.from_json(stored) == progress
 
 
 @pytest.mark.parametrize("key", [f"{BEGIN}:flight", f"{BEGIN}:flight:run2", f"{BEGIN}:flight:run12"])

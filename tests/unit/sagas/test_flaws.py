@@ -19,8 +19,8 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from orchestrix.saga.flaws import LEVELS, flaw
 from orchestrix.saga.messages import dump, load
+from orchestrix.saga.validation.json_values import MAX_LEVELS, flaw
 
 
 class Colour(Enum):
@@ -98,7 +98,7 @@ WRONG: list[tuple[Callable[[], dict[Any, Any]], str]] = [
     (lambda: {True: 1}, "it has the key True, a bool, and keys are texts in JSON"),
     (lambda: {"a": [0, (1, {"b c": {1}})]}, "['a'][1][1]['b c'] is a set"),
     (ringed, "['rows'][1]['back'] is a list that has itself inside, and would never end: leave that out"),
-    (lambda: nested(LEVELS + 1), "is nested too deeply: 63 levels of objects and arrays are the most"),
+    (lambda: nested(MAX_LEVELS + 1), "is nested too deeply: 63 levels of objects and arrays are the most"),
     (lambda: nested(5000), "is nested too deeply"),
 ]
 
@@ -123,7 +123,7 @@ GOOD: list[dict[str, Any]] = [
     OrderedDict(a=1),
     {"much": 10**4000, "less": -(10**4000)},
     {"same": (shared := [1]), "again": shared},
-    nested(LEVELS),
+    nested(MAX_LEVELS),
 ]
 
 

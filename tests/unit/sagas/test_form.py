@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from orchestrix import COMPLETED, HOLD, Compensation, FreeData, Job, NothingToUndo, RetryPolicy, Saga
-from orchestrix.saga.form import FORM, UnknownForm, body_of, differences, digest_of, saga_from
+from orchestrix.saga.versions.serialization import (
+    FORMAT_VERSION,
+    UnknownFormatError,
+    body_of,
+    differences,
+    digest_of,
+    saga_from,
+)
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import ORDER, step
 
@@ -50,14 +57,14 @@ def through_json(saga: Saga) -> Any:
 
 @pytest.mark.parametrize("saga", [APP_PROVISIONING, ORDER, FULL], ids=lambda saga: saga.name)
 def test_a_saga_comes_back_as_it_was(saga: Saga) -> None:
-    assert saga_from(through_json(saga), FORM) == replace(saga, data=FreeData)
+    assert saga_from(through_json(saga), FORMAT_VERSION) == replace(saga, data=FreeData)
 
 
 @pytest.mark.parametrize("saga", [APP_PROVISIONING, ORDER, FULL], ids=lambda saga: saga.name)
 def test_a_digest_outlives_the_database_and_the_order_of_keys(saga: Saga) -> None:
     stored = through_json(saga)
     assert digest_of(dict(reversed(stored.items()))) == digest_of(body_of(saga))
-    assert digest_of(body_of(saga_from(stored, FORM))) == digest_of(body_of(saga))
+    assert digest_of(body_of(saga_from(stored, FORMAT_VERSION))) == digest_of(body_of(saga))
 
 
 def first(**changes: Any) -> Callable[[Saga], Saga]:
@@ -102,19 +109,19 @@ def test_texts_for_readers_and_the_model_do_not_count() -> None:
 
 def test_a_newer_form_or_option_is_refused_and_not_guessed() -> None:
     body = through_json(FULL)
-    with pytest.raises(UnknownForm, match=r"form 2 of a stored definition is newer than this release: upgrade"):
-        saga_from(body, FORM + 1)
-    with pytest.raises(UnknownForm, match="sharding, which this release does not know"):
-        saga_from({**body, "sharding": True}, FORM)
+    with pytest.raises(UnknownFormatError, match=r"form 2 of a stored definition is newer than this release: upgrade"):
+        saga_from(body, FORMAT_VERSION + 1)
+    with pytest.raises(UnknownFormatError, match="sharding, which this release does not know"):
+        saga_from({**body, "sharding": True}, FORMAT_VERSION)
     body["steps"][0]["undo"]["priority"] = 3
-    with pytest.raises(UnknownForm, match="priority"):
-        saga_from(body, FORM)
+    with pytest.raises(UnknownFormatError, match="priority"):
+        saga_from(body, FORMAT_VERSION)
 
 
 @pytest.mark.parametrize("body", [{}, {"name": "x"}, {"name": "x", "version": 1, "steps": []}, {"name": 3, "steps": 1}])
 def test_a_damaged_row_is_refused(body: dict[str, Any]) -> None:
-    with pytest.raises(UnknownForm, match="cannot be read by this release"):
-        saga_from(body, FORM)
+    with pytest.raises(UnknownFormatError, match="cannot be read by this release"):
+        saga_from(body, FORMAT_VERSION)
 
 
 def test_differences_name_the_step_and_both_values() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from orchestrix import HOLD, DefinitionError, Job, Saga
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.control import allowed
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import StepError, event
-from orchestrix.saga.state import HELD, Progress
+from orchestrix.saga.state import HELD, InstanceProgress
 from tests.unit.sagas.builders import FOR_GOOD, NOW, OrderData, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
@@ -37,7 +37,7 @@ def test_a_step_that_asks_for_a_person_waits_for_one() -> None:
     assert (run.instance.progress.error, run.instance.wait_ms) == ("the amount is over the limit", 0)
     assert run.types == ["flight"]
     stored = json.loads(json.dumps(run.instance.progress.to_json()))
-    assert Progress.from_json(stored) == run.instance.progress
+    assert InstanceProgress.from_json(stored) == run.instance.progress
 
 
 def test_one_that_says_of_which_kind_it_is_is_told_so() -> None:
@@ -67,13 +67,22 @@ def test_a_success_of_the_same_command_counts() -> None:
 
 def test_what_can_be_done() -> None:
     run = held()
-    verbs = {Verb.RETRY, Verb.RESUME, Verb.SKIP, Verb.EDIT, Verb.CANCEL, Verb.TERMINATE}
+    verbs = {
+        SagaAction.RETRY,
+        SagaAction.RESUME,
+        SagaAction.SKIP,
+        SagaAction.EDIT,
+        SagaAction.CANCEL,
+        SagaAction.TERMINATE,
+    }
     assert set(allowed(run.saga, run.instance)) == verbs
-    assert set(run.refused(Verb.PAUSE)) == set(run.refused(Verb.SET_DEADLINE, extend_by=timedelta(1))) == verbs
+    assert (
+        set(run.refused(SagaAction.PAUSE)) == set(run.refused(SagaAction.SET_DEADLINE, extend_by=timedelta(1))) == verbs
+    )
 
 
-@pytest.mark.parametrize("verb", [Verb.RETRY, Verb.RESUME])
-def test_it_is_tried_anew(verb: Verb) -> None:
+@pytest.mark.parametrize("verb", [SagaAction.RETRY, SagaAction.RESUME])
+def test_it_is_tried_anew(verb: SagaAction) -> None:
     run = held()
     first = run.instance.command_id
     run.asks(verb)
@@ -90,7 +99,7 @@ def test_it_is_tried_anew(verb: Verb) -> None:
 
 def test_it_has_all_its_tries_again() -> None:
     run = held()
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     for _ in range(2):
         run.fails(AGAIN)
         run.expires()
@@ -101,7 +110,7 @@ def test_it_has_all_its_tries_again() -> None:
 
 def test_with_other_data() -> None:
     run = held()
-    run.asks(Verb.RETRY, patch={"amount": 7, "by": {"name": "ada"}})
+    run.asks(SagaAction.RETRY, patch={"amount": 7, "by": {"name": "ada"}})
     assert run.instance.data == {"amount": 7, "by": {"name": "ada"}}
     assert run.sent[-1].data == run.instance.data
     assert len(run.history) == 3
@@ -109,25 +118,25 @@ def test_with_other_data() -> None:
 
 def test_data_that_the_model_refuses_change_nothing() -> None:
     run = held()
-    with pytest.raises(BadData, match="amount"):
-        run.asks(Verb.RETRY, patch={"amount": "many"})
-    with pytest.raises(BadData, match="at most"):
-        run.asks(Verb.RETRY, patch={"x": "y" * 70_000})
+    with pytest.raises(InvalidDataError, match="amount"):
+        run.asks(SagaAction.RETRY, patch={"amount": "many"})
+    with pytest.raises(InvalidDataError, match="at most"):
+        run.asks(SagaAction.RETRY, patch={"x": "y" * 70_000})
     assert run.instance.blocker == HELD
 
 
 def test_edited_first() -> None:
     run = held()
-    run.asks(Verb.EDIT, patch={"amount": 7})
+    run.asks(SagaAction.EDIT, patch={"amount": 7})
     assert run.instance.blocker == HELD
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert run.sent[-1].data == {"amount": 7}
 
 
 def test_skipped() -> None:
     run = held(TIMED)
     run.passes(100)
-    run.asks(Verb.SKIP, output={"seat": "1A"})
+    run.asks(SagaAction.SKIP, output={"seat": "1A"})
     assert (run.state, run.instance.blocker, run.instance.data["seat"]) == ("NOTICING", None, "1A")
     assert run.types == ["flight", "notice"]
     assert run.wait == 59, "what is left of the run, whose time has stood still"
@@ -135,7 +144,7 @@ def test_skipped() -> None:
 
 def test_cancelled_it_is_an_answered_try() -> None:
     run = held(TRIP, "flight", "notice")
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert (run.state, run.instance.progress.awaited) == ("COMPENSATING", None)
     assert run.types[3:] == ["drop-flight"], "the hotel has answered that it has done nothing"
     run.undone("flight")
@@ -144,14 +153,14 @@ def test_cancelled_it_is_an_answered_try() -> None:
 
 def test_cancelled_where_it_may_have_done_something() -> None:
     run = held(TRIP, "flight", "notice", error=replace(LOOK, unsure=True))
-    acted = run.asks(Verb.CANCEL)
+    acted = run.asks(SagaAction.CANCEL)
     assert acted.undo == ("hotel", "flight")
     assert run.types[3:] == ["drop-hotel"]
 
 
 def test_cancelled_with_nothing_to_undo() -> None:
     run = held()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert (run.state, run.instance.blocker) == ("FAILED", None)
     run.done("flight", causation_id="command-1")
     assert run.types == ["flight", "drop-flight"], "it has come to an effect all the same"
@@ -159,10 +168,10 @@ def test_cancelled_with_nothing_to_undo() -> None:
 
 def test_terminated() -> None:
     run = held()
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert (run.state, run.instance.progress.left) == ("FAILED", ())
     run = held(error=replace(LOOK, unsure=True))
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert run.instance.progress.left == ("flight",)
 
 
@@ -170,7 +179,7 @@ def test_the_run_s_own_time_stands_still() -> None:
     run = held(TIMED)
     assert run.instance.progress.run_ms == 59_000
     run.passes(10_000)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert run.instance.deadline_at == run.now + timedelta(seconds=59)
     again = run.instance
     assert again.progress.run_ms is None
@@ -182,27 +191,27 @@ def test_what_a_try_before_has_done_is_not_forgotten() -> None:
     run.expires()
     run.expires()
     run.fails(LOOK)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.fails(LOOK)
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert run.types[-1] == "drop-flight", "the first try has never answered"
 
 
 def test_during_a_pause_it_is_judged_at_its_end() -> None:
     run = Run(TIMED)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.fails(LOOK)
     assert run.instance.blocker == "paused"
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.blocker, run.instance.progress.held) == (HELD, None)
     assert run.instance.progress.run_ms == 59_000
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert run.sent[-1].attempt == 2
 
 
 def test_of_a_cancelled_saga_it_is_an_answer() -> None:
     run = Run(TRIP, "flight", "notice")
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     run.fails(LOOK)
     assert (run.state, run.types[-1]) == ("COMPENSATING", "drop-flight")
 
@@ -212,7 +221,7 @@ def test_in_an_undo_the_undo_has_failed() -> None:
     run.fails()
     run.fails(LOOK)
     assert (run.state, run.instance.blocker) == ("COMPENSATION_FAILED", "undo_failed")
-    run.asks(Verb.RETRY, patch={"amount": 3})
+    run.asks(SagaAction.RETRY, patch={"amount": 3})
     assert (run.state, run.sent[-1].data) == ("COMPENSATING", {"amount": 3})
 
 
@@ -223,7 +232,7 @@ def test_a_step_can_be_held_when_it_has_failed_for_good() -> None:
     run = held(ON_FAILURE, "flight", error=FOR_GOOD)
     assert run.rows[-1][2].startswith("held: evt.stepFailed: ")
     assert run.types == ["flight", "notice"], "nothing is undone"
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("notice")
     assert run.state == "SLEEPING"
 
@@ -236,7 +245,7 @@ def test_only_when_its_tries_are_used_up() -> None:
         run.expires()
     run.expires()
     assert run.rows[-1] == ("FLYING", "FLYING", "held: deadline")
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert run.types[-1] == "drop-flight", "nobody knows what the silent try has done"
 
 
@@ -249,7 +258,7 @@ def test_the_end_of_the_run_s_own_time_is_no_failure_of_the_step() -> None:
 def test_a_job_that_fails_holds_its_step_too() -> None:
     job = Saga("x", steps=(step(command="", job=Job("report"), on_failure=HOLD),))
     run = held(job, error=FOR_GOOD)
-    acted = run.asks(Verb.RETRY)
+    acted = run.asks(SagaAction.RETRY)
     assert acted.command is not None
     assert (acted.command.job, acted.command.id) == (Job("report"), run.instance.command_id)
     assert run.instance.wake_reason == "job"
@@ -267,14 +276,14 @@ def test_what_else_cannot_be_meant(wrong: object) -> None:
 def test_a_failed_run_begins_again_with_other_data() -> None:
     run = Run(data={"amount": 1})
     run.fails()
-    run.asks(Verb.RETRY, patch={"amount": 2})
+    run.asks(SagaAction.RETRY, patch={"amount": 2})
     assert (run.state, run.sent[-1].data) == ("FLYING", {"amount": 2})
 
 
 def test_what_cannot_be_sent_is_sent_with_other_data() -> None:
     run = Run(data={"amount": 1, "long": "x"})
     run.cannot_be_sent()
-    run.asks(Verb.RETRY, patch={"long": None})
+    run.asks(SagaAction.RETRY, patch={"long": None})
     assert run.sent[-1].data == {"amount": 1}
     assert run.sent[-1].id == run.sent[0].id, "it has never left"
 
@@ -282,14 +291,14 @@ def test_what_cannot_be_sent_is_sent_with_other_data() -> None:
 def test_what_waits_for_its_next_try_is_tried_with_other_data() -> None:
     run = Run(data={"amount": 1})
     run.fails(AGAIN)
-    run.asks(Verb.RETRY, patch={"amount": 2})
+    run.asks(SagaAction.RETRY, patch={"amount": 2})
     assert (run.sent[-1].data, run.sent[-1].attempt) == ({"amount": 2}, 2)
 
 
 def test_what_is_out_has_the_data_that_it_was_sent_with() -> None:
     run = Run(data={"amount": 1})
-    assert run.asks(Verb.RETRY).history == ()
-    assert Verb.PAUSE in run.refused(Verb.RETRY, patch={"amount": 2})
+    assert run.asks(SagaAction.RETRY).history == ()
+    assert SagaAction.PAUSE in run.refused(SagaAction.RETRY, patch={"amount": 2})
     assert run.instance.data == {"amount": 1}
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from orchestrix import COMPLETED, FAILED, Compensation, DefinitionError, Job, RetryPolicy, Saga, Step
-from orchestrix.saga.asks import Verb
+from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.expiry import Rearmed
+from orchestrix.saga.commands import JOB_POLL_INTERVAL, NEVER, SagaTransition, job_at_work, job_let_go
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.orders import LOOK, NEVER, Moved, job_at_work, job_let_go
 from orchestrix.saga.state import DEADLINE, JOB, PAUSED, Instance
+from orchestrix.saga.timeouts import TimerRescheduled
 from tests.unit.sagas.builders import FIRST, LEAVES_NOTHING, ORDER, SECOND, THIRD, sent, step
 from tests.unit.sagas.runs import Run
 
@@ -105,21 +105,21 @@ def test_what_the_job_is_given() -> None:
 
 def test_a_job_has_its_own_time_and_is_looked_after_meanwhile() -> None:
     run = building()
-    assert (run.instance.wake_reason, run.wait) == (JOB, LOOK.total_seconds())
+    assert (run.instance.wake_reason, run.wait) == (JOB, JOB_POLL_INTERVAL.total_seconds())
     for _ in range(100):  # eight hours
-        assert isinstance(run.expires(), Rearmed)
-    assert (run.state, run.instance.wake_reason, run.wait) == ("BUILDING", JOB, LOOK.total_seconds())
+        assert isinstance(run.expires(), TimerRescheduled)
+    assert (run.state, run.instance.wake_reason, run.wait) == ("BUILDING", JOB, JOB_POLL_INTERVAL.total_seconds())
     assert len(run.sent) == 2
 
 
 def test_the_run_s_own_time_ends_also_where_a_job_is_at_it() -> None:
     run = Run(replace(RELEASE, timeout=timedelta(minutes=7)), "tag")
     before = run.instance
-    assert isinstance(run.expires(), Rearmed)
+    assert isinstance(run.expires(), TimerRescheduled)
     assert run.wait is not None
     assert run.wait < 110
-    assert isinstance(run.expires(), Rearmed), "the last look, just before the end"
-    assert isinstance(run.expires(), Moved)
+    assert isinstance(run.expires(), TimerRescheduled), "the last look, just before the end"
+    assert isinstance(run.expires(), SagaTransition)
     assert (run.state, run.sent[-1].type) == ("COMPENSATING", "cmd.drop")
     assert job_let_go(run.saga, before, run.instance) == SECOND
 
@@ -154,11 +154,11 @@ def test_no_report_of_a_job_is_worth_another_try() -> None:
 def test_a_cancelled_saga_waits_for_its_job_to_end_however_long_that_takes() -> None:
     run = building()
     before = run.instance
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert job_let_go(RELEASE, before, run.instance) == SECOND
     assert (run.instance.progress.awaited, run.instance.wake_reason) == ("build", JOB)
     assert job_at_work(RELEASE, run.instance) == SECOND
-    assert isinstance(run.expires(), Rearmed)
+    assert isinstance(run.expires(), TimerRescheduled)
     run.fails(StepError("JobCancelled", "release 7: cancel: because", retryable=False, unsure=True))
     assert run.sent[-1].type == "cmd.drop"
     run.undone("build")
@@ -166,8 +166,8 @@ def test_a_cancelled_saga_waits_for_its_job_to_end_however_long_that_takes() -> 
     assert run.state == FAILED
 
 
-@pytest.mark.parametrize("verb", [Verb.TERMINATE, Verb.SKIP])
-def test_a_job_that_is_passed_over_is_let_go(verb: Verb) -> None:
+@pytest.mark.parametrize("verb", [SagaAction.TERMINATE, SagaAction.SKIP])
+def test_a_job_that_is_passed_over_is_let_go(verb: SagaAction) -> None:
     run = building()
     before = run.instance
     run.asks(verb)
@@ -177,9 +177,9 @@ def test_a_job_that_is_passed_over_is_let_go(verb: Verb) -> None:
 def test_a_job_goes_on_while_its_saga_is_paused() -> None:
     run = building()
     before = run.instance
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert job_let_go(RELEASE, before, run.instance) is None
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.sent[-1].id, run.instance.wake_reason) == (SECOND, JOB)
     run.fails(BROKEN)
     assert run.instance.progress.todo == ("tag",), "there was no other job that could have done something"
@@ -187,20 +187,24 @@ def test_a_job_goes_on_while_its_saga_is_paused() -> None:
 
 def test_the_job_of_a_step_that_begins_during_a_pause_is_put_down_after_it() -> None:
     run = Run(RELEASE)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.done("tag")
     assert (run.state, run.instance.blocker, len(run.sent)) == ("BUILDING", PAUSED, 1)
-    run.asks(Verb.RESUME)
-    assert (sent(run.sent[-1]).job, run.instance.wake_reason, run.wait) == (BUILD, JOB, LOOK.total_seconds())
+    run.asks(SagaAction.RESUME)
+    assert (sent(run.sent[-1]).job, run.instance.wake_reason, run.wait) == (
+        BUILD,
+        JOB,
+        JOB_POLL_INTERVAL.total_seconds(),
+    )
 
 
 def test_other_data_need_another_job() -> None:
     run = building()
     before = run.instance
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.EDIT, patch={"amount": 2})
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.EDIT, patch={"amount": 2})
     assert job_let_go(RELEASE, before, run.instance) == SECOND
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.sent[-1].id, run.sent[-1].payload["attempt"]) == (THIRD, 2)
 
 
@@ -208,7 +212,7 @@ def test_a_run_that_begins_again_has_a_job_of_its_own() -> None:
     run = building()
     run.fails(BROKEN)
     run.undone("tag")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("tag")
     assert run.sent[-1].id not in (FIRST, SECOND)
     assert run.sent[-1].payload["attempt"] == 2
@@ -216,33 +220,33 @@ def test_a_run_that_begins_again_has_a_job_of_its_own() -> None:
 
 def test_a_person_s_deadline_ends_a_job_and_can_be_taken_back() -> None:
     run = building()
-    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    run.asks(SagaAction.SET_DEADLINE, at=run.now + timedelta(seconds=90))
     assert (run.instance.wake_reason, run.wait) == (JOB, 79.0)
-    run.asks(Verb.CANCEL_DEADLINE)
-    assert (run.instance.wake_reason, run.wait) == (JOB, LOOK.total_seconds())
-    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
-    assert isinstance(run.expires(), Rearmed), "an end that was lost is told once more, and can still count"
+    run.asks(SagaAction.CANCEL_DEADLINE)
+    assert (run.instance.wake_reason, run.wait) == (JOB, JOB_POLL_INTERVAL.total_seconds())
+    run.asks(SagaAction.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    assert isinstance(run.expires(), TimerRescheduled), "an end that was lost is told once more, and can still count"
     before = run.instance
-    assert isinstance(run.expires(), Moved)
+    assert isinstance(run.expires(), SagaTransition)
     assert (run.state, job_let_go(RELEASE, before, run.instance)) == ("COMPENSATING", SECOND)
 
 
 def test_a_person_s_deadline_outlasts_a_pause() -> None:
     run = building()
-    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.wake_reason, run.wait) == (JOB, 78.0)
-    assert not isinstance(run.expires(), Moved)
+    assert not isinstance(run.expires(), SagaTransition)
     assert (run.instance.wake_reason, run.wait) == (DEADLINE, 10.0)
 
 
 def test_a_person_s_deadline_lets_the_looks_go_on() -> None:
     run = building()
     end = run.now + timedelta(minutes=12)
-    run.asks(Verb.SET_DEADLINE, at=end)
+    run.asks(SagaAction.SET_DEADLINE, at=end)
     looks = []
-    while not isinstance(run.expires(), Moved):
+    while not isinstance(run.expires(), SagaTransition):
         assert (run.instance.given, run.instance.limit) == (end, end)
         looks.append((run.instance.wake_reason, run.wait))
     assert looks == [(JOB, 300.0), (JOB, pytest.approx(110.0, abs=3)), (DEADLINE, 10.0)]
@@ -254,46 +258,46 @@ def test_a_person_s_deadline_lets_the_looks_go_on() -> None:
 def test_who_takes_back_a_deadline_takes_no_look_back(awaited: bool) -> None:
     run = building()
     if awaited:
-        run.asks(Verb.CANCEL)
-    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(seconds=90))
-    run.asks(Verb.CANCEL_DEADLINE)
-    assert (run.instance.wake_reason, run.wait, run.instance.given) == (JOB, LOOK.total_seconds(), None)
-    assert run.asks(Verb.CANCEL_DEADLINE).history == ()
-    assert not isinstance(run.expires(), Moved)
+        run.asks(SagaAction.CANCEL)
+    run.asks(SagaAction.SET_DEADLINE, at=run.now + timedelta(seconds=90))
+    run.asks(SagaAction.CANCEL_DEADLINE)
+    assert (run.instance.wake_reason, run.wait, run.instance.given) == (JOB, JOB_POLL_INTERVAL.total_seconds(), None)
+    assert run.asks(SagaAction.CANCEL_DEADLINE).history == ()
+    assert not isinstance(run.expires(), SagaTransition)
 
 
 def test_a_person_s_long_deadline_is_put_off_and_outlasts_a_pause() -> None:
     run = building()
     end = run.now + timedelta(hours=2)
-    run.asks(Verb.SET_DEADLINE, at=end)
-    assert run.asks(Verb.SET_DEADLINE, at=end).history == ()
-    run.asks(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
+    run.asks(SagaAction.SET_DEADLINE, at=end)
+    assert run.asks(SagaAction.SET_DEADLINE, at=end).history == ()
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(hours=1))
     assert run.instance.given == end + timedelta(hours=1)
-    held = run.asks(Verb.PAUSE).instance
+    held = run.asks(SagaAction.PAUSE).instance
     assert held.given is None
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.given, run.instance.wake_reason) == (end + timedelta(hours=1, seconds=1), JOB)
     assert not run.instance.progress.unanswered, "there is no second copy of a job"
 
 
 def test_a_person_s_deadline_that_passed_while_nobody_looked_ends_the_job() -> None:
     run = building()
-    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(minutes=6))
+    run.asks(SagaAction.SET_DEADLINE, at=run.now + timedelta(minutes=6))
     run.now += timedelta(minutes=30)
-    assert isinstance(run.expires(), Moved)
+    assert isinstance(run.expires(), SagaTransition)
 
 
 def test_a_person_s_deadline_is_of_one_job() -> None:
     run = building()
-    run.asks(Verb.SET_DEADLINE, at=run.now + timedelta(hours=2))
+    run.asks(SagaAction.SET_DEADLINE, at=run.now + timedelta(hours=2))
     run.done("build")
     assert run.instance.given is None
 
 
 def test_what_is_no_deadline_cannot_be_put_off_and_needs_no_cancelling() -> None:
     run = building()
-    assert Verb.SET_DEADLINE in run.refused(Verb.SET_DEADLINE, extend_by=timedelta(hours=1))
-    assert run.asks(Verb.CANCEL_DEADLINE).history == ()
+    assert SagaAction.SET_DEADLINE in run.refused(SagaAction.SET_DEADLINE, extend_by=timedelta(hours=1))
+    assert run.asks(SagaAction.CANCEL_DEADLINE).history == ()
     assert run.instance.wake_at != NEVER
 
 
@@ -301,16 +305,16 @@ def test_a_person_s_deadline_may_be_the_time_of_the_next_look() -> None:
     run = building()
     at = run.instance.wake_at
     assert at is not None
-    acted = run.asks(Verb.SET_DEADLINE, at=at)
+    acted = run.asks(SagaAction.SET_DEADLINE, at=at)
     assert (len(acted.history), run.instance.given, run.instance.wake_reason) == (1, at, JOB)
-    assert run.asks(Verb.SET_DEADLINE, at=at).history == ()
+    assert run.asks(SagaAction.SET_DEADLINE, at=at).history == ()
 
 
 def test_without_a_job_nothing_is_at_work() -> None:
     run = Run(RELEASE)
     before: Instance = run.instance
     assert job_at_work(RELEASE, before) is None
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert job_let_go(RELEASE, before, run.instance) is None
 
 
@@ -355,7 +359,7 @@ def test_an_undo_whose_job_has_failed_waits_for_a_person_who_can_have_it_done_ag
     before = run.instance
     run.fails(BROKEN)
     assert (run.state, job_let_go(SWEEP, before, run.instance)) == ("COMPENSATION_FAILED", None)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert job_let_go(SWEEP, before, run.instance) == before.command_id
     assert (sent(run.sent[-1]).job, sent(run.sent[-1]).attempt) == (DROP, 2)
     run.undone("build")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrix.saga import messages
-from orchestrix.saga.messages import MAX_BODY, MAX_ID, Event, StepError, Unreadable, dump, load
-from orchestrix.saga.orders import command_for
+from orchestrix.saga.commands import command_for
+from orchestrix.saga.messages import MAX_BODY, MAX_ID, Event, StepError, UnreadableMessage, dump, load
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import CORRELATION, FIRST, along, began, body, sent
 
@@ -21,7 +21,7 @@ def read(raw: bytes, kind: str = "evt.gitRepoCreated", **properties: str | None)
 
 def refused(raw: bytes, kind: str = "evt.gitRepoCreated", **properties: str | None) -> str:
     """Why `raw` is refused; that it ends as one short line is part of it, for it becomes a header."""
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableMessage) as error:
         read(raw, kind, **properties)
     assert len(str(error.value)) <= 200
     return str(error.value)
@@ -138,7 +138,7 @@ def test_64_levels_are_read_and_65_are_not(innermost: str) -> None:
 
 def test_depth_of_objects_counts_like_that_of_lists() -> None:
     assert load(b'{"a":' * 63 + b"{}" + b"}" * 63)
-    with pytest.raises(Unreadable, match="too-deep"):
+    with pytest.raises(UnreadableMessage, match="too-deep"):
         load(b'{"a":' * 64 + b"{}" + b"}" * 64)
 
 
@@ -149,9 +149,9 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
 @pytest.mark.parametrize("levels", [500, 990, 1010, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_abyss_is_refused_without_a_crash(levels: int, opening: bytes, closing: bytes) -> None:
-    with pytest.raises(Unreadable, match="too-deep"):
+    with pytest.raises(UnreadableMessage, match="too-deep"):
         load(b'{"a":' + opening * levels + b"1" + closing * levels + b"}")
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableMessage):
         load(opening * levels)
 
 
@@ -214,9 +214,9 @@ def test_body_that_is_no_json_object(raw: bytes, reason: str) -> None:
         (r'"\ude00\ud83d"', "nul-or-lone-surrogate"),
         (r'{"\ud800":1}', "nul-or-lone-surrogate"),
         ('"line\nbreak"', "not-json"),
-        ('{"a":1,"a":1}', "not-json: a key stands twice"),
-        (r'{"a":1,"\u0061":2}', "not-json: a key stands twice"),
-        ('[{"b":{"a":1,"a":2}}]', "not-json: a key stands twice"),
+        ('{"a":1,"a":1}', "not-json: a key is given more than once"),
+        (r'{"a":1,"\u0061":2}', "not-json: a key is given more than once"),
+        ('[{"b":{"a":1,"a":2}}]', "not-json: a key is given more than once"),
     ],
     ids=[
         "NaN",
@@ -247,7 +247,7 @@ def test_data_that_not_everybody_would_read_alike(raw: str, reason: str) -> None
 
 
 def test_the_same_key_twice_at_the_top_is_refused() -> None:
-    assert refused(b'{"appId":7,"correlationId":"c","appId":8}').startswith("not-json: a key stands twice")
+    assert refused(b'{"appId":7,"correlationId":"c","appId":8}').startswith("not-json: a key is given more than once")
 
 
 @pytest.mark.parametrize(
@@ -378,20 +378,20 @@ TEXTS = ["id", "type", "saga", "appName", "correlationId", "expectedState", "ste
 @pytest.mark.parametrize("field", TEXTS)
 @pytest.mark.parametrize("value", [..., None, "", 5, ["x"]])
 def test_command_without_one_of_its_texts(field: str, value: Any) -> None:
-    with pytest.raises(Unreadable, match=f"^{field}: (is missing|must be a string)$"):
+    with pytest.raises(UnreadableMessage, match=f"^{field}: (is missing|must be a string)$"):
         messages.command(command_body(**{field: value}))
 
 
 @pytest.mark.parametrize("field", ["attempt", "timeoutMs"])
 @pytest.mark.parametrize("value", [..., None, 0, -1, "1", True, 1.0, 2**53])
 def test_command_without_one_of_its_numbers(field: str, value: Any) -> None:
-    with pytest.raises(Unreadable, match=f"^{field}: must be a whole number above 0$"):
+    with pytest.raises(UnreadableMessage, match=f"^{field}: must be a whole number above 0$"):
         messages.command(command_body(**{field: value}))
 
 
 def test_command_that_is_no_json() -> None:
     for raw in (b"null", b"\xff", b"[]", b'{"id":1,"id":1}', command_body(appId=0), command_body(data=[])):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableMessage):
             messages.command(raw)
 
 

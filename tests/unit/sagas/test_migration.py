@@ -16,13 +16,21 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from orchestrix import COMPLETED, Compensation, Job, Saga
-from orchestrix.saga.asks import Verb
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.commands import SagaTransition, TransitionInputs, command_for, migration_due
 from orchestrix.saga.definition import Order, Step
-from orchestrix.saga.expiry import Rearmed
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.migration import BadMap, Maps, Refusal, Route, check_maps, marked, migrated
-from orchestrix.saga.orders import Moved, Tick, command_for, migration_due
-from orchestrix.saga.state import CLONED, HELD, PAUSED, RETRY, UNSENDABLE, Change, Instance, Progress
+from orchestrix.saga.state import CLONED, HELD, PAUSED, RETRY, UNSENDABLE, Instance, InstanceProgress, StateChange
+from orchestrix.saga.timeouts import TimerRescheduled
+from orchestrix.saga.versions.migration import (
+    InvalidMappingError,
+    MigrationRefusal,
+    MigrationRoute,
+    NameMapping,
+    check_maps,
+    marked,
+    migrated,
+)
 from tests.unit.sagas.builders import LEAVES_NOTHING, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 from tests.unit.sagas.stories import Arrival, Happening, Marked, Story
@@ -48,28 +56,28 @@ INN = replace(
 )
 RENAMED = replace(TRIP, version=3, steps=(FLIGHT, replace(NOTICE, then="STAYING"), INN, CAR))
 """The hotel is an inn now."""
-NO_MAPS = Maps()
-MAPS = Maps({"SLEEPING": "STAYING"}, {"hotel": "inn"})
+NO_MAPS = NameMapping()
+MAPS = NameMapping({"SLEEPING": "STAYING"}, {"hotel": "inn"})
 
 
-def to(run: Run, new: Saga = SAME, maps: Maps = NO_MAPS, **more: Any) -> Moved | Refusal:
+def to(run: Run, new: Saga = SAME, maps: NameMapping = NO_MAPS, **more: Any) -> SagaTransition | MigrationRefusal:
     """What becomes of it if it is to be moved."""
-    return migrated(Route(run.saga, new, maps), run.instance, run._tick(0.5), actor="bob", **more)
+    return migrated(MigrationRoute(run.saga, new, maps), run.instance, run._tick(0.5), actor="bob", **more)
 
 
-def move(run: Run, new: Saga = SAME, maps: Maps = NO_MAPS) -> Run:
+def move(run: Run, new: Saga = SAME, maps: NameMapping = NO_MAPS) -> Run:
     """The run, which goes on by the new version."""
     result = to(run, new, maps)
-    assert isinstance(result, Moved), result
+    assert isinstance(result, SagaTransition), result
     run._keep(result)
     run.saga = new
     return run
 
 
-def refusal(run: Run, new: Saga = SAME, maps: Maps = NO_MAPS, **more: Any) -> str:
+def refusal(run: Run, new: Saga = SAME, maps: NameMapping = NO_MAPS, **more: Any) -> str:
     """Why it is not moved."""
     result = to(run, new, maps, **more)
-    assert isinstance(result, Refusal), result
+    assert isinstance(result, MigrationRefusal), result
     return result.reason
 
 
@@ -114,7 +122,7 @@ def test_the_effects_keep_the_first_name_of_their_step() -> None:
     run.fails(AGAIN)
     cabin = replace(INN, name="cabin", command="cmd.cabin", event="evt.cabinDone")
     fourth = replace(RENAMED, version=4, steps=(FLIGHT, RENAMED.steps[1], cabin, CAR))
-    move(run, fourth, Maps(steps={"inn": "cabin"}))
+    move(run, fourth, NameMapping(steps={"inn": "cabin"}))
     run.expires()
     assert (run.sent[-1].step, run.sent[-1].effect_key) == ("cabin", first.effect_key)
     run.done("cabin")
@@ -122,7 +130,7 @@ def test_the_effects_keep_the_first_name_of_their_step() -> None:
     assert (run.sent[-1].type, run.sent[-1].effect_key) == ("cmd.noInn", first.effect_key)
     run.undone("cabin")
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("flight")
     run.done("notice")
     assert (run.sent[-1].step, run.sent[-1].effect_key) == ("cabin", f"{BEGIN}:hotel:run2")
@@ -139,23 +147,23 @@ def test_a_step_that_was_never_sent_has_the_key_of_its_new_name() -> None:
 
 def test_what_is_paused_stays_so_and_sends_the_new_command_at_its_end() -> None:
     run = trip("flight")
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert "is out" in refusal(run)
     run.done("notice")
     move(run, RENAMED, MAPS)
     assert (run.instance.blocker, run.instance.wake_at, run.state) == (PAUSED, None, "STAYING")
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.sent[-1].type, run.sent[-1].attempt, run.sent[-1].effect_key) == ("cmd.inn", 1, f"{BEGIN}:inn")
 
 
 def test_a_failure_that_a_pause_has_kept_is_judged_by_the_new_version() -> None:
     run = trip("flight", "notice")
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.fails(AGAIN)
     before = run.instance.command_id
     move(run, RENAMED, MAPS)
     assert run.instance.command_id == before
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.wake_reason, run.instance.attempt) == (RETRY, 2)
 
 
@@ -164,7 +172,7 @@ def test_what_a_person_is_to_look_at_is_moved_with_it() -> None:
     run.fails(StepError("Hold", "too dear", retryable=False, hold=True))
     assert run.instance.blocker == HELD
     move(run, RENAMED, MAPS)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert (run.sent[-1].type, run.sent[-1].attempt, run.sent[-1].effect_key) == ("cmd.inn", 2, f"{BEGIN}:hotel")
 
 
@@ -175,7 +183,7 @@ def test_an_undo_that_has_failed_goes_on_with_that_of_the_new_version() -> None:
     assert run.state == "COMPENSATION_FAILED"
     move(run, RENAMED, MAPS)
     assert run.rows[-1] == ("COMPENSATION_FAILED", "COMPENSATION_FAILED", "migrated 1 -> 3")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert (run.sent[-1].type, run.sent[-1].attempt, run.sent[-1].effect_key) == ("cmd.noInn", 2, f"{BEGIN}:hotel")
     assert run.sent[-1].undoes_attempt == 1
     run.undone("inn")
@@ -189,7 +197,7 @@ def test_names_may_change_places() -> None:
         version=2,
         steps=(replace(FLIGHT, name="notice"), replace(NOTICE, name="flight"), HOTEL, CAR),
     )
-    run = move(waiting("flight", "notice"), swapped, Maps(steps={"flight": "notice", "notice": "flight"}))
+    run = move(waiting("flight", "notice"), swapped, NameMapping(steps={"flight": "notice", "notice": "flight"}))
     assert run.instance.progress.named == {"flight": "notice", "notice": "flight"}
     run.expires()
     run.fails()
@@ -227,7 +235,7 @@ def test_without_a_migration_it_goes_on_by_itself() -> None:
     run = mark(trip("flight"))
     run.done("notice")
     assert run.wait == 29 - 1 + 1
-    assert isinstance(run.expires(), Rearmed)
+    assert isinstance(run.expires(), TimerRescheduled)
     assert run.sent[-1].type == "cmd.hotel"
     run.done("hotel")
     assert run.sent[-1].type == "cmd.car"
@@ -270,7 +278,7 @@ def test_nobody_waits_any_more() -> None:
 
 def test_what_is_out_is_waited_for() -> None:
     result = to(trip())
-    assert isinstance(result, Refusal)
+    assert isinstance(result, MigrationRefusal)
     assert (result.out, result.reason) == (
         True,
         "step flight is out, and may be worked on: --wait waits for its end",
@@ -279,7 +287,7 @@ def test_what_is_out_is_waited_for() -> None:
     undoing.fails()
     assert refusal(undoing) == "the undo of step flight is out, and may be worked on: --wait waits for its end"
     cancelled = trip("flight")
-    cancelled.asks(Verb.CANCEL)
+    cancelled.asks(SagaAction.CANCEL)
     assert refusal(cancelled).startswith("step notice is out")
 
 
@@ -302,9 +310,9 @@ def test_held_events_come_first() -> None:
 def test_a_state_and_a_step_have_their_place() -> None:
     run = waiting("flight", "notice")
     assert refusal(run, RENAMED) == "state SLEEPING has no place in version 3: --map SLEEPING=STATE"
-    only_state = Maps({"SLEEPING": "STAYING"})
+    only_state = NameMapping({"SLEEPING": "STAYING"})
     assert refusal(run, RENAMED, only_state) == "step hotel has no place in version 3: --map-step hotel=inn"
-    wrong = Maps({"SLEEPING": "DRIVING"}, {"hotel": "inn", "car": "flight"})
+    wrong = NameMapping({"SLEEPING": "DRIVING"}, {"hotel": "inn", "car": "flight"})
     assert refusal(run, RENAMED, wrong) == (
         "step hotel would be inn, and version 3 does car in DRIVING: --map-step hotel=car, or --map SLEEPING=STATE"
     )
@@ -316,7 +324,7 @@ def test_what_has_run_is_undone() -> None:
     assert refusal(run, gone) == "step flight has run, and version 2 does not undo flight"
     less = replace(TRIP, version=2, steps=TRIP.steps[1:], immediate={})
     assert refusal(run, less) == "step flight has run, and has no place in version 2: --map-step flight=STEP"
-    assert isinstance(to(waiting(), of(TRIP, 2, replace(HOTEL, undo=LEAVES_NOTHING))), Moved), "it has not run"
+    assert isinstance(to(waiting(), of(TRIP, 2, replace(HOTEL, undo=LEAVES_NOTHING))), SagaTransition), "it has not run"
 
 
 def test_the_undo_keeps_its_meaning() -> None:
@@ -326,10 +334,10 @@ def test_the_undo_keeps_its_meaning() -> None:
         "step flight has run, and is undone by cmd.refund instead of cmd.drop-flight in version 2: "
         "--map-step flight=flight says that this undoes it"
     )
-    assert isinstance(to(run, refund, Maps(steps={"flight": "flight"})), Moved)
+    assert isinstance(to(run, refund, NameMapping(steps={"flight": "flight"})), SagaTransition)
     crossed = of(TRIP, 2, replace(FLIGHT, undo=HOTEL.undo), replace(HOTEL, undo=FLIGHT.undo))
     said = "step hotel has run, and its undo cmd.drop-hotel is that of flight in version 2"
-    assert refusal(run, crossed, Maps(steps={"flight": "flight", "hotel": "hotel"})) == said
+    assert refusal(run, crossed, NameMapping(steps={"flight": "flight", "hotel": "hotel"})) == said
 
 
 def test_a_try_that_may_have_done_something_has_run() -> None:
@@ -375,7 +383,7 @@ def test_an_undo_under_way_maps_whole() -> None:
     assert refusal(run, RENAMED) == (
         "it is being undone, and step hotel has no place in version 3: --map-step hotel=STEP"
     )
-    assert isinstance(to(run, RENAMED, MAPS), Moved)
+    assert isinstance(to(run, RENAMED, MAPS), SagaTransition)
 
 
 def test_no_other_step_has_the_effects_of_a_renamed_one() -> None:
@@ -386,7 +394,7 @@ def test_no_other_step_has_the_effects_of_a_renamed_one() -> None:
         "steps inn and hotel of version 3 would have one effect key, for one of them was first sent as hotel: "
         "no later version can have another step of that name"
     )
-    assert isinstance(to(waiting(), new, MAPS), Moved), "nothing was sent as hotel"
+    assert isinstance(to(waiting(), new, MAPS), SagaTransition), "nothing was sent as hotel"
 
 
 class Strict(BaseModel):
@@ -399,7 +407,7 @@ def test_the_new_version_takes_its_data() -> None:
     assert refusal(waiting(), strict).startswith("version 2 does not take its data (amount: Field required; seats: ")
     run = waiting()
     run.instance = replace(run.instance, data={"amount": "many"})
-    assert isinstance(to(run, strict), Moved), "the old version does not take them either"
+    assert isinstance(to(run, strict), SagaTransition), "the old version does not take them either"
 
 
 # Maps.
@@ -408,22 +416,34 @@ def test_the_new_version_takes_its_data() -> None:
 @pytest.mark.parametrize(
     ("maps", "said"),
     [
-        (Maps({"SLEPING": "STAYING"}), "--map SLEPING=STAYING: no version of trip before 3 has the state SLEPING"),
-        (Maps({"SLEEPING": "STAYNG"}), "--map SLEEPING=STAYNG: version 3 of trip has no state STAYNG: it has FLYING, "),
-        (Maps({"SLEEPING": "COMPLETED"}), "version 3 of trip has no state COMPLETED"),
-        (Maps({"COMPENSATING": "STAYING"}), "no version of trip before 3 has the state COMPENSATING"),
-        (Maps(steps={"bed": "inn"}), "--map-step bed=inn: no version of trip before 3 has the step bed: they have car"),
-        (Maps(steps={"hotel": "hostel"}), "version 3 of trip has no step hostel: it has flight, notice, inn, car"),
         (
-            Maps({"SLEEPING": "STAYING", "FLYING": "STAYING"}),
+            NameMapping({"SLEPING": "STAYING"}),
+            "--map SLEPING=STAYING: no version of trip before 3 has the state SLEPING",
+        ),
+        (
+            NameMapping({"SLEEPING": "STAYNG"}),
+            "--map SLEEPING=STAYNG: version 3 of trip has no state STAYNG: it has FLYING, ",
+        ),
+        (NameMapping({"SLEEPING": "COMPLETED"}), "version 3 of trip has no state COMPLETED"),
+        (NameMapping({"COMPENSATING": "STAYING"}), "no version of trip before 3 has the state COMPENSATING"),
+        (
+            NameMapping(steps={"bed": "inn"}),
+            "--map-step bed=inn: no version of trip before 3 has the step bed: they have car",
+        ),
+        (
+            NameMapping(steps={"hotel": "hostel"}),
+            "version 3 of trip has no step hostel: it has flight, notice, inn, car",
+        ),
+        (
+            NameMapping({"SLEEPING": "STAYING", "FLYING": "STAYING"}),
             "the states FLYING and SLEEPING of version 1 would both be STAYING: give each a state of its own",
         ),
-        (Maps({"SLEEPING": "DRIVING"}), "the states SLEEPING and DRIVING of version 1 would both be DRIVING"),
-        (Maps(steps={"hotel": "car"}), "--map-step: the steps hotel and car of version 1 would both be car"),
+        (NameMapping({"SLEEPING": "DRIVING"}), "the states SLEEPING and DRIVING of version 1 would both be DRIVING"),
+        (NameMapping(steps={"hotel": "car"}), "--map-step: the steps hotel and car of version 1 would both be car"),
     ],
 )
-def test_a_bad_map_is_told(maps: Maps, said: str) -> None:
-    with pytest.raises(BadMap, match=re.escape(said)):
+def test_a_bad_map_is_told(maps: NameMapping, said: str) -> None:
+    with pytest.raises(InvalidMappingError, match=re.escape(said)):
         check_maps([TRIP], RENAMED, maps)
 
 
@@ -431,7 +451,7 @@ def test_two_versions_may_have_two_names_for_one() -> None:
     second = replace(
         TRIP, version=2, steps=(FLIGHT, replace(NOTICE, then="BED"), replace(HOTEL, name="bed", state="BED"), CAR)
     )
-    maps = Maps({"SLEEPING": "STAYING", "BED": "STAYING"}, {"hotel": "inn", "bed": "inn"})
+    maps = NameMapping({"SLEEPING": "STAYING", "BED": "STAYING"}, {"hotel": "inn", "bed": "inn"})
     check_maps([TRIP, second], RENAMED, maps)
 
 
@@ -461,19 +481,19 @@ def _renamed(one: Step) -> Step:
     return replace(one, name=f"x{one.name}", state=f"{one.state}_X", then=_state(one.then), undo=undo, **_words(one))
 
 
-def _all(saga: Saga) -> Maps:
+def _all(saga: Saga) -> NameMapping:
     names = {one.name: f"x{one.name}" for one in saga.steps}
-    return Maps({one.state: f"{one.state}_X" for one in saga.steps}, names)
+    return NameMapping({one.state: f"{one.state}_X" for one in saga.steps}, names)
 
 
-def _past(change: Change, maps: dict[str, str]) -> Change:
+def _past(change: StateChange, maps: dict[str, str]) -> StateChange:
     source = change.from_state
     return replace(
         change, from_state=source and maps.get(source, source), to_state=maps.get(change.to_state, change.to_state)
     )
 
 
-def moved_story(story: Story, new: Saga, result: Moved) -> Story:
+def moved_story(story: Story, new: Saga, result: SagaTransition) -> Story:
     """The story as it goes on by the new version; its past is told in the new words."""
     other = copy.copy(story)
     other.ids = list(story.ids)
@@ -486,10 +506,10 @@ def moved_story(story: Story, new: Saga, result: Moved) -> Story:
     return other
 
 
-def told(instance: Instance, maps: Maps) -> dict[str, Any]:
+def told(instance: Instance, maps: NameMapping) -> dict[str, Any]:
     """What a bystander sees, in the new words."""
     text = json.dumps(instance.progress.to_json())
-    shown = Progress.from_json(json.loads(text))
+    shown = InstanceProgress.from_json(json.loads(text))
     new = maps.steps
     return {
         "state": maps.states.get(instance.state, instance.state),
@@ -516,8 +536,10 @@ def test_another_name_changes_nothing(
         keys |= _key_of(saga, story)
     if ends == "done" and story.instance.live:
         story.succeeds()
-    result = migrated(Route(saga, new, maps), story.instance, Tick(story.now, "fresh", 0.5), actor="bob")
-    if not story.instance.live or not isinstance(result, Moved):
+    result = migrated(
+        MigrationRoute(saga, new, maps), story.instance, TransitionInputs(story.now, "fresh", 0.5), actor="bob"
+    )
+    if not story.instance.live or not isinstance(result, SagaTransition):
         return
     other = moved_story(story, new, result)
     story.instance = replace(marked(story.instance, None), wake_at=other.instance.wake_at)
@@ -561,5 +583,5 @@ def test_a_step_that_a_migration_led_past_is_not_undone() -> None:
     for name in ("hotel", "flight"):
         later.undone(name)
     assert later.state == "FAILED"
-    later.asks(Verb.RETRY)
+    later.asks(SagaAction.RETRY)
     assert not later.instance.progress.passed_over

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from orchestrix.saga.messages import Unreadable, explained, load
-from orchestrix.saga.no_json import stopped
+from orchestrix.saga.messages import UnreadableMessage, explained, load
+from orchestrix.saga.validation.json_syntax import stopped
 
 TEXTS = {
     '{"a":}': "line 1, column 6: a value must stand there",
@@ -28,14 +28,14 @@ def test_the_place_and_what_must_stand_there(text: str, told: str) -> None:
     with pytest.raises(json.JSONDecodeError) as refused:
         json.loads(text)
     assert explained(refused.value).startswith(told)
-    with pytest.raises(Unreadable) as unreadable:
+    with pytest.raises(UnreadableMessage) as unreadable:
         load(text.encode())
     assert explained(unreadable.value).startswith(told)
 
 
 def test_other_words_are_left_as_they_are() -> None:
     assert stopped("NaN is no JSON") is None
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(UnreadableMessage) as refused:
         load(b'{"a": NaN}')
     assert explained(refused.value) == "NaN is no JSON"
 

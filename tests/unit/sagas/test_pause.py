@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from orchestrix import COMPLETED, FAILED
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.state import Progress
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.state import InstanceProgress
 from tests.unit.sagas.builders import FIRST, FOR_GOOD, SECOND, THIRD
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
@@ -20,14 +20,14 @@ def paused(*done: str) -> Run:
     """A trip that is held four seconds after its step was sent."""
     run = Run(TRIP, *done)
     run.passes(3)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     return run
 
 
 def test_pause_takes_the_wake_up_and_withdraws_the_command() -> None:
     run = Run()
     run.passes(3)
-    acted = run.asks(Verb.PAUSE)
+    acted = run.asks(SagaAction.PAUSE)
     one = run.instance
     assert run.rows[1:] == [("FLYING", "FLYING", "pause: because")]
     assert (one.blocker, one.wake_at, one.wake_reason, one.wait_ms) == ("paused", None, None, 6000)
@@ -37,7 +37,7 @@ def test_pause_takes_the_wake_up_and_withdraws_the_command() -> None:
 def test_resume_sends_the_same_command_and_gives_back_the_rest_of_the_wait() -> None:
     run = paused()
     run.passes(86_400)
-    acted = run.asks(Verb.RESUME)
+    acted = run.asks(SagaAction.RESUME)
     one = run.instance
     assert run.rows[2:] == [("FLYING", "FLYING", "resume: because")]
     assert acted.command is not None
@@ -55,7 +55,7 @@ def test_success_moves_a_held_saga_and_sends_nothing() -> None:
     assert (one.blocker, one.wake_at, one.progress.resume, one.wait_ms) == ("paused", None, "unsent", 10_000)
     assert len(run.sent) == result
     assert one.command_id not in {command.id for command in run.sent}
-    acted = run.asks(Verb.RESUME)
+    acted = run.asks(SagaAction.RESUME)
     assert acted.command is not None
     assert (acted.command.id, acted.command.type, run.wait) == (one.command_id, "cmd.car", 10.0)
 
@@ -73,7 +73,7 @@ def test_failure_is_kept_and_judged_at_the_end_of_the_pause() -> None:
     assert run.rows[2:] == [("FLYING", "FLYING", "held: evt.stepFailed: Busy: come back later")]
     assert (run.instance.blocker, run.instance.wake_at, run.instance.command_id) == ("paused", None, FIRST)
     assert run.fails(FOR_GOOD) == "repeated"
-    acted = run.asks(Verb.RESUME)
+    acted = run.asks(SagaAction.RESUME)
     assert [(row.reason, row.actor) for row in acted.history] == [
         ("resume: because", "ada"),
         ("retry 2: evt.stepFailed: Busy: come back later", "orchestrator"),
@@ -87,7 +87,7 @@ def test_failure_is_kept_and_judged_at_the_end_of_the_pause() -> None:
 def test_failure_for_good_that_was_kept_begins_the_undo_at_resume() -> None:
     run = paused("flight", "notice")
     run.fails()
-    acted = run.asks(Verb.RESUME)
+    acted = run.asks(SagaAction.RESUME)
     assert (run.state, run.instance.progress.todo, acted.undo) == (BACK, ("flight",), ("flight",))
     assert acted.command is not None
     assert acted.command.type == "cmd.drop-flight"
@@ -97,11 +97,11 @@ def test_success_beats_a_failure_that_is_kept() -> None:
     run = Run()
     run.expires()
     run.expires()
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.fails()
     run.done("flight", causation_id=FIRST)
     assert (run.state, run.instance.progress.held) == ("NOTICING", None)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert run.types == ["flight", "flight", "notice"]
 
 
@@ -109,10 +109,10 @@ def test_a_retry_that_is_held_waits_its_rest_and_is_not_sent_before() -> None:
     run = Run()
     run.fails(replace(AGAIN, retry_after_ms=9000))
     run.passes(3)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     assert (run.instance.progress.resume, run.instance.wait_ms) == ("retry", 5000)
     run.passes(1000)
-    acted = run.asks(Verb.RESUME)
+    acted = run.asks(SagaAction.RESUME)
     assert (acted.command, run.instance.wake_reason, run.wait) == (None, "retry", 5.0)
     run.expires()
     assert run.types == ["flight", "flight"]
@@ -122,18 +122,18 @@ def test_a_retry_that_is_held_waits_its_rest_and_is_not_sent_before() -> None:
 def test_excuses_are_forgotten_over_a_pause(around: dict[str, bool]) -> None:
     run = Run()
     run.expires(**around)  # type: ignore[arg-type]
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.wake_reason, run.wait) == ("deadline", 9.0)
 
 
 def test_a_pause_costs_a_run_none_of_its_time() -> None:
     run = Run(replace(TRIP, timeout=timedelta(seconds=60)))
     run.passes(3)
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.passes(5000)
     run.done("flight")
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert run.instance.deadline_at == run.now + timedelta(seconds=56)
     assert run.wait == 56.0, "the notice has 60 seconds"
     assert run.instance.progress.run_ms is None
@@ -142,10 +142,10 @@ def test_a_pause_costs_a_run_none_of_its_time() -> None:
 def test_a_run_that_was_over_before_its_pause_is_over_behind_it() -> None:
     run = Run(replace(TRIP, timeout=timedelta(seconds=60)))
     run.passes(90)
-    run.asks(Verb.PAUSE)
-    run.instance = replace(run.instance, progress=Progress.from_json(run.instance.progress.to_json()))
+    run.asks(SagaAction.PAUSE)
+    run.instance = replace(run.instance, progress=InstanceProgress.from_json(run.instance.progress.to_json()))
     run.done("flight")
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.wait, run.instance.deadline_at) == (0.0, run.now)
     run.expires()
     assert (run.state, run.rows[-1][2]) == (BACK, "deadline")
@@ -153,10 +153,10 @@ def test_a_run_that_was_over_before_its_pause_is_over_behind_it() -> None:
 
 def test_a_cancelled_deadline_stays_cancelled_over_a_pause() -> None:
     run = Run()
-    run.asks(Verb.CANCEL_DEADLINE)
+    run.asks(SagaAction.CANCEL_DEADLINE)
     before = run.instance.wake_at
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.RESUME)
     assert run.instance.wake_at == before
 
 
@@ -166,15 +166,15 @@ def test_a_cancelled_deadline_stays_cancelled_over_a_pause() -> None:
 def test_an_undo_is_held_like_a_step() -> None:
     run = Run(TRIP, "flight", "notice", "hotel")
     run.fails()
-    acted = run.asks(Verb.PAUSE)
+    acted = run.asks(SagaAction.PAUSE)
     assert acted.withdrawn == run.instance.command_id
     sent = len(run.sent)
     run.undone("hotel")
     assert (run.state, run.instance.blocker, len(run.sent)) == (BACK, "paused", sent)
     assert run.done("flight", causation_id=FIRST) == "will-be-undone"
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert run.sent[-1].type == "cmd.drop-flight"
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.undone("flight")
     assert (run.state, run.instance.blocker) == (FAILED, None)
 
@@ -182,10 +182,10 @@ def test_an_undo_is_held_like_a_step() -> None:
 def test_a_failed_undo_is_judged_at_resume() -> None:
     run = Run(TRIP, "flight")
     run.fails()
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.fails()
     assert run.state == BACK
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert (run.state, run.instance.blocker) == ("COMPENSATION_FAILED", "undo_failed")
 
 
@@ -195,7 +195,7 @@ def test_a_failed_undo_is_judged_at_resume() -> None:
 def test_cancel_of_a_held_saga_waits_for_what_is_in_flight() -> None:
     run = paused("flight", "notice")
     run.passes(100)
-    acted = run.asks(Verb.CANCEL)
+    acted = run.asks(SagaAction.CANCEL)
     assert (run.state, run.instance.blocker, run.instance.progress.awaited) == (BACK, None, "hotel")
     assert (run.wait, acted.command, acted.withdrawn) == (6.0, None, THIRD)
 
@@ -203,21 +203,21 @@ def test_cancel_of_a_held_saga_waits_for_what_is_in_flight() -> None:
 def test_cancel_of_a_held_saga_whose_step_has_failed_waits_for_nothing() -> None:
     run = paused("flight", "notice")
     run.fails()
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert (run.state, run.instance.progress.todo, run.sent[-1].type) == (BACK, ("flight",), "cmd.drop-flight")
 
 
 def test_cancel_of_a_held_saga_whose_step_never_left_waits_for_nothing() -> None:
     run = paused("flight", "notice")
     run.done("hotel")
-    run.asks(Verb.CANCEL)
+    run.asks(SagaAction.CANCEL)
     assert run.instance.progress.todo == ("hotel", "flight")
     assert (run.instance.blocker, run.sent[-1].type) == (None, "cmd.drop-hotel")
 
 
 def test_terminate_of_a_held_saga() -> None:
     run = paused("flight")
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert (run.state, run.instance.blocker, run.instance.progress.resume) == (FAILED, None, None)
 
 
@@ -226,12 +226,12 @@ def test_terminate_of_a_held_saga() -> None:
 
 def test_edited_data_goes_out_as_another_attempt_and_both_may_answer() -> None:
     run = Run()
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.EDIT, patch={"amount": 9})
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.EDIT, patch={"amount": 9})
     assert run.instance.command_id == SECOND
     assert (run.instance.attempt, run.instance.tries) == (2, 1)
     assert run.history[-1].command_id == SECOND
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.RESUME)
     assert [(one.id, one.attempt, one.data.get("amount")) for one in run.sent] == [(FIRST, 1, None), (SECOND, 2, 9)]
     assert run.done("flight", causation_id=None) == "ambiguous"
     assert run.done("flight", causation_id=FIRST) is None
@@ -241,29 +241,29 @@ def test_edited_data_goes_out_as_another_attempt_and_both_may_answer() -> None:
 def test_an_edit_keeps_the_attempt_that_has_not_left() -> None:
     run = Run()
     run.fails(AGAIN)
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.EDIT, patch={"amount": 9})
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.EDIT, patch={"amount": 9})
     assert (run.instance.command_id, run.instance.attempt) == (SECOND, 2)
 
 
 def test_an_edit_leaves_the_failure_that_is_kept_to_be_judged() -> None:
     run = Run()
-    run.asks(Verb.PAUSE)
+    run.asks(SagaAction.PAUSE)
     run.fails(AGAIN)
-    run.asks(Verb.EDIT, patch={"amount": 9})
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.EDIT, patch={"amount": 9})
+    run.asks(SagaAction.RESUME)
     assert run.rows[-1] == ("FLYING", "FLYING", "retry 2: evt.stepFailed: Busy: come back later")
 
 
 def test_who_was_late_before_the_pause_has_the_step_s_time_after_it() -> None:
     run = Run()
     run.passes(99)
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.RESUME)
     assert (run.instance.wake_reason, run.wait) == ("deadline", 10)
 
 
 def test_what_another_version_remembers_beside_is_passed_over() -> None:
     stored = {"attempts": {"a": 2}, "sent": ["c-1"], "of_another_version": [1]}
-    assert Progress.from_json(stored) == Progress(attempts={"a": 2}, sent=("c-1",))
-    assert Progress.from_json({"of_another_version": 1}) == Progress()
+    assert InstanceProgress.from_json(stored) == InstanceProgress(attempts={"a": 2}, sent=("c-1",))
+    assert InstanceProgress.from_json({"of_another_version": 1}) == InstanceProgress()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from orchestrix import COMPLETED, FAILED, HOLD, Compensation, RetryPolicy, Saga, Step
 from orchestrix.saga import messages
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.messages import StepError, Unreadable, dump, load
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.messages import StepError, UnreadableMessage, dump, load
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import LEAVES_NOTHING, ORDER, step
 from tests.unit.sagas.stories import Arrival, Asked, Begun, Blocked, Copied, Elapsed, Happening, Marked, Story
@@ -38,7 +38,7 @@ ELAPSED = st.builds(
 )
 ASKED = st.builds(
     Asked,
-    verb=st.sampled_from(Verb),
+    verb=st.sampled_from(SagaAction),
     data=st.sampled_from(["none", "none", "good", "bad"]),
     seconds=st.integers(1, 500),
 )
@@ -82,10 +82,12 @@ ALL_THE_WAY = [Arrival(0), FOR_GOOD, Arrival(0, "undone")]
 @given(SOME_HELD, HAPPENINGS)
 @example(APP_PROVISIONING, [Arrival(0), Arrival(1), Arrival(0, causation="none"), Arrival(None, "failed")])
 @example(APP_PROVISIONING, [Arrival(0), Blocked(), FOR_GOOD, Blocked()])
-@example(APP_PROVISIONING, [*ALL_THE_WAY, Arrival(0), Asked(Verb.RETRY), Arrival(0, "undone"), FOR_GOOD])
-@example(APP_PROVISIONING, [Arrival(0), Asked(Verb.TERMINATE), Asked(Verb.RETRY), FOR_GOOD, Arrival(0, "undone")])
-@example(APP_PROVISIONING, [Arrival(0), FOR_GOOD, FOR_GOOD, Arrival(1), Asked(Verb.SKIP), Arrival(1, "undone")])
-@example(APP_PROVISIONING, [Arrival(0), Asked(Verb.CANCEL), Elapsed(), Arrival(1), Arrival(1, "undone")])
+@example(APP_PROVISIONING, [*ALL_THE_WAY, Arrival(0), Asked(SagaAction.RETRY), Arrival(0, "undone"), FOR_GOOD])
+@example(
+    APP_PROVISIONING, [Arrival(0), Asked(SagaAction.TERMINATE), Asked(SagaAction.RETRY), FOR_GOOD, Arrival(0, "undone")]
+)
+@example(APP_PROVISIONING, [Arrival(0), FOR_GOOD, FOR_GOOD, Arrival(1), Asked(SagaAction.SKIP), Arrival(1, "undone")])
+@example(APP_PROVISIONING, [Arrival(0), Asked(SagaAction.CANCEL), Elapsed(), Arrival(1), Arrival(1, "undone")])
 def test_history_is_a_gapless_path_and_nothing_is_stuck_or_forgotten(saga: Saga, happenings: list[Happening]) -> None:
     story = Story(saga)
     story.check()
@@ -173,7 +175,7 @@ def test_rubbish_is_refused_and_never_crashes(raw: bytes) -> None:
         for read in (load, messages.command, lambda found: messages.event("evt.stepFailed", found)):
             try:
                 read(wrapped)
-            except Unreadable as refused:
+            except UnreadableMessage as refused:
                 assert str(refused)  # noqa: PT017
 
 
@@ -186,7 +188,7 @@ def test_rubbish_is_refused_and_never_crashes(raw: bytes) -> None:
 def test_an_event_has_the_right_types_or_is_refused(fields: dict[str, Any]) -> None:
     try:
         event = messages.event("evt.stepFailed", dump(fields))
-    except Unreadable:
+    except UnreadableMessage:
         return
     assert isinstance(event.app_id, int)
     assert 0 < event.app_id < 2**53

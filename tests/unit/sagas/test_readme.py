@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from orchestrix.cli.arguments import parse
-from orchestrix.config import PREFIX, Settings, names
+from orchestrix.config.settings import PREFIX, Settings, names
 from orchestrix.saga.diagram import to_mermaid
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.documents import README, ROOT, block, blocks, filled, parts

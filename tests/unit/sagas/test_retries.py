@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from orchestrix import FAILED, RetryPolicy, Saga
-from orchestrix.saga.asks import Verb
-from orchestrix.saga.failure import LONGEST_WISH
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.advance import advance
+from orchestrix.saga.commands import MAX_REASON, TransitionInputs
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.orders import MAX_REASON, Tick
-from orchestrix.saga.reaction import advance
-from orchestrix.saga.state import Change
+from orchestrix.saga.retry import MAX_RETRY_AFTER
+from orchestrix.saga.state import StateChange
 from tests.unit.sagas.builders import CORRELATION, FIRST, FOR_GOOD, NOW, SECOND, THIRD, began, failure, moved, step
 from tests.unit.sagas.runs import AGAIN, Run
 
@@ -54,7 +54,7 @@ def test_a_retryable_failure_has_its_next_attempt_at_once_and_its_command_later(
     run = Run()
     run.fails(AGAIN)
     one = run.instance
-    row = Change(
+    row = StateChange(
         2, "FLYING", "FLYING", "retry 2: evt.stepFailed: Busy: come back later", "orchestrator", CORRELATION, "event-1",
         SECOND, run.now,
     )  # fmt: skip
@@ -75,14 +75,14 @@ def test_a_retryable_failure_has_its_next_attempt_at_once_and_its_command_later(
 def test_the_wait_depends_on_chance_up_to_its_cap() -> None:
     waits = []
     for chance in (0.0, 0.25, 0.999):
-        first = advance(Run().saga, Run().instance, failure(FIRST), Tick(NOW, SECOND, chance))
+        first = advance(Run().saga, Run().instance, failure(FIRST), TransitionInputs(NOW, SECOND, chance))
         waits.append(first.instance.wait_ms)  # type: ignore[union-attr]
     assert waits == [0, 500, 1998]
 
 
 @pytest.mark.parametrize(
     ("wish", "wait"),
-    [(0, 0), (1, 1), (250, 250), (86_400_000, 86_400_000), (2**53 - 1, LONGEST_WISH // timedelta(milliseconds=1))],
+    [(0, 0), (1, 1), (250, 250), (86_400_000, 86_400_000), (2**53 - 1, MAX_RETRY_AFTER // timedelta(milliseconds=1))],
 )
 def test_a_worker_says_when_to_come_back_within_a_month(wish: int, wait: int) -> None:
     run = Run()
@@ -171,7 +171,7 @@ def failed_twice() -> Run:
 
 def test_attempts_rise_over_runs_and_the_budget_begins_anew() -> None:
     run = failed_twice()
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert (run.state, run.instance.attempt, run.instance.tries, run.instance.command_id) == ("FLYING", 3, 1, THIRD)
     for attempt in (4, 5):
         run.fails(AGAIN)
@@ -190,7 +190,7 @@ def test_the_attempts_of_what_was_passed_count_too() -> None:
     run.done("flight")
     run.fails()  # the notice
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert run.instance.attempt == 3
     run.done("flight")
     assert run.instance.attempt == 2
@@ -229,7 +229,7 @@ def test_success_that_names_no_command_counts_while_only_one_was_sent() -> None:
 
 def test_late_success_of_an_earlier_run_does_not_count() -> None:
     run = failed_twice()
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert [run.done("flight", causation_id=former) for former in (FIRST, SECOND)] == ["unknown-causation"] * 2
     assert run.done("flight", causation_id=THIRD) is None
 

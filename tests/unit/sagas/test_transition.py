@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from orchestrix import COMPLETED, FAILED, Event, Saga
+from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import MAX_REASON, SagaTransition, command_for
 from orchestrix.saga.errors import IllegalTransition
 from orchestrix.saga.messages import MAX_DATA, StepError, dump
-from orchestrix.saga.orders import MAX_REASON, Moved, command_for
-from orchestrix.saga.reaction import advance
-from orchestrix.saga.state import Change, Instance, Progress
-from orchestrix.saga.transition import Ignored, Start, block, move, numbered, owner_of, start
+from orchestrix.saga.state import Instance, InstanceProgress, StateChange
+from orchestrix.saga.transition import IgnoredEvent, SagaStart, block, move, numbered, owner_of, start
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import (
     CORRELATION,
@@ -72,7 +72,7 @@ def app_in(state: str) -> Instance:
 
 
 def test_start_gives_a_first_state_a_history_row_and_a_command() -> None:
-    asked = Start("billing", "ada", CORRELATION, {"team": "blue"}, traceparent="00-1-2-01", tracestate="a=b")
+    asked = SagaStart("billing", "ada", CORRELATION, {"team": "blue"}, traceparent="00-1-2-01", tracestate="a=b")
     result = start(APP_PROVISIONING, asked, FIRST, NOW)
     assert result.instance == Instance(
         id=0,
@@ -95,13 +95,13 @@ def test_start_gives_a_first_state_a_history_row_and_a_command() -> None:
         traceparent="00-1-2-01",
         tracestate="a=b",
     )
-    created = Change(1, None, "APP_INITIATED", "created", "ada", CORRELATION, None, FIRST, NOW)
+    created = StateChange(1, None, "APP_INITIATED", "created", "ada", CORRELATION, None, FIRST, NOW)
     assert result.history == (created,)
     assert sent(result.command).type == "cmd.createGitRepo"
 
 
 def test_the_number_that_the_database_gives_reaches_the_command() -> None:
-    unnumbered = start(APP_PROVISIONING, Start("billing", "ada", CORRELATION, {}), FIRST, NOW)
+    unnumbered = start(APP_PROVISIONING, SagaStart("billing", "ada", CORRELATION, {}), FIRST, NOW)
     result = numbered(APP_PROVISIONING, unnumbered, 42)
     assert result.instance == dataclasses.replace(unnumbered.instance, id=42)
     assert result.history == unnumbered.history
@@ -128,8 +128,10 @@ def test_a_change_of_what_the_client_gave_changes_no_instance() -> None:
 def test_first_success_moves_twice_and_sends_the_next_command() -> None:
     result = moved(APP_PROVISIONING, began().instance, success(CREATED, causation_id=FIRST))
     assert result.history == (
-        Change(2, "APP_INITIATED", "GIT_REPO_CREATED", CREATED, "orchestrator", CORRELATION, "event-1", FIRST, LATER),
-        Change(
+        StateChange(
+            2, "APP_INITIATED", "GIT_REPO_CREATED", CREATED, "orchestrator", CORRELATION, "event-1", FIRST, LATER
+        ),
+        StateChange(
             3, "GIT_REPO_CREATED", "REGISTERING", "immediate", "orchestrator", CORRELATION, "event-1", SECOND, LATER
         ),
     )
@@ -149,7 +151,7 @@ def test_first_success_moves_twice_and_sends_the_next_command() -> None:
 def test_last_success_completes_and_sends_nothing() -> None:
     before = along(APP_PROVISIONING, 1)
     result = moved(APP_PROVISIONING, before, success(REGISTERED, id=None, causation_id=SECOND), THIRD)
-    last = Change(4, "REGISTERING", "COMPLETED", REGISTERED, "orchestrator", CORRELATION, None, SECOND, LATER)
+    last = StateChange(4, "REGISTERING", "COMPLETED", REGISTERED, "orchestrator", CORRELATION, None, SECOND, LATER)
     assert result.history == (last,)
     assert result.command is None
     assert result.instance == dataclasses.replace(
@@ -237,11 +239,11 @@ def test_event_in_state(kind: str, state: str, comes_to: str) -> None:
     result = advance(APP_PROVISIONING, instance, event_for(kind, instance), tick())
     assert instance == before
     if comes_to in STATES:
-        assert isinstance(result, Moved)
+        assert isinstance(result, SagaTransition)
         assert result.instance.state == comes_to
         assert result.history[-1].to_state == comes_to
     else:
-        assert result == Ignored(comes_to, dead_letter=comes_to == "unknown-event")
+        assert result == IgnoredEvent(comes_to, dead_letter=comes_to == "unknown-event")
 
 
 @pytest.mark.parametrize(("state", "exits"), [(COMPLETED, []), (FAILED, ["APP_INITIATED"])])
@@ -256,14 +258,14 @@ def test_only_a_person_leads_on_from_an_end_and_only_from_failure(state: str, ex
 
 def test_an_event_of_a_former_step_is_repeated_and_one_of_a_later_step_is_early() -> None:
     paying = along(ORDER, 1)
-    assert advance(ORDER, paying, success("evt.reserveDone"), tick(THIRD)) == Ignored("repeated")
-    assert advance(ORDER, paying, success("evt.shipDone"), tick(THIRD)) == Ignored("future")
+    assert advance(ORDER, paying, success("evt.reserveDone"), tick(THIRD)) == IgnoredEvent("repeated")
+    assert advance(ORDER, paying, success("evt.shipDone"), tick(THIRD)) == IgnoredEvent("future")
 
 
 def test_the_same_event_twice_moves_once() -> None:
     event = success(CREATED, causation_id=FIRST)
     after = moved(APP_PROVISIONING, began().instance, event).instance
-    assert advance(APP_PROVISIONING, after, event, tick(THIRD)) == Ignored("repeated")
+    assert advance(APP_PROVISIONING, after, event, tick(THIRD)) == IgnoredEvent("repeated")
 
 
 def second_attempt() -> Instance:
@@ -280,19 +282,19 @@ def test_success_of_any_attempt_of_the_awaited_step_counts() -> None:
 
 def test_success_that_names_no_command_is_ambiguous_after_a_second_attempt() -> None:
     result = advance(APP_PROVISIONING, second_attempt(), success(CREATED), tick(THIRD))
-    assert result == Ignored("ambiguous")
+    assert result == IgnoredEvent("ambiguous")
 
 
 def test_failure_counts_for_the_current_attempt_alone() -> None:
     former = advance(APP_PROVISIONING, second_attempt(), failure(FIRST), tick(THIRD))
-    assert former == Ignored("failure-of-another-attempt")
+    assert former == IgnoredEvent("failure-of-another-attempt")
     current = moved(APP_PROVISIONING, second_attempt(), failure(SECOND, FOR_GOOD), THIRD)
     assert current.instance.state == FAILED
 
 
 def test_state_of_another_definition_is_behind_all() -> None:
     stranger = dataclasses.replace(began().instance, state="OLD_STATE")
-    assert advance(APP_PROVISIONING, stranger, success(CREATED), tick()) == Ignored("repeated")
+    assert advance(APP_PROVISIONING, stranger, success(CREATED), tick()) == IgnoredEvent("repeated")
     with pytest.raises(IllegalTransition, match="no move from OLD_STATE to FAILED"):
         advance(APP_PROVISIONING, stranger, failure(FIRST), tick())
 
@@ -303,7 +305,7 @@ def test_state_of_another_definition_is_behind_all() -> None:
 def test_failure_for_good_ends_a_saga_that_has_done_nothing() -> None:
     before = began().instance
     result = moved(APP_PROVISIONING, before, failure(FIRST, FOR_GOOD))
-    row = Change(2, "APP_INITIATED", FAILED, FAILURE, "orchestrator", CORRELATION, "event-1", FIRST, LATER)
+    row = StateChange(2, "APP_INITIATED", FAILED, FAILURE, "orchestrator", CORRELATION, "event-1", FIRST, LATER)
     assert result.history == (row,)
     assert result.command is None
     assert result.instance == dataclasses.replace(
@@ -315,7 +317,7 @@ def test_failure_for_good_ends_a_saga_that_has_done_nothing() -> None:
         wake_reason=None,
         wait_ms=0,
         updated_at=LATER,
-        progress=Progress(attempts={"createGitRepo": 1}, error=FAILURE, refused=("createGitRepo",)),
+        progress=InstanceProgress(attempts={"createGitRepo": 1}, error=FAILURE, refused=("createGitRepo",)),
     )
 
 
@@ -388,7 +390,7 @@ def test_data_of_a_failure_is_not_merged() -> None:
 def test_output_that_the_model_refuses_is_kept_for_a_person(output: dict[str, Any], says: str) -> None:
     instance = began(ORDER, {"amount": 1}).instance
     result = advance(ORDER, instance, success("evt.reserveDone", data=output), tick())
-    assert isinstance(result, Ignored)
+    assert isinstance(result, IgnoredEvent)
     assert result.dead_letter
     assert result.reason.startswith(says)
     assert len(result.reason) <= MAX_REASON
@@ -405,7 +407,7 @@ def test_64_kib_of_output_are_the_limit() -> None:
     assert len(dump(sized(MAX_DATA))) == MAX_DATA == 65_536
     assert merged({}, sized(MAX_DATA)) == sized(MAX_DATA)
     result = advance(ORDER, began(ORDER).instance, success("evt.reserveDone", data=sized(MAX_DATA + 1)), tick())
-    assert result == Ignored("bad-output: data is over 65536 bytes", dead_letter=True)
+    assert result == IgnoredEvent("bad-output: data is over 65536 bytes", dead_letter=True)
 
 
 def test_refused_output_tells_of_many_mistakes_within_bounds() -> None:
@@ -415,16 +417,16 @@ def test_refused_output_tells_of_many_mistakes_within_bounds() -> None:
     saga = dataclasses.replace(ORDER, data=Strict)
     output = {f"field{number}": 1 for number in range(200)}
     result = advance(saga, began(saga).instance, success("evt.reserveDone", data=output), tick())
-    assert isinstance(result, Ignored)
+    assert isinstance(result, IgnoredEvent)
     assert len(result.reason) == MAX_REASON
 
 
 # Moves and blockers.
 
 
-def change_to(instance: Instance, target: str) -> Change:
+def change_to(instance: Instance, target: str) -> StateChange:
     """A history row for a move by hand."""
-    return Change(
+    return StateChange(
         instance.version + 1, instance.state, target, "by hand", "ada", CORRELATION, None, instance.command_id, LATER
     )
 
@@ -498,8 +500,8 @@ def test_idempotency_key_is_the_same_over_all_attempts() -> None:
 CATALOG = Catalog([APP_PROVISIONING, ORDER])
 
 
-def mixed(named: str, event: str, owner: str) -> Ignored:
-    return Ignored(f"wrong-saga: it names {named!r}, and {event} belongs to saga {owner!r}", dead_letter=True)
+def mixed(named: str, event: str, owner: str) -> IgnoredEvent:
+    return IgnoredEvent(f"wrong-saga: it names {named!r}, and {event} belongs to saga {owner!r}", dead_letter=True)
 
 
 @pytest.mark.parametrize(
@@ -510,14 +512,14 @@ def mixed(named: str, event: str, owner: str) -> Ignored:
         (success("evt.payDone"), ORDER),
         (success(CREATED, saga="order"), mixed("order", CREATED, "app")),
         (success("evt.payDone", saga="nobody"), mixed("nobody", "evt.payDone", "order")),
-        (success("evt.nobody"), Ignored("unknown-event", dead_letter=True)),
+        (success("evt.nobody"), IgnoredEvent("unknown-event", dead_letter=True)),
         (failure(FIRST), None),
         (failure(FIRST, saga="app"), APP_PROVISIONING),
         (failure(FIRST, saga="order"), ORDER),
-        (failure(FIRST, saga="nobody"), Ignored("unknown-saga", dead_letter=True)),
+        (failure(FIRST, saga="nobody"), IgnoredEvent("unknown-saga", dead_letter=True)),
     ],
 )
-def test_owner_of_an_event(event: Event, owner: Saga | Ignored | None) -> None:
+def test_owner_of_an_event(event: Event, owner: Saga | IgnoredEvent | None) -> None:
     assert owner_of(CATALOG, event) == owner
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrix import FAILED, Saga
-from orchestrix.saga.asks import Verb
+from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.definition import COMPENSATING
 from orchestrix.saga.messages import StepError
-from orchestrix.saga.state import Change
+from orchestrix.saga.state import StateChange
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.unit.sagas.builders import CORRELATION, FIRST, FOR_GOOD, SECOND, THIRD, step
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
@@ -54,7 +54,7 @@ def test_the_command_of_an_undo() -> None:
     assert (command.expected_state, command.idempotency_key) == (BACK, "trip:7:flight:undo")
     assert (command.attempt, command.undoes_attempt, command.timeout_ms) == (1, 1, 20_000)
     assert (run.instance.command_id, run.instance.wake_reason, run.wait) == (THIRD, "deadline", 20.0)
-    assert run.history[-1] == Change(
+    assert run.history[-1] == StateChange(
         4, "NOTICING", BACK, REASON, "orchestrator", CORRELATION, "event-1", THIRD, run.now
     )
 
@@ -121,7 +121,7 @@ def test_undo_names_the_highest_attempt_that_may_come_late() -> None:
 def test_undo_of_a_later_run_names_the_highest_attempt_of_all_runs() -> None:
     run = failing("flight")
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("flight")
     run.fails()
     last = run.sent[-1]
@@ -176,8 +176,8 @@ def test_an_undo_that_nobody_answers_waits_for_a_person_too() -> None:
 def test_a_person_tries_an_undo_again() -> None:
     run = lost("flight", "notice", "hotel")
     version = run.instance.version
-    run.asks(Verb.EDIT, patch={"amount": 5})
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.EDIT, patch={"amount": 5})
+    run.asks(SagaAction.RETRY)
     assert run.rows_since(version) == [(LOST, LOST, "edit: because"), (LOST, BACK, "retry: because")]
     last = run.sent[-1]
     assert (last.type, last.attempt, last.data, last.expected_state) == ("cmd.drop-hotel", 2, {"amount": 5}, BACK)
@@ -190,10 +190,10 @@ def test_a_person_tries_an_undo_again() -> None:
 def test_a_person_does_without_an_undo() -> None:
     run = lost("flight", "notice", "hotel")
     version = run.instance.version
-    run.asks(Verb.SKIP)
+    run.asks(SagaAction.SKIP)
     assert (run.state, run.sent[-1].type, run.instance.blocker) == (BACK, "cmd.drop-flight", None)
     run.fails()
-    run.asks(Verb.SKIP)
+    run.asks(SagaAction.SKIP)
     assert run.rows_since(version) == [
         (LOST, BACK, "skip: because"),
         (BACK, LOST, REASON),
@@ -259,7 +259,7 @@ def test_what_succeeds_late_does_not_push_the_present_undo_aside(held: str) -> N
     run.fails(AGAIN if held == "retry" else FOR_GOOD)
     run.done("hotel", causation_id=THIRD)
     assert run.instance.progress.todo == ("flight", "hotel")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert (run.sent[-1].type, run.sent[-1].attempt) == ("cmd.drop-flight", 2)
     run.undone("flight")
     assert (run.sent[-1].type, run.sent[-1].attempt) == ("cmd.drop-hotel", 1)
@@ -310,7 +310,7 @@ def test_a_new_run_keeps_in_mind_what_the_last_one_could_not_undo() -> None:
     run = failing("flight")
     run.undone("flight")
     run.done("flight", causation_id=FIRST)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     assert run.instance.progress.left == ("flight",)
     assert run.undone("flight") == "not-undoing"
     run.fails()
@@ -320,7 +320,7 @@ def test_a_new_run_keeps_in_mind_what_the_last_one_could_not_undo() -> None:
 def test_what_was_undone_in_an_earlier_run_is_still_known() -> None:
     run = failing("flight")
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.fails()
     assert run.state == FAILED
     run.done("flight", causation_id=FIRST)
@@ -331,7 +331,7 @@ def test_what_a_later_run_did_not_come_to_is_known_from_the_one_before() -> None
     run = failing("flight", "notice", "hotel")
     run.undone("hotel")
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("flight")
     run.fails()
     assert run.instance.progress.undone == ("hotel",), "the flight is there again"
@@ -343,9 +343,9 @@ def test_what_a_later_run_did_not_come_to_is_known_from_the_one_before() -> None
 def test_what_a_person_left_behind_is_not_undone_for_an_earlier_run_s_sake() -> None:
     run = failing("flight")
     run.undone("flight")
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("flight")
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert (run.instance.progress.undone, run.instance.progress.left) == ((), ("flight",))
     assert run.done("flight", causation_id=FIRST) == "ended"
 
@@ -361,9 +361,9 @@ def test_what_its_worker_has_refused_and_another_did_is_undone() -> None:
 
 def test_what_a_person_left_behind_is_not_undone_because_it_was_refused_before() -> None:
     run = failing()
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.done("flight")
-    run.asks(Verb.TERMINATE)
+    run.asks(SagaAction.TERMINATE)
     assert (run.instance.progress.refused, run.instance.progress.left) == ((), ("flight",))
     assert run.done("flight", causation_id=FIRST) == "ended"
 
@@ -384,8 +384,8 @@ def test_what_was_never_tried_stays_ended() -> None:
 
 def test_a_failure_of_what_was_sent_again_is_undone_too() -> None:
     run = Run(TRIP)
-    run.asks(Verb.PAUSE)
-    run.asks(Verb.RESUME)
+    run.asks(SagaAction.PAUSE)
+    run.asks(SagaAction.RESUME)
     run.fails(FOR_GOOD)
     assert (run.state, run.sent[-1].type) == (COMPENSATING, "cmd.drop-flight")
 
@@ -393,7 +393,7 @@ def test_a_failure_of_what_was_sent_again_is_undone_too() -> None:
 def test_a_failure_of_what_left_late_is_not_undone() -> None:
     run = Run(TRIP)
     run.fails(AGAIN)
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.fails(FOR_GOOD)
     assert run.state == FAILED
 
@@ -423,7 +423,7 @@ def test_what_the_undo_has_met_is_not_why_the_saga_failed() -> None:
     run.fails(StepError("Nope", "not possible", retryable=False))
     run.fails(StepError("Busy", "no file", retryable=False))
     assert run.instance.progress.error == "evt.stepFailed: Busy: no file"
-    run.asks(Verb.RETRY)
+    run.asks(SagaAction.RETRY)
     run.undone("flight")
     assert run.rows[-1] == ("COMPENSATING", FAILED, "undone: evt.stepFailed: Nope: not possible")
     assert run.instance.progress.error == "evt.stepFailed: Nope: not possible"

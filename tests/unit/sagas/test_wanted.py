@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrix import Compensation, DefinitionError, Job, NothingToUndo, RetryPolicy, Saga, Step
-from orchestrix.saga.calls import called_as
-from orchestrix.saga.wanted import brief, called
+from orchestrix.saga.validation.arguments import brief, called
+from orchestrix.saga.validation.signatures import called_as
 from tests.unit.sagas.builders import step
 
 HALF_A_MINUTE = r"a length of time is wanted, as timeout=timedelta\(seconds=30\)"

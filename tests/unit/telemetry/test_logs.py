@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrix.config import LogSettings
+from orchestrix.config.settings import LogSettings
 from orchestrix.telemetry import logs
-from orchestrix.telemetry.context import correlated, correlation_id
+from orchestrix.telemetry.correlation import correlated, correlation_id
 from tests.unit.cli.shell import logging_kept
 
 log = logging.getLogger("orchestrix.test")

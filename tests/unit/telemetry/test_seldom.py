@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from orchestrix.telemetry import seldom
-from orchestrix.telemetry.seldom import Filter, Seldom
+from orchestrix.telemetry import log_throttle
+from orchestrix.telemetry.log_throttle import LogThrottle, LogThrottleFilter
 
 
 class Clock:
@@ -23,12 +23,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(seldom, "clock", found)
+    monkeypatch.setattr(log_throttle, "clock", found)
     return found
 
 
 def test_the_first_is_said_and_later_how_many_were_not(clock: Clock) -> None:
-    lines = Seldom(every=10)
+    lines = LogThrottle(every=10)
     assert [lines.due("a") for _ in range(4)] == [0, None, None, None]
     assert lines.due("b") == 0, "each key counts by itself"
     clock.now += 9.9
@@ -39,7 +39,7 @@ def test_the_first_is_said_and_later_how_many_were_not(clock: Clock) -> None:
 
 
 def test_no_more_keys_are_remembered_than_are_allowed(clock: Clock) -> None:
-    lines = Seldom(every=10, most=3)
+    lines = LogThrottle(every=10, most=3)
     for key in "abcd":
         lines.due(key)
     assert lines.due("d") is None
@@ -48,7 +48,7 @@ def test_no_more_keys_are_remembered_than_are_allowed(clock: Clock) -> None:
 
 def test_a_logger_says_each_message_now_and_then(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("tests.seldom")
-    rarely = Filter(every=10)
+    rarely = LogThrottleFilter(every=10)
     log.addFilter(rarely)
     try:
         for number in range(5):

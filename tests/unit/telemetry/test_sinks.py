@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrix.telemetry.sinks import AT_ONCE, Sink, Stream, confirm, sentence
+from orchestrix.telemetry.sinks import WRITE_CHUNK_BYTES, Sink, Stream, confirm, sentence
 
 PIPE = 64 * 1024
 
@@ -99,7 +99,7 @@ def test_one_line_that_is_lost_is_one() -> None:
 
 BEGIN = """
 import asyncio, logging, os, sys, time
-from orchestrix.config import LogSettings
+from orchestrix.config.settings import LogSettings
 from orchestrix.telemetry import logs, sinks
 sinks.install()
 logs.setup(LogSettings(), node="n1", role="node")
@@ -203,11 +203,11 @@ def test_threads_that_print_at_once_do_not_mix_their_lines() -> None:
 
 def test_a_line_without_an_end_does_not_grow_without_bound(pipe: Pipe) -> None:
     stream = Stream(sys.__stdout__ or sys.stdout, Sink(pipe.writing))
-    for _ in range(AT_ONCE - 1):
+    for _ in range(WRITE_CHUNK_BYTES - 1):
         print(".", end="", file=stream)
     assert stream.sink.flush(10)
     print("+", end="", file=stream)
-    assert pipe.read_until(b"+") == b"." * (AT_ONCE - 1) + b"+"
+    assert pipe.read_until(b"+") == b"." * (WRITE_CHUNK_BYTES - 1) + b"+"
     print("the rest", file=stream)
     print("begun", end="", file=stream)
     stream.flush()

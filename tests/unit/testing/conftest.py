@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from orchestrix import clock
-from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]
@@ -20,7 +20,7 @@ Run = Callable[[Coroutine[Any, Any, T]], T]
 def loop() -> Iterator[VirtualLoop]:
     """A loop on virtual time, and a clock that follows it."""
     made = VirtualLoop()
-    with clock.use(VirtualSource(made, Random(1))):
+    with clock.use(VirtualClock(made, Random(1))):
         yield made
         made.bury()
     made.close()

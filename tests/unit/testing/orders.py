@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import timedelta
 
 from orchestrix import COMPLETED, Command, Compensation, Context, NothingToUndo, RetryPolicy, Saga, Step, handles
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.simulation.virtual_time import elapse
 
 RETRY = RetryPolicy(attempts=4, base=timedelta(seconds=2), cap=timedelta(seconds=60))
 TIME = timedelta(seconds=20)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix.testing import Story, When
-from orchestrix.testing.endings import Expected
+from orchestrix.testing.expectations import Expected
 from tests.documents import README, ROOT, block
 
 TESTING = ROOT / "docs" / "testing.md"

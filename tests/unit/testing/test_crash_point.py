@@ -14,8 +14,8 @@ import pytest
 from orchestrix import COMPLETED, Compensation, Context, NothingToUndo, Saga, Step, crash
 from orchestrix.errors import ConfigError
 from orchestrix.testing import Story, crash_point, given
-from orchestrix.testing.places import Place
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.crash_points import CrashPoint
+from orchestrix.testing.simulation.virtual_time import elapse
 from orchestrix.worker.handlers import Handler
 
 MAIL = Saga(
@@ -98,7 +98,7 @@ def test_however_the_handler_runs(mail: Callable[..., Any]) -> None:
 
 def test_what_the_dead_held_is_let_go_when_the_story_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     blamed: list[object] = []
-    monkeypatch.setattr("orchestrix.worker.invoke._bug", lambda *error: blamed.append(error))
+    monkeypatch.setattr("orchestrix.worker.commands.execution._bug", lambda *error: blamed.append(error))
     told = story().crash(after="mail.sent").run()
     del told
     assert POST.said == ["sent", "sent", "noted", "left", "left"]
@@ -107,7 +107,7 @@ def test_what_the_dead_held_is_let_go_when_the_story_is_over(monkeypatch: pytest
 
 def test_crash_everywhere_comes_to_it() -> None:
     places = story().crash_everywhere(fresh=POST.empty, check=lambda: POST.said.count("noted") > 0, state="COMPLETED")
-    assert Place("at", "mail.sent") in places
+    assert CrashPoint("at", "mail.sent") in places
 
 
 def test_a_mail_that_is_sent_twice_is_found_there_alone() -> None:

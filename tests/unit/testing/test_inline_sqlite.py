@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from orchestrix.errors import OutcomeUnknown, Unavailable
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.testing.inline_sqlite import BUSY, SqliteClient, SqliteFile
-from orchestrix.testing.virtual_time import START, VirtualLoop, elapse
+from orchestrix.testing.simulation.inline_sqlite import BUSY_TIMEOUT_S, SqliteClient, SqliteFile
+from orchestrix.testing.simulation.virtual_time import START_S, VirtualLoop, elapse
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def write(database: Database, *things: str, pause: float = 0.0) -> None:
 def test_what_is_committed_can_be_seen(loop: VirtualLoop, file: SqliteFile, database: Database) -> None:
     loop.run_until_complete(write(database, "a", "b"))
     assert names(file) == ["a", "b"]
-    assert START < loop.time() < START + 1.0
+    assert START_S < loop.time() < START_S + 1.0
 
 
 def test_what_raises_is_undone(loop: VirtualLoop, file: SqliteFile, database: Database) -> None:
@@ -89,14 +89,14 @@ def test_writers_of_two_processes_take_turns(loop: VirtualLoop, file: SqliteFile
 
     loop.run_until_complete(days())
     assert names(file) == ["a", "b"]
-    assert loop.time() > START + 4.0
+    assert loop.time() > START_S + 4.0
 
 
 def test_a_turn_is_not_waited_for_for_ever(loop: VirtualLoop, file: SqliteFile) -> None:
     one, other = SqliteClient(file).database(), SqliteClient(file).database()
 
     async def days() -> None:
-        writing = asyncio.ensure_future(write(one, "a", pause=BUSY + 2.0))
+        writing = asyncio.ensure_future(write(one, "a", pause=BUSY_TIMEOUT_S + 2.0))
         await elapse(0.5)
         with pytest.raises(Unavailable, match="locked"):
             await write(other, "b")
@@ -123,7 +123,7 @@ def test_the_dead_leave_their_turn_and_their_writes(loop: VirtualLoop, file: Sql
 
     loop.run_until_complete(days())
     assert names(file) == ["c"]
-    assert loop.time() < START + 3.0
+    assert loop.time() < START_S + 3.0
 
 
 def test_an_outage_undoes_and_refuses(loop: VirtualLoop, file: SqliteFile, database: Database) -> None:
@@ -182,7 +182,7 @@ def test_a_connection_that_was_lost_while_nobody_used_it_takes_no_turn(loop: Vir
 
     loop.run_until_complete(days())
     assert names(file) == ["a", "c", "d"]
-    assert loop.time() < START + 1.0
+    assert loop.time() < START_S + 1.0
 
 
 def test_more_than_the_pool_holds_wait_for_a_place(loop: VirtualLoop, database: Database) -> None:
@@ -195,4 +195,4 @@ def test_more_than_the_pool_holds_wait_for_a_place(loop: VirtualLoop, database: 
         return await asyncio.gather(*(read() for _ in range(25)))
 
     assert loop.run_until_complete(days()) == [1] * 25
-    assert START + 3.0 < loop.time() < START + 4.0
+    assert START_S + 3.0 < loop.time() < START_S + 4.0

@@ -12,7 +12,7 @@ import pytest
 from orchestrix import JobContext, Permanent, Transient, job
 from orchestrix.errors import ConfigError
 from orchestrix.testing import StoryError, between, given_job
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.simulation.virtual_time import elapse
 
 
 @job("reindex", grace=5.0)

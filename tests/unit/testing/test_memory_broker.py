@@ -10,10 +10,10 @@ import pytest
 
 from orchestrix.broker.port import Binding, Delivery, Exchange, LinkState, Outcome, Outgoing, Queue, Topology
 from orchestrix.errors import ConfigError, Unavailable
-from orchestrix.testing.memory_broker import MAX_MESSAGE, MemoryServer
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.memory_consumer import MemoryConsumer
-from orchestrix.testing.virtual_time import VirtualLoop, elapse
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.consumer import MemoryConsumer
+from orchestrix.testing.broker.server import MAX_MESSAGE, MemoryServer
+from orchestrix.testing.simulation.virtual_time import VirtualLoop, elapse
 from tests.support import eventually
 
 TOPOLOGY = Topology(

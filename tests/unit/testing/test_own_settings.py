@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from orchestrix import COMPLETED, Command, Context, Job, JobContext, NothingToUndo, Saga, Step, job
 from orchestrix.errors import ConfigError
 from orchestrix.testing import given, given_job
-from orchestrix.testing.cast import WorkerMember
-from orchestrix.testing.own_settings import settings_of
-from orchestrix.testing.project import Project
+from orchestrix.testing.author_settings import settings_of
+from orchestrix.testing.project import AuthorProject
+from orchestrix.testing.simulation.processes import WorkerProcess
 from orchestrix.worker.handlers import registered
 
 
@@ -113,7 +113,7 @@ def test_a_project_has_those_of_its_file(tmp_path: Path, monkeypatch: pytest.Mon
     lists = "\n".join(f'{name} = ["letters"]' for name in ("resources", "workers"))
     (tmp_path / "orchestrix.toml").write_text(f'{lists}\n[letters]\nsender = "ada"\n')
     (tmp_path / "letters.py").write_text(MODULE)
-    project = Project(tmp_path)
+    project = AuthorProject(tmp_path)
     try:
         letter = project.saga("letter")
         given(letter, handlers=project.handlers(letter)).run().expect(data={"sender": "grace"})
@@ -136,7 +136,7 @@ async def stamp(context, command):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AuthorProject]:
     """One with two modules that have settings, and a file that gives some."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("ORCHESTRIX_CONFIG", raising=False)
@@ -154,7 +154,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
         'STAMP = Step("stamp", "STAMPING", "cmd.stampLetter", "evt.letterStamped", COMPLETED, GONE)\n'
         'SAGA = Saga(name="post", steps=(POST, STAMP))\n'
     )
-    yield Project(tmp_path)
+    yield AuthorProject(tmp_path)
     registered[:] = before
     for name in ("post_saga", "post_first", "post_second"):
         sys.modules.pop(name, None)
@@ -170,7 +170,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     ],
 )
 def test_what_a_test_gives_is_laid_over_those_of_the_project(
-    project: Project, settings: Any, sender: str, stamp: str
+    project: AuthorProject, settings: Any, sender: str, stamp: str
 ) -> None:
     saga = project.saga("post")
     story = given(saga, handlers=project.handlers(saga), settings=settings).run()
@@ -178,4 +178,4 @@ def test_what_a_test_gives_is_laid_over_those_of_the_project(
 
 
 def test_what_a_test_calls_so_is_its_own() -> None:
-    assert settings_of(WorkerMember, ADA) is None, "its module has a SETTINGS that is no model"
+    assert settings_of(WorkerProcess, ADA) is None, "its module has a SETTINGS that is no model"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrix.testing import opened, plugin
+from orchestrix.testing import open_scenarios, plugin
 from tests.documents import README, block
 
 TESTS = """
@@ -61,7 +61,7 @@ SPY = """
 import sys
 
 def pytest_unconfigure():
-    heavy = ("orchestrix.testing.story", "orchestrix.saga", "sqlalchemy", "pydantic", "aio_pika", "greenlet")
+    heavy = ("orchestrix.testing.scenario", "orchestrix.saga", "sqlalchemy", "pydantic", "aio_pika", "greenlet")
     print("loaded:", sorted(name for name in heavy if name in sys.modules))
 """
 
@@ -132,4 +132,4 @@ def test_its_names_are_its_own() -> None:
 
 
 def test_it_is_at_work_here_too() -> None:
-    assert opened.stories is not None
+    assert open_scenarios.stories is not None

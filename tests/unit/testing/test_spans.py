@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from orchestrix.errors import Invalid
-from orchestrix.testing.chance import SeededDice
-from orchestrix.testing.spans import between, is_span, seconds_of
+from orchestrix.testing.durations import between, is_span, seconds_of
+from orchestrix.testing.simulation.rng import SeededRng
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_a_time_between_two_others() -> None:
 
 def test_dice_fall_the_same_way_each_time() -> None:
     def thrown(seed: str) -> list[object]:
-        dice = SeededDice(seed)
+        dice = SeededRng(seed)
         return [dice.random(), dice.uniform(2, 3), dice.randrange(5, 9), dice.choice("abc"), dice.randbytes(4)]
 
     assert thrown("a") == thrown("a") != thrown("b")
 
 
 def test_dice_reach_all_and_no_more() -> None:
-    dice = SeededDice("a")
+    dice = SeededRng("a")
     assert {dice.randrange(5, 8) for _ in range(100)} == {5, 6, 7}
     numbers = [dice.random() for _ in range(1000)]
     assert 0.0 <= min(numbers) < 0.05

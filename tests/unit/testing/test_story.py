@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context, Hold, Permanent
-from orchestrix.saga.definition import BadData
+from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.errors import IllegalTransition
 from orchestrix.testing import Story, StoryError, between, given
 from orchestrix.worker.errors import Unavailable
@@ -332,7 +332,7 @@ def test_an_expectation_that_there_is_not() -> None:
 
 
 def test_data_that_the_saga_refuses() -> None:
-    with pytest.raises(BadData, match="repoUrl"):
+    with pytest.raises(InvalidDataError, match="repoUrl"):
         given(APP_PROVISIONING, data={"repoUrl": 7})
 
 

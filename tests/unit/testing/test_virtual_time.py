@@ -11,14 +11,14 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.errors import OrchestrixError
-from orchestrix.testing.virtual_time import (
+from orchestrix.testing.simulation.virtual_time import (
     MOST_CANCELLED,
-    START,
-    Killed,
-    Process,
-    Stalled,
+    START_S,
+    LoopStalled,
+    ProcessKilled,
+    VirtualClock,
     VirtualLoop,
-    VirtualSource,
+    VirtualProcess,
     current_process,
     elapse,
 )
@@ -27,7 +27,7 @@ from orchestrix.testing.virtual_time import (
 def test_an_hour_passes_at_once(loop: VirtualLoop) -> None:
     begun = time.monotonic()
     loop.run_until_complete(elapse(3600.0))
-    assert loop.time() == START + 3600.0
+    assert loop.time() == START_S + 3600.0
     assert time.monotonic() - begun < 5.0
 
 
@@ -36,7 +36,7 @@ def test_timers_come_in_their_order(loop: VirtualLoop) -> None:
 
     async def note(name: str, after: float) -> None:
         await elapse(after)
-        seen.append((name, loop.time() - START))
+        seen.append((name, loop.time() - START_S))
 
     async def all_of_them() -> None:
         await asyncio.gather(note("late", 2.0), note("soon", 0.5), note("between", 1.0))
@@ -52,11 +52,11 @@ def test_a_timeout_ends_in_time(loop: VirtualLoop) -> None:
 
     with pytest.raises(TimeoutError):
         loop.run_until_complete(wait())
-    assert loop.time() == START + 7.0
+    assert loop.time() == START_S + 7.0
 
 
 def test_waiting_for_nothing_is_an_error(loop: VirtualLoop) -> None:
-    with pytest.raises(Stalled):
+    with pytest.raises(LoopStalled):
         loop.run_until_complete(asyncio.Event().wait())
 
 
@@ -69,12 +69,12 @@ def test_the_product_s_clock_follows_the_loop(loop: VirtualLoop) -> None:
     assert clock.now() == datetime(2026, 1, 1, 0, 16, 40, tzinfo=UTC)
     loop.run_until_complete(elapse(60.0))
     assert clock.now() == datetime(2026, 1, 1, 0, 17, 40, tzinfo=UTC)
-    assert clock.monotonic() == START + 60.0
+    assert clock.monotonic() == START_S + 60.0
 
 
 def test_chance_comes_from_the_dice(loop: VirtualLoop) -> None:
     def draw(seed: int) -> tuple[str, str, float]:
-        with clock.use(VirtualSource(loop, Random(seed))):
+        with clock.use(VirtualClock(loop, Random(seed))):
             return clock.uuid7(), clock.token(), clock.uniform(0.0, 1.0)
 
     assert draw(5) == draw(5) != draw(6)
@@ -99,7 +99,7 @@ class Told:
             self.lines.append("cleaned up")
 
 
-async def _live(process: Process, told: Told, seconds: float) -> asyncio.Task[None]:
+async def _live(process: VirtualProcess, told: Told, seconds: float) -> asyncio.Task[None]:
     task = process.spawn(told.count())
     await elapse(seconds)
     return task
@@ -115,7 +115,7 @@ def test_the_dead_clean_up_nothing(loop: VirtualLoop) -> None:
     loop.run_until_complete(elapse(10.0))
     assert told.lines == ["tick"] * 3
     assert called == ["died"]
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         process.spawn(told.count())
 
 
@@ -207,4 +207,4 @@ def test_timers_that_were_cancelled_are_forgotten(loop: VirtualLoop) -> None:
 
     loop.run_until_complete(days())
     assert len(loop._scheduled) < 3 * MOST_CANCELLED
-    assert START + 0.999 < loop.time() < START + 1.001
+    assert START_S + 0.999 < loop.time() < START_S + 1.001

@@ -10,7 +10,7 @@ import pytest
 from orchestrix import JobContext, job
 from orchestrix.errors import ConfigError, Invalid
 from orchestrix.testing import Story, between, given, given_job
-from orchestrix.testing.endings import Ending, differences
+from orchestrix.testing.expectations import Ending, differences
 from orchestrix.worker.jobs.functions import registered_jobs
 from tests.unit.testing.orders import ORDER
 

@@ -18,17 +18,17 @@ from .rig import Rig
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     """The rows that the state guard sees."""
     rows = Rows()
-    monkeypatch.setattr("orchestrix.worker.guard.guard", rows.guard)
-    monkeypatch.setattr("orchestrix.persistence.suspects.put", rows.note)
-    monkeypatch.setattr("orchestrix.persistence.suspects.of_command", rows.noted)
+    monkeypatch.setattr("orchestrix.worker.commands.state_guard.guard", rows.guard)
+    monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.put", rows.note)
+    monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.of_command", rows.noted)
     return rows
 
 
 @pytest.fixture
 async def rig(rows: Rows, time: Shifted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """A worker to be started by the test, stopped at its end."""
-    monkeypatch.setattr("orchestrix.worker.triage.EVERY", 0.02)
-    monkeypatch.setattr("orchestrix.worker.reporter.LOOK", 0.02)
+    monkeypatch.setattr("orchestrix.worker.commands.admission.EARLY_RECHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr("orchestrix.worker.commands.reporter.POLL_INTERVAL_S", 0.02)
     rig = Rig(FakeBroker(), rows)
     yield rig
     if rig.worker is not None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 from orchestrix.broker.port import Broker, Delivery
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.versions import NoReader, Reader
-from orchestrix.saga.catalog import Catalog, Owner
+from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
+from orchestrix.saga.catalog import Catalog, MessageOwner
 from orchestrix.saga.messages import Command
+from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.handlers import Handler, HandlerTable
-from orchestrix.worker.job import Job
 from orchestrix.worker.worker import Worker
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.fakes.broker import FakeBroker, FakeConsumer
@@ -54,11 +54,11 @@ def undo(app_id: int = 1, **changes: Any) -> Command:
     return replace(fresh, **{"undoes_attempt": 1, **changes})
 
 
-def job(ordered: Command = COMMAND) -> Job:
+def job(ordered: Command = COMMAND) -> CommandDelivery:
     """A job as the intake makes it."""
     name = ordered.type
     delivery = Delivery(b"", name, "", name, None, None, None, {"traceparent": TRACE}, False, 0, 1, 1)
-    return Job(ordered, cast(Owner, CATALOG.command(name)), 0.0, [delivery], looked=1e12)
+    return CommandDelivery(ordered, cast(MessageOwner, CATALOG.command(name)), 0.0, [delivery], looked=1e12)
 
 
 class Rig:
@@ -69,7 +69,7 @@ class Rig:
         self.rows = rows
         self.worker: Worker | None = None
         self.catalog = CATALOG
-        self.reader: Reader = NoReader()
+        self.reader: DefinitionReader = NullDefinitionReader()
 
     async def start(self, handler: Handler, **settings: Any) -> Worker:
         """A worker that does and undoes the first step with `handler`; `settings` are those of `worker`."""

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context
-from orchestrix.stalls import StallWatch
+from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.worker.context import LOGGER
-from orchestrix.worker.modules import load_modules
+from orchestrix.worker.module_loader import load_modules
 from tests.support import eventually
 
 from .rig import Rig, command
@@ -155,7 +155,7 @@ async def test_who_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixtur
     def blocks() -> None:
         time.sleep(1.8)
 
-    watch = StallWatch(asyncio.get_running_loop())
+    watch = EventLoopWatchdog(asyncio.get_running_loop())
     watch.start()
     await asyncio.sleep(0.1)
     try:

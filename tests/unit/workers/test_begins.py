@@ -22,7 +22,7 @@ STARTED = "evt.stepStarted"
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.worker.watch.EVERY_S", 0.02)
+    monkeypatch.setattr("orchestrix.worker.commands.slot_monitor.MONITOR_INTERVAL_S", 0.02)
 
 
 def seconds_ago(seconds: float) -> float:

@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 
 from orchestrix.broker.port import Broker
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
 from orchestrix.saga.catalog import Catalog
 from orchestrix.worker.composition import assemble
 from orchestrix.worker.handlers import registered
 from orchestrix.worker.jobs.functions import registered_jobs
-from orchestrix.worker.modules import load_sagas
+from orchestrix.worker.module_loader import load_sagas
 from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows

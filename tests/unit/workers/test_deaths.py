@@ -11,8 +11,8 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.errors import Unavailable
-from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
-from orchestrix.worker.lane import Lane, Place
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop
+from orchestrix.worker.commands.redelivery.policy import RedeliveryDecision, RedeliveryPolicy
 from tests.fakes.rows import Rows
 
 from .rig import CREATE
@@ -37,7 +37,7 @@ def found(rows: Rows) -> Iterator[Callable[..., Town]]:
 
 
 def on_time(town: Town, days: Callable[[], Any]) -> None:
-    with clock.use(VirtualSource(town.loop, Random(1))):
+    with clock.use(VirtualClock(town.loop, Random(1))):
         town.loop.run_until_complete(days())
 
 
@@ -211,29 +211,29 @@ class TestLane:
     """The rule by itself."""
 
     def test_the_fewest_deaths_come_first(self) -> None:
-        lane = Lane(8)
-        assert lane.arrives("a", 5, True, True) is Place.ASIDE, "nobody knows yet who else waits"
-        assert lane.arrives("b", 3, True, True) is Place.ASIDE
-        assert lane.arrives("a", 5, False, True) is Place.ASIDE, "b waits with fewer"
-        assert lane.arrives("b", 3, False, True) is Place.RUN
+        lane = RedeliveryPolicy(8)
+        assert lane.arrives("a", 5, True, True) is RedeliveryDecision.ASIDE, "nobody knows yet who else waits"
+        assert lane.arrives("b", 3, True, True) is RedeliveryDecision.ASIDE
+        assert lane.arrives("a", 5, False, True) is RedeliveryDecision.ASIDE, "b waits with fewer"
+        assert lane.arrives("b", 3, False, True) is RedeliveryDecision.RUN
 
     def test_what_is_alone_in_its_queue_runs_at_once(self) -> None:
-        assert Lane(8).arrives("a", 9, False, True) is Place.RUN
+        assert RedeliveryPolicy(8).arrives("a", 9, False, True) is RedeliveryDecision.RUN
 
     def test_a_full_lane_is_not_asked_over_and_over(self) -> None:
-        lane = Lane(8)
+        lane = RedeliveryPolicy(8)
         lane.arrives("a", 3, False, True)
-        assert lane.arrives("b", 3, True, True) is Place.ASIDE
-        assert lane.arrives("b", 3, True, True) is Place.FULL
+        assert lane.arrives("b", 3, True, True) is RedeliveryDecision.ASIDE
+        assert lane.arrives("b", 3, True, True) is RedeliveryDecision.FULL
 
     def test_whom_others_have_taken_holds_up_nobody(self) -> None:
-        lane = Lane(8)
+        lane = RedeliveryPolicy(8)
         lane.arrives("b", 3, True, True)
         places = [lane.arrives("a", 5, True, True) for _ in range(3)]
-        assert places == [Place.ASIDE, Place.ASIDE, Place.RUN]
+        assert places == [RedeliveryDecision.ASIDE, RedeliveryDecision.ASIDE, RedeliveryDecision.RUN]
 
     def test_the_width_doubles_with_who_ends_or_is_at_work_for_two_seconds(self) -> None:
-        lane = Lane(5)
+        lane = RedeliveryPolicy(5)
         lane.arrives("a", 3, False, True)
         lane.watch(9.0)
         assert (lane.width, lane.full) == (1, True), "to wait for a place is no work"
@@ -250,14 +250,19 @@ class TestLane:
         assert lane.width == 5, "never more than the places"
 
     def test_while_all_places_are_taken_one_waits_and_only_after_two_rounds(self) -> None:
-        lane = Lane(8)
+        lane = RedeliveryPolicy(8)
         for id in "ab":
             lane.arrives(id, 3, False, True)
             lane.leaves(id)
         places = [lane.arrives("c", 3, False, False) for _ in range(3)]
-        assert places == [Place.ASIDE, Place.ASIDE, Place.RUN]
+        assert places == [RedeliveryDecision.ASIDE, RedeliveryDecision.ASIDE, RedeliveryDecision.RUN]
         places = [lane.arrives("d", 3, False, False) for _ in range(4)]
-        assert places == [Place.ASIDE, Place.FULL, Place.FULL, Place.FULL]
+        assert places == [
+            RedeliveryDecision.ASIDE,
+            RedeliveryDecision.FULL,
+            RedeliveryDecision.FULL,
+            RedeliveryDecision.FULL,
+        ]
         assert (lane.room(False), lane.room(True)) == (False, True)
         lane.works("c", 1.0)
-        assert lane.arrives("d", 3, False, False) is Place.RUN, "c has its place"
+        assert lane.arrives("d", 3, False, False) is RedeliveryDecision.RUN, "c has its place"

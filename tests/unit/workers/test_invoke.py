@@ -22,12 +22,13 @@ from pydantic import BaseModel
 from orchestrix import Command, Context, Hold, Permanent, Retry, Transient, Unavailable, clock
 from orchestrix.broker.port import Outgoing
 from orchestrix.saga import messages
-from orchestrix.worker import limit, outputs
+from orchestrix.worker import output_validation
+from orchestrix.worker.commands import time_limit
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.execution import invoke
+from orchestrix.worker.error_mapping import step_error_of
 from orchestrix.worker.errors import BadCall, StepFailed
-from orchestrix.worker.failures import said
 from orchestrix.worker.handlers import Handler
-from orchestrix.worker.invoke import invoke
-from orchestrix.worker.job import Job
 from tests.support import eventually
 
 from .rig import COMMAND, CREATED, FAILED, TRACE, job
@@ -251,7 +252,12 @@ async def test_a_verdict_counts_inside_a_task_group_too() -> None:
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda failure: pickle.loads(pickle.dumps(failure))])
 def test_a_failure_may_come_from_another_process(failure: StepFailed, way: Callable[[StepFailed], StepFailed]) -> None:
     came = way(failure)
-    assert (type(came), str(came), came.args, said(came)) == (type(failure), str(failure), failure.args, said(failure))
+    assert (type(came), str(came), came.args, step_error_of(came)) == (
+        type(failure),
+        str(failure),
+        failure.args,
+        step_error_of(failure),
+    )
 
 
 def last_line(caplog: pytest.LogCaptureFixture) -> str:
@@ -396,7 +402,7 @@ async def test_a_step_whose_time_is_over_is_cancelled_and_fails() -> None:
 async def test_a_step_goes_on_in_the_time_that_its_saga_was_given_meanwhile() -> None:
     asked = 0
 
-    async def more(job: Job) -> float:
+    async def more(job: CommandDelivery) -> float:
         nonlocal asked
         asked += 1
         if asked == 1:
@@ -413,7 +419,7 @@ async def test_a_step_goes_on_in_the_time_that_its_saga_was_given_meanwhile() ->
         over.set()
 
     telling = asyncio.create_task(enough())
-    with mock.patch.object(limit, "ASK_AGAIN", 0.05):
+    with mock.patch.object(time_limit, "RECHECK_INTERVAL_S", 0.05):
         _, good = await invoke(slow, replace_time(replace(COMMAND, timeout_ms=10)), more)
     await telling
     assert good
@@ -425,7 +431,7 @@ async def test_a_step_goes_on_in_the_time_that_its_saga_was_given_meanwhile() ->
 
 
 async def test_a_step_ends_in_its_time_if_the_question_for_more_goes_wrong() -> None:
-    async def more(job: Job) -> float:
+    async def more(job: CommandDelivery) -> float:
         raise ZeroDivisionError("a bug")
 
     async def hang(context: Context, command: Command) -> None:
@@ -528,11 +534,11 @@ async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(
 
 def test_an_answer_that_comes_back_as_it_was_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(outputs, "flaw", seen.append)
+    monkeypatch.setattr(output_validation, "flaw", seen.append)
     usual = {"name": "é", "rows": [{"price": 1.5, "sold": True, "by": None}], "many": 10**30}
-    assert outputs.sendable(usual) == usual
+    assert output_validation.sendable(usual) == usual
     assert seen == []
-    assert outputs.sendable({"seat": (3, 4)}) == {"seat": [3, 4]}
+    assert output_validation.sendable({"seat": (3, 4)}) == {"seat": [3, 4]}
     assert seen == [{"seat": (3, 4)}]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix.errors import ConfigError
-from orchestrix.worker.modules import load_handlers, load_resources, load_sagas
+from orchestrix.worker.module_loader import load_handlers, load_resources, load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
 
 SAGA = """

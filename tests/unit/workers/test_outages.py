@@ -270,7 +270,7 @@ async def test_an_error_of_the_worker_itself_gives_the_command_back(
             raise broken.pop()
         return await original(connection, pair, ids)
 
-    monkeypatch.setattr("orchestrix.worker.guard.guard", guard)
+    monkeypatch.setattr("orchestrix.worker.commands.state_guard.guard", guard)
     worker = await rig.start(make)
     rig.send(1)
     await rig.settled()

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrix.config import load
-from orchestrix.config_file import NAME, read
+from orchestrix.config.file import NAME, read
+from orchestrix.config.settings import load
 from orchestrix.errors import ConfigError
-from orchestrix.worker.authored import Work, load_work
+from orchestrix.worker.author_code import AuthorCode, load_author_code
 from orchestrix.worker.handlers import registered
 from orchestrix.worker.jobs.functions import registered_jobs
-from orchestrix.worker.sections import checked
+from orchestrix.worker.settings_sections import checked
 
 MODULE = """
 from typing import ClassVar, Literal
@@ -57,11 +57,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def work(folder: Path, text: str = "", environ: Mapping[str, str] | None = None) -> Work:
+def work(folder: Path, text: str = "", environ: Mapping[str, str] | None = None) -> AuthorCode:
     if "workers" not in text:
         text = f'workers = ["postbox"]\n{text}'
     (folder / NAME).write_text(text)
-    return load_work(load(environ or {}, file=read(folder / NAME, "test")))
+    return load_author_code(load(environ or {}, file=read(folder / NAME, "test")))
 
 
 def test_a_handler_and_a_job_have_the_settings_of_their_module(folder: Path) -> None:

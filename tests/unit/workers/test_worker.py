@@ -11,7 +11,7 @@ import pytest
 
 from orchestrix import Command, Context, Permanent
 from orchestrix.broker.port import Broker
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.persistence.engine import Database
 from orchestrix.worker.handlers import HandlerTable
@@ -463,7 +463,9 @@ async def test_a_step_whose_handler_raises_what_is_no_exception_fails_at_once(ri
     assert rig.error() == {"type": "Stop", "message": "enough", "retryable": True}
 
 
-@pytest.mark.parametrize("place", ["orchestrix.worker.runners.invoke", "orchestrix.worker.triage.Triage.look"])
+@pytest.mark.parametrize(
+    "place", ["orchestrix.worker.commands.slots.invoke", "orchestrix.worker.commands.admission.CommandAdmission.look"]
+)
 async def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_its_command_comes_again(
     rig: Rig, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,11 +12,11 @@ from typing import Any, cast
 from orchestrix import Command, Context
 from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.broker.topology import COMMANDS, EVENTS, saga_topology
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.persistence.engine import Database
-from orchestrix.testing.memory_broker import MemoryServer
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import Process, VirtualLoop, current_process
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.testing.simulation.virtual_time import VirtualLoop, VirtualProcess, current_process
 from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.worker import Worker
 from tests.fakes.rows import Rows
@@ -51,7 +51,7 @@ class Town:
         self.ended: dict[int, list[Outgoing]] = {}
         self.begun: Counter[int] = Counter()
         self.long: dict[int, float] = {}
-        self.workers: dict[str, tuple[Process, Worker]] = {}
+        self.workers: dict[str, tuple[VirtualProcess, Worker]] = {}
         self._work, self._fuse, self._settings = work, fuse, Settings.model_validate({"worker": settings})
         self.server = MemoryServer(self.dice, pace=lambda: self.dice.uniform(0.0005, 0.002), delivery_limit=limit)
         self.server.declare(saga_topology(CATALOG))
@@ -106,7 +106,7 @@ class Town:
     def acknowledging(self, delivery: Delivery) -> None:
         """Nobody asks."""
 
-    async def _main(self, process: Process, name: str) -> None:
+    async def _main(self, process: VirtualProcess, name: str) -> None:
         broker = MemoryBroker(self.server, topology=saga_topology(CATALOG))
         process.on_death += [broker.sever, lambda: self._died(name)]
         worker = Worker(

@@ -12,8 +12,8 @@ import pytest
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError
 
-from orchestrix.broker.devserver import DevServer
-from orchestrix.broker.devserver.heartbeat import Heartbeat
+from orchestrix.broker.embedded import EmbeddedBroker
+from orchestrix.broker.embedded.heartbeat import HeartbeatTimer
 
 Connect = Callable[[str], Awaitable[AbstractConnection]]
 
@@ -28,15 +28,15 @@ def _quiet_client() -> None:
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of heartbeat passes in 0.2 s."""
 
-    def shortened(interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> Heartbeat:
-        return Heartbeat(interval / 5, beat, dead)
+    def shortened(interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> HeartbeatTimer:
+        return HeartbeatTimer(interval / 5, beat, dead)
 
-    monkeypatch.setattr("orchestrix.broker.devserver.connection.Heartbeat", shortened)
+    monkeypatch.setattr("orchestrix.broker.embedded.connection.HeartbeatTimer", shortened)
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[DevServer]:
-    one = DevServer()
+async def server() -> AsyncIterator[EmbeddedBroker]:
+    one = EmbeddedBroker()
     await one.start()
     yield one
     await one.stop()

@@ -12,7 +12,7 @@ from pamqp import commands
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 
 PATIENCE = 5.0
 HELLO = b"AMQP\x00\x00\x09\x01"
@@ -65,7 +65,7 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(server: DevServer) -> AsyncIterator[Raw]:
+async def raw(server: EmbeddedBroker) -> AsyncIterator[Raw]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         yield Raw(reader, writer)

@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from orchestrix.broker.devserver import DevServer, errors, properties, wire
+from orchestrix.broker.embedded import EmbeddedBroker, errors, frames
+from orchestrix.broker.embedded.model import properties
 from tests.unit.broker.devserver.conftest import Connect
 from tests.unit.broker.devserver.raw import HELLO, PATIENCE, raw
 
 
-async def test_garbage_of_all_kinds_leaves_the_others_alone(server: DevServer, connect: Connect) -> None:
+async def test_garbage_of_all_kinds_leaves_the_others_alone(server: EmbeddedBroker, connect: Connect) -> None:
     channel = await (await connect(server.url)).channel()
     queue = await channel.declare_queue("q", durable=True)
     noise = random.Random(7)
@@ -36,7 +37,7 @@ async def test_garbage_of_all_kinds_leaves_the_others_alone(server: DevServer, c
     assert message.body == b"alive"
 
 
-async def test_garbage_on_an_open_connection_gets_a_close_with_a_code(server: DevServer) -> None:
+async def test_garbage_on_an_open_connection_gets_a_close_with_a_code(server: EmbeddedBroker) -> None:
     noise = random.Random(11)
     for _ in range(30):
         async with raw(server) as link:
@@ -59,17 +60,17 @@ async def test_garbage_on_an_open_connection_gets_a_close_with_a_code(server: De
         pytest.param(b"\x00\x00\x00\x09\x01kA\x00\x00\x00\x02S\x00", id="an array that is cut short"),
     ],
 )
-async def test_unreadable_message_headers_close_the_connection(server: DevServer, raw_headers: bytes) -> None:
+async def test_unreadable_message_headers_close_the_connection(server: EmbeddedBroker, raw_headers: bytes) -> None:
     async with raw(server) as link:
         await link.open()
         link.send(commands.Basic.Publish(exchange="", routing_key="q"), 1)
-        content = wire.content_header(0, b"\x20\x00" + raw_headers)
-        link.writer.write(wire.frame(wire.HEADER, 1, content))
+        content = frames.content_header(0, b"\x20\x00" + raw_headers)
+        link.writer.write(frames.frame(frames.HEADER, 1, content))
         assert (await link.until(commands.Connection.Close)).reply_code == 502
 
 
 async def test_a_failure_of_the_broker_itself_closes_one_connection(
-    server: DevServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await (await connect(server.url)).channel()
 
@@ -78,13 +79,13 @@ async def test_a_failure_of_the_broker_itself_closes_one_connection(
 
     async with raw(server) as link:
         await link.open()
-        monkeypatch.setattr(wire, "read_ack", broken)
+        monkeypatch.setattr(frames, "read_ack", broken)
         link.send(commands.Basic.Ack(1), 1)
         assert (await link.until(commands.Connection.Close)).reply_code == 541
     await other.declare_queue("q", durable=True)
 
 
-async def test_close_ok_ends_the_socket_after_a_close(server: DevServer) -> None:
+async def test_close_ok_ends_the_socket_after_a_close(server: EmbeddedBroker) -> None:
     async with raw(server) as link:
         await link.open()
         link.writer.write(b"\xff" * 8)
@@ -93,7 +94,7 @@ async def test_close_ok_ends_the_socket_after_a_close(server: DevServer) -> None
         assert await link.rest() == b""
 
 
-async def test_frames_before_negotiation_is_done_are_refused(server: DevServer) -> None:
+async def test_frames_before_negotiation_is_done_are_refused(server: EmbeddedBroker) -> None:
     async with raw(server) as link:
         link.writer.write(HELLO)
         await link.until(commands.Connection.Start)
@@ -106,7 +107,7 @@ async def test_frames_before_negotiation_is_done_are_refused(server: DevServer) 
     [("EXTERNAL", "", 503), ("PLAIN", "no nul bytes", 403), ("PLAIN", "\0a\0b", None)],
 )
 async def test_any_user_may_enter_but_only_by_plain(
-    server: DevServer, mechanism: str, response: str, code: int | None
+    server: EmbeddedBroker, mechanism: str, response: str, code: int | None
 ) -> None:
     async with raw(server) as link:
         link.writer.write(HELLO)
@@ -120,17 +121,17 @@ async def test_any_user_may_enter_but_only_by_plain(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_splitter_raises_refusals_only_and_does_not_care_how_bytes_arrive(data: bytes, cuts: list[int]) -> None:
     def split(pieces: list[bytes]) -> list[object]:
-        splitter, found = wire.FrameSplitter(), list[object]()
+        splitter, found = frames.FrameSplitter(), list[object]()
         try:
             for piece in pieces:
                 splitter.feed(piece)
                 while (one := splitter.next()) is not None:
                     found.append(one)
-        except errors.Refusal as refusal:
+        except errors.AmqpError as refusal:
             found.append(refusal.sentence)
         return found
 
-    stream = wire.frame(wire.METHOD, 1, data) + wire.frame(wire.BODY, 2, b"x") + data
+    stream = frames.frame(frames.METHOD, 1, data) + frames.frame(frames.BODY, 2, b"x") + data
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     assert split([stream[a:b] for a, b in itertools.pairwise(edges)]) == split([stream])
 
@@ -141,7 +142,7 @@ def test_properties_are_read_whole_or_refused(data: bytes) -> None:
         found = properties.parse(data)
         if "headers" in found:
             properties.headers(found["headers"])
-    except (errors.Refusal, IndexError):
+    except (errors.AmqpError, IndexError):
         return
     assert properties.build(found) == data
 
@@ -153,8 +154,8 @@ def test_headers_that_are_set_leave_the_others_as_they_came() -> None:
     assert properties.parse(changed)["headers"][4:] == odd + b"\x10x-delivery-countl" + struct.pack(">q", 7)
 
 
-async def test_silence_before_the_greeting_ends(server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.broker.devserver.connection.HANDSHAKE_SECONDS", 0.05)
+async def test_silence_before_the_greeting_ends(server: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrix.broker.embedded.connection.HANDSHAKE_TIMEOUT_S", 0.05)
     async with raw(server) as link:
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(link.reader.read(), PATIENCE) == b""

@@ -10,13 +10,13 @@ from pamqp import commands
 from pamqp.heartbeat import Heartbeat
 
 from orchestrix import clock
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from tests.unit.broker.devserver.raw import raw
 
 pytestmark = pytest.mark.usefixtures("quick_heartbeats")
 
 
-async def test_it_beats_when_it_had_nothing_else_to_say_for_an_interval(server: DevServer) -> None:
+async def test_it_beats_when_it_had_nothing_else_to_say_for_an_interval(server: EmbeddedBroker) -> None:
     async with raw(server) as link:
         await link.open(heartbeat=1)
         before = clock.monotonic()
@@ -24,7 +24,7 @@ async def test_it_beats_when_it_had_nothing_else_to_say_for_an_interval(server: 
         assert clock.monotonic() - before < 0.4
 
 
-async def test_a_silent_peer_is_given_up_after_two_intervals_and_its_messages_return(server: DevServer) -> None:
+async def test_a_silent_peer_is_given_up_after_two_intervals_and_its_messages_return(server: EmbeddedBroker) -> None:
     async with raw(server) as link:
         await link.open(heartbeat=1)
         link.send(commands.Queue.Declare(queue="mine", exclusive=True), 1)
@@ -35,7 +35,7 @@ async def test_a_silent_peer_is_given_up_after_two_intervals_and_its_messages_re
     assert server.queue_depths() == {}
 
 
-async def test_a_peer_that_beats_is_kept(server: DevServer) -> None:
+async def test_a_peer_that_beats_is_kept(server: EmbeddedBroker) -> None:
     async with raw(server) as link:
         await link.open(heartbeat=1)
         for _ in range(6):  # each arrives half an interval after the last
@@ -45,7 +45,7 @@ async def test_a_peer_that_beats_is_kept(server: DevServer) -> None:
         await link.until(commands.Queue.DeclareOk)
 
 
-async def test_without_heartbeat_there_is_none(server: DevServer) -> None:
+async def test_without_heartbeat_there_is_none(server: EmbeddedBroker) -> None:
     async with raw(server) as link:
         await link.open(heartbeat=0)
         with contextlib.suppress(TimeoutError):

@@ -11,7 +11,7 @@ from aiormq.exceptions import ConnectionClosed
 from pamqp import commands
 from pamqp.heartbeat import Heartbeat
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.errors import ConfigError
 from tests.support import eventually
 from tests.unit.broker.devserver.conftest import Connect
@@ -21,12 +21,12 @@ from tests.unit.broker.devserver.raw import raw
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
 def test_an_address_that_others_can_reach_is_refused_with_a_sentence(host: str) -> None:
     with pytest.raises(ConfigError, match="development only"):
-        DevServer(host=host)
+        EmbeddedBroker(host=host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
 async def test_loopback_is_fine(host: str, connect: Connect) -> None:
-    server = DevServer(host=host)
+    server = EmbeddedBroker(host=host)
     await server.start()
     connection = await connect(server.url)
     await connection.close()
@@ -34,7 +34,7 @@ async def test_loopback_is_fine(host: str, connect: Connect) -> None:
 
 
 async def test_it_takes_over_a_socket_that_listens(connect: Connect) -> None:
-    server, listening = DevServer(), socket.create_server(("127.0.0.3", 0))
+    server, listening = EmbeddedBroker(), socket.create_server(("127.0.0.3", 0))
     await server.start(listening)
     assert server.url == f"amqp://guest:guest@127.0.0.3:{listening.getsockname()[1]}/"
     await (await connect(server.url)).close()
@@ -43,28 +43,28 @@ async def test_it_takes_over_a_socket_that_listens(connect: Connect) -> None:
 
 async def test_a_socket_that_others_can_reach_is_refused() -> None:
     with socket.create_server(("0.0.0.0", 0)) as listening, pytest.raises(ConfigError, match="development only"):
-        await DevServer().start(listening)
+        await EmbeddedBroker().start(listening)
 
 
 def test_an_unknown_profile_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(ConfigError, match="strict, lenient"):
-        DevServer(profile="4.x")
+        EmbeddedBroker(profile="4.x")
 
 
-async def test_a_taken_port_is_an_oserror(server: DevServer) -> None:
+async def test_a_taken_port_is_an_oserror(server: EmbeddedBroker) -> None:
     with pytest.raises(OSError, match="in use"):
-        await DevServer(port=server.port).start()
+        await EmbeddedBroker(port=server.port).start()
 
 
 async def test_it_says_loudly_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     await server.stop()
     assert any("development only" in record.message and record.levelname == "WARNING" for record in caplog.records)
 
 
 async def test_after_a_stop_it_starts_again_on_its_port_and_remembers_nothing(connect: Connect) -> None:
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     port = server.port
     channel = await (await connect(server.url)).channel()
@@ -82,7 +82,7 @@ async def test_after_a_stop_it_starts_again_on_its_port_and_remembers_nothing(co
 
 
 async def test_stop_does_not_wait_for_a_client_that_says_nothing() -> None:
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.start()
     with socket.create_connection(("127.0.0.1", server.port)) as link:
         link.sendall(b"AMQP\x00\x00\x09\x01")
@@ -91,7 +91,7 @@ async def test_stop_does_not_wait_for_a_client_that_says_nothing() -> None:
 
 
 async def test_stop_twice_and_before_start() -> None:
-    server = DevServer()
+    server = EmbeddedBroker()
     await server.stop()
     await server.start()
     await server.stop()
@@ -109,7 +109,7 @@ async def _closed(connection: aio_pika.abc.AbstractConnection) -> BaseException 
     return await asyncio.wait_for(told, 5)
 
 
-async def test_an_operator_closes_all_connections_with_a_reason(server: DevServer, connect: Connect) -> None:
+async def test_an_operator_closes_all_connections_with_a_reason(server: EmbeddedBroker, connect: Connect) -> None:
     connections = [await connect(server.url) for _ in range(2)]
     waiting = [asyncio.create_task(_closed(one)) for one in connections]
     await asyncio.sleep(0)
@@ -121,7 +121,7 @@ async def test_an_operator_closes_all_connections_with_a_reason(server: DevServe
 
 
 async def test_cut_connections_lose_their_exclusive_queues_and_give_back_their_messages(
-    server: DevServer, connect: Connect
+    server: EmbeddedBroker, connect: Connect
 ) -> None:
     channel = await (await connect(server.url)).channel()
     queue = await channel.declare_queue("q", durable=True)
@@ -134,7 +134,7 @@ async def test_cut_connections_lose_their_exclusive_queues_and_give_back_their_m
     assert server.cut_all_connections() == 0
 
 
-async def test_virtual_hosts_do_not_see_each_other(server: DevServer, connect: Connect) -> None:
+async def test_virtual_hosts_do_not_see_each_other(server: EmbeddedBroker, connect: Connect) -> None:
     channel = await (await connect(f"{server.url}other")).channel()
     await channel.declare_queue("q", durable=True)
     assert server.queue_depths("other") == {"q": 0}
@@ -145,7 +145,9 @@ async def test_virtual_hosts_do_not_see_each_other(server: DevServer, connect: C
         await elsewhere.declare_queue("q", passive=True)
 
 
-async def test_blocked_publishers_are_told_and_wait_while_consumers_go_on(server: DevServer, connect: Connect) -> None:
+async def test_blocked_publishers_are_told_and_wait_while_consumers_go_on(
+    server: EmbeddedBroker, connect: Connect
+) -> None:
     consumer = await (await connect(server.url)).channel()
     queue = await consumer.declare_queue("q", durable=True)
     await consumer.default_exchange.publish(aio_pika.Message(b"before"), "q")
@@ -165,7 +167,7 @@ async def test_blocked_publishers_are_told_and_wait_while_consumers_go_on(server
 
 
 @pytest.mark.usefixtures("quick_heartbeats")
-async def test_a_blocked_connection_is_not_given_up_for_its_silence(server: DevServer) -> None:
+async def test_a_blocked_connection_is_not_given_up_for_its_silence(server: EmbeddedBroker) -> None:
     async with raw(server) as publisher:
         await publisher.open(heartbeat=1, capabilities={"connection.blocked": True})
         server.block_publishers()
@@ -176,7 +178,7 @@ async def test_a_blocked_connection_is_not_given_up_for_its_silence(server: DevS
         await publisher.until(commands.Connection.Unblocked)
 
 
-async def test_a_blocked_connection_can_still_be_closed(server: DevServer, connect: Connect) -> None:
+async def test_a_blocked_connection_can_still_be_closed(server: EmbeddedBroker, connect: Connect) -> None:
     connection = await connect(server.url)
     channel = await connection.channel()
     await channel.declare_queue("q", durable=True)

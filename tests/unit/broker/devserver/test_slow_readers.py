@@ -5,7 +5,7 @@ from __future__ import annotations
 import aio_pika
 from pamqp import commands
 
-from orchestrix.broker.devserver import DevServer
+from orchestrix.broker.embedded import EmbeddedBroker
 from tests.support import eventually
 from tests.unit.broker.devserver.conftest import Connect
 from tests.unit.broker.devserver.raw import raw
@@ -13,7 +13,9 @@ from tests.unit.broker.devserver.raw import raw
 COUNT, SIZE = 400, 100_000
 
 
-async def test_a_consumer_that_does_not_read_leaves_the_rest_in_the_queue(server: DevServer, connect: Connect) -> None:
+async def test_a_consumer_that_does_not_read_leaves_the_rest_in_the_queue(
+    server: EmbeddedBroker, connect: Connect
+) -> None:
     channel = await (await connect(server.url)).channel(publisher_confirms=False)
     await channel.declare_queue("q", durable=True)
     for _ in range(COUNT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.broker.devserver.exchanges import topic_matches
+from orchestrix.broker.embedded.model.exchanges import topic_matches
 
 words = st.lists(st.sampled_from(["a", "b", ""]), max_size=5)
 parts = st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5)

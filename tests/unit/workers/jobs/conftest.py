@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from orchestrix import clock
-from orchestrix.testing.virtual_time import VirtualLoop, VirtualSource
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop
 from orchestrix.worker.jobs.functions import registered_jobs
 
 from .house import House
@@ -19,7 +19,7 @@ from .house import House
 def loop() -> Iterator[VirtualLoop]:
     """A loop on virtual time, and a clock that follows it."""
     made = VirtualLoop()
-    with clock.use(VirtualSource(made, Random(1))):
+    with clock.use(VirtualClock(made, Random(1))):
         yield made
         made.bury()
     made.close()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from orchestrix.broker.port import Delivery, Headers, Outgoing, Topology
 from orchestrix.broker.topology import (
     DEAD,
-    DISPATCH,
+    DISPATCH_QUEUE_PREFIX,
     JOB_CANCEL,
     WORKER_HEARTBEAT,
     job_channels,
@@ -20,12 +20,12 @@ from orchestrix.broker.topology import (
     status_queue,
 )
 from orchestrix.saga.messages import dump
-from orchestrix.testing.memory_broker import MemoryServer
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import VirtualLoop
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.testing.simulation.virtual_time import VirtualLoop
 from orchestrix.worker.jobs.functions import DEFAULT_QUEUE, Function, JobFunction, JobTable
-from orchestrix.worker.jobs.guard import Asked, Look, Owed, Verdict
 from orchestrix.worker.jobs.runner import JobRunner
+from orchestrix.worker.jobs.state_guard import CurrentDispatch, DispatchVerdict, ReceivedDispatch, StateLookup
 from tests.support import eventually
 
 T = TypeVar("T")
@@ -49,9 +49,9 @@ def dispatch(handler: str, number: int = 1, **changes: Any) -> bytes:
     return dump({**fields, **changes})
 
 
-async def believed(asked: Sequence[Asked]) -> list[Verdict]:
+async def believed(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
     """What the database would say if it owed whatever comes."""
-    return [Owed(one.order) for one in asked]
+    return [CurrentDispatch(one.order) for one in asked]
 
 
 class House:
@@ -62,7 +62,7 @@ class House:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
-        self.look: Look = believed
+        self.look: StateLookup = believed
         self.server = MemoryServer(Random(1), pace=lambda: 0.001)
         self.server.taps.append(self)
         self.said: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ class House:
 
     def put(self, body: bytes, queue: str = DEFAULT_QUEUE, headers: Headers | None = None) -> None:
         """Somebody puts a message into a queue of jobs."""
-        name = DISPATCH + queue
+        name = DISPATCH_QUEUE_PREFIX + queue
         self.server.put(name, Outgoing("", name, body, "m", headers=headers or {}))
 
     async def stop_job(self, number: int = 1, reason: str = "by hand", **changes: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 from orchestrix import JobContext, Permanent
 from orchestrix.broker.port import Outgoing
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import Job, Moved, Status
+from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
 from orchestrix.jobs import messages
-from orchestrix.persistence.job_logs import Log
+from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.saga.messages import dump
 from orchestrix.worker.jobs.dispatch import read, read_cancel
 from tests.support import eventually
@@ -23,9 +23,9 @@ from .house import House
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def sent(payload: Any = None) -> Job:
+def sent(payload: Any = None) -> JobRow:
     """A job whose first attempt has left."""
-    job = Job(
+    job = JobRow(
         id="j-1",
         queue="default",
         handler="work",
@@ -63,7 +63,7 @@ def test_a_coordinator_reads_a_beat(house: House) -> None:
         await eventually(lambda: house.beats[-1][1]["jobs"], deadline=15.0)
         sent = house.beats[-1][1]
         said_at = datetime.fromisoformat(sent["timestamp"])
-        heard = messages.Beat("worker-1", ("h-1",), ("default",), 1, said_at=said_at)
+        heard = messages.WorkerHeartbeat("worker-1", ("h-1",), ("default",), 1, said_at=said_at)
         assert messages.read_beat(dump(sent)) == heard
 
     house.play(days())
@@ -98,7 +98,7 @@ async def stops(context: JobContext) -> None:
 def test_a_coordinator_reads_all_that_a_job_says(
     house: House, function: Any, state: str, result: Any, error: Any, last_log: int
 ) -> None:
-    heard: list[Status | Log] = []
+    heard: list[AttemptStatus | JobLogLine] = []
     take = house.published
 
     def published(message: Outgoing, queues: Any) -> None:
@@ -115,9 +115,9 @@ def test_a_coordinator_reads_all_that_a_job_says(
         await house.stop_job()
         await house.ended()
         job = sent()
-        for status in [one for one in heard if isinstance(one, Status)]:
+        for status in [one for one in heard if isinstance(one, AttemptStatus)]:
             moved = rules.reported(job, status, NOW, 0.5)
-            assert isinstance(moved, Moved), moved
+            assert isinstance(moved, JobTransition), moved
             job = moved.job
         assert (job.state, job.result, job.last_log_seq) == (state, result, last_log)
         assert job.error == error or (job.error or {}).get("type") == error

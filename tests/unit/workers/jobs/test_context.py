@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from orchestrix import JobCancelled, JobContext
-from orchestrix.testing.virtual_time import elapse
+from orchestrix.testing.simulation.virtual_time import elapse
 from orchestrix.worker.jobs.context import MAX_LOG
-from orchestrix.worker.jobs.halt import Cause, Halt
+from orchestrix.worker.jobs.stop_signal import StopCause, StopSignal
 from tests.support import eventually
 
 from .house import House
@@ -294,9 +294,9 @@ def test_a_task_that_outlives_its_job_is_not_heard(house: House) -> None:
 
 def test_the_first_word_to_stop_counts(house: House) -> None:
     async def days() -> None:
-        halt = Halt()
-        halt.set(Cause.CANCELLED, "one")
-        halt.set(Cause.TIMED_OUT, "two")
-        assert (halt.cause, halt.reason) == (Cause.CANCELLED, "one")
+        halt = StopSignal()
+        halt.set(StopCause.CANCELLED, "one")
+        halt.set(StopCause.TIMED_OUT, "two")
+        assert (halt.cause, halt.reason) == (StopCause.CANCELLED, "one")
 
     house.play(days())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrix.worker.errors import Transient
-from orchestrix.worker.jobs.endings import raised
+from orchestrix.worker.jobs.outcome import raised
 
 
 class Timeout(Exception):

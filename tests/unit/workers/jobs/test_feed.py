@@ -13,17 +13,17 @@ from orchestrix import JobCancelled, JobContext
 from orchestrix.broker.port import Outcome, Outgoing, Published, Topology
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.errors import Unavailable
-from orchestrix.testing.memory_client import MemoryBroker
-from orchestrix.testing.virtual_time import VirtualLoop, elapse
-from orchestrix.worker.jobs import feed as feeds
-from orchestrix.worker.jobs.feed import Feed, Make
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.simulation.virtual_time import VirtualLoop, elapse
+from orchestrix.worker.jobs import report_buffer as feeds
+from orchestrix.worker.jobs.report_buffer import MessageFactory, ReportBuffer
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
 
 from .house import House
 
 
-def word(text: str = "", size: int = 0) -> Make:
+def word(text: str = "", size: int = 0) -> MessageFactory:
     def make(seq: int) -> Outgoing:
         body = json.dumps({"seq": seq, "text": text or "x" * size}).encode()
         return Outgoing("", "logs", body, f"m-{seq}", correlation_id="c", headers={"traceparent": "t"})
@@ -120,7 +120,7 @@ def test_a_job_that_has_more_to_say_than_fits_waits_for_the_broker(house: House)
         await quiet(house, talk)
         await house.later(30.0)
         taken = talk.taken
-        assert taken == feeds.MOST
+        assert taken == feeds.MAX_UNCONFIRMED
         await house.later(30.0)
         assert talk.taken == taken, "it waits"
         house.server.clear_alarm()
@@ -136,7 +136,7 @@ def test_long_lines_are_counted_by_their_bytes(house: House) -> None:
     async def days() -> None:
         await quiet(house, talk)
         await house.later(10.0)
-        assert talk.taken <= feeds.MOST_BYTES / 7900 + 1
+        assert talk.taken <= feeds.MAX_UNCONFIRMED_BYTES / 7900 + 1
         house.server.clear_alarm()
         await house.ended()
         in_order(house)
@@ -176,7 +176,7 @@ def test_channels_whose_declaration_was_cut_short_count_as_made_anew(
     async def days() -> None:
         monkeypatch.setattr(broker, "declare", cut_short)
         broker.judge = lambda message: missing.pop() if missing else Published(Outcome.CONFIRMED)
-        feed = Feed(broker, Topology())
+        feed = ReportBuffer(broker, Topology())
         feed.end(word())
         assert not feed.remade
         await feed.run()
@@ -198,7 +198,7 @@ def test_the_last_word_waits_until_all_before_it_is_confirmed(loop: VirtualLoop)
 
     async def days() -> None:
         broker.judge = judge
-        feed = Feed(broker, Topology())
+        feed = ReportBuffer(broker, Topology())
         for _ in range(4):
             await feed.put(word("log"))
         feed.end(word("last"))
@@ -223,7 +223,7 @@ def test_what_the_broker_refuses_goes_without_what_strangers_have_chosen(
 
     async def days() -> None:
         broker.judge = judge
-        feed = Feed(broker, Topology())
+        feed = ReportBuffer(broker, Topology())
         await feed.put(word())
         await feed.put(word())
         feed.end(word())
@@ -239,7 +239,7 @@ def test_after_a_channel_was_closed_the_next_word_goes_alone(loop: VirtualLoop) 
 
     async def days() -> None:
         broker.judge = lambda message: closed.pop() if closed else Published(Outcome.CONFIRMED)
-        feed = Feed(broker, Topology())
+        feed = ReportBuffer(broker, Topology())
         for _ in range(5):
             await feed.put(word())
         feed.end(word())
@@ -285,7 +285,7 @@ def test_progress_takes_little_room_while_the_broker_is_away(house: House) -> No
         house.server.raise_alarm("disk")
         await house.later(100.0)
         (attempt,) = house.runner._parts.floor.attempts.values()  # type: ignore[union-attr]
-        assert len(attempt._feed._waiting) <= feeds.CALM
+        assert len(attempt._feed._waiting) <= feeds.PROGRESS_BACKLOG_LIMIT
         house.server.clear_alarm()
         await house.ended(within=900.0)
 
@@ -295,8 +295,8 @@ def test_progress_takes_little_room_while_the_broker_is_away(house: House) -> No
 def test_nothing_is_said_after_the_last_word(loop: VirtualLoop) -> None:
     async def days() -> None:
         broker = FakeBroker()
-        feed = Feed(broker, Topology())
-        for _ in range(feeds.MOST):
+        feed = ReportBuffer(broker, Topology())
+        for _ in range(feeds.MAX_UNCONFIRMED):
             await feed.put(word())
         waiting = asyncio.create_task(feed.put(word("too late")))
         await elapse(0)
@@ -308,7 +308,7 @@ def test_nothing_is_said_after_the_last_word(loop: VirtualLoop) -> None:
         with pytest.raises(JobCancelled):
             feed.show(word())
         await feed.run()
-        assert numbers(broker) == list(range(1, feeds.MOST + 2))
+        assert numbers(broker) == list(range(1, feeds.MAX_UNCONFIRMED + 2))
 
     loop.run_until_complete(days())
 
@@ -325,7 +325,7 @@ def test_a_bug_in_the_broker_ends_nothing(loop: VirtualLoop, monkeypatch: pytest
             return await publish(*arguments)  # type: ignore[misc]
 
         monkeypatch.setattr(broker, "publish", broken)
-        feed = Feed(broker, Topology())
+        feed = ReportBuffer(broker, Topology())
         feed.end(word())
         await feed.run()
         assert numbers(broker) == [1]

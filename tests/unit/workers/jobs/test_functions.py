@@ -12,12 +12,12 @@ import pytest
 
 from orchestrix import JobContext, job
 from orchestrix.broker.port import Broker
-from orchestrix.config import Settings
+from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
 from orchestrix.worker.composition import assemble
 from orchestrix.worker.jobs.functions import JobFunction, JobTable, registered_jobs
-from orchestrix.worker.modules import load_handlers, load_jobs
+from orchestrix.worker.module_loader import load_handlers, load_jobs
 from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows

@@ -12,20 +12,29 @@ import pytest
 
 from orchestrix import JobContext
 from orchestrix.broker.port import Delivery
-from orchestrix.broker.topology import DISPATCH
-from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, Attempt, Job
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, JobAttempt, JobRow
 from orchestrix.errors import Unavailable
-from orchestrix.testing.virtual_time import elapse
-from orchestrix.worker.jobs import floor
+from orchestrix.testing.simulation.virtual_time import elapse
+from orchestrix.worker.jobs import slots
 from orchestrix.worker.jobs.dispatch import read
-from orchestrix.worker.jobs.guard import Asked, Held, Owed, Refused, Stale, Unknown, Verdict, judge
+from orchestrix.worker.jobs.state_guard import (
+    CurrentDispatch,
+    DispatchHeldElsewhere,
+    DispatchVerdict,
+    InvalidDispatch,
+    ReceivedDispatch,
+    StaleDispatch,
+    UnknownDispatch,
+    judge,
+)
 from tests.support import eventually
 
 from .house import House, believed, dispatch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE = NOW - timedelta(seconds=24)
-JOB = Job(
+JOB = JobRow(
     id="j-1",
     queue="default",
     handler="echo",
@@ -39,28 +48,28 @@ JOB = Job(
     created_at=NOW,
     updated_at=NOW,
 )
-EARLIER = Attempt("h-1", "j-1", 1, "w", "LOST", NOW)
+EARLIER = JobAttempt("h-1", "j-1", 1, "w", "LOST", NOW)
 
 
-def asked(*, redelivered: bool = False, queue: str = "default", **changes: Any) -> Asked:
+def asked(*, redelivered: bool = False, queue: str = "default", **changes: Any) -> ReceivedDispatch:
     """An order for `JOB`, with changes."""
-    delivery = Delivery(b"", DISPATCH + queue, "", "", None, None, None, {}, redelivered, 0, 1, 1)
-    return Asked(read(dispatch(**{"handler": "echo", **changes})), delivery)
+    delivery = Delivery(b"", DISPATCH_QUEUE_PREFIX + queue, "", "", None, None, None, {}, redelivered, 0, 1, 1)
+    return ReceivedDispatch(read(dispatch(**{"handler": "echo", **changes})), delivery)
 
 
 def waiting(house: House) -> int:
     """How many orders are in the queue, and in nobody's hand."""
-    found = house.server.count(f"{DISPATCH}default")
+    found = house.server.count(f"{DISPATCH_QUEUE_PREFIX}default")
     return 0 if found is None else found[0]
 
 
 def test_what_is_owed_comes_as_the_row_has_it() -> None:
     found = judge(asked(payload={"of": "a stranger"}, timeoutMs=1, correlationId="x"), JOB, {}, "me", SINCE)
-    assert isinstance(found, Owed)
+    assert isinstance(found, CurrentDispatch)
     assert (found.order.payload, found.order.timeout_ms, found.order.correlation_id) == (JOB.payload, 5000, "c-row")
     assert found.cancelled is None
     running = replace(JOB, state=RUNNING, worker_id="me", cancel_reason="enough")
-    assert cast(Owed, judge(asked(), running, {}, "me", SINCE)).cancelled == "enough"
+    assert cast(CurrentDispatch, judge(asked(), running, {}, "me", SINCE)).cancelled == "enough"
 
 
 @pytest.mark.parametrize(
@@ -69,20 +78,22 @@ def test_what_is_owed_comes_as_the_row_has_it() -> None:
     ids=["handler", "attempt", "queue"],
 )
 def test_what_differs_from_the_row_is_refused(how: dict[str, Any], field: str) -> None:
-    assert judge(asked(**how), JOB, {}, "me", SINCE) == Refused(f"{field}: is not that of job j-1")
+    assert judge(asked(**how), JOB, {}, "me", SINCE) == InvalidDispatch(f"{field}: is not that of job j-1")
 
 
 @pytest.mark.parametrize("job", [replace(JOB, state=PENDING), replace(JOB, state=SUCCEEDED)], ids=lambda job: job.state)
-def test_an_attempt_that_is_over_is_stale(job: Job) -> None:
-    assert judge(asked(), job, {}, "me", SINCE) == Stale()
-    assert judge(asked(), replace(job, history_id="h-2", attempt=2), {"h-1": EARLIER}, "me", SINCE) == Stale()
+def test_an_attempt_that_is_over_is_stale(job: JobRow) -> None:
+    assert judge(asked(), job, {}, "me", SINCE) == StaleDispatch()
+    assert judge(asked(), replace(job, history_id="h-2", attempt=2), {"h-1": EARLIER}, "me", SINCE) == StaleDispatch()
 
 
 def test_what_nobody_knows_is_unknown() -> None:
-    assert judge(asked(), None, {}, "me", SINCE) == Unknown("unknown-job")
+    assert judge(asked(), None, {}, "me", SINCE) == UnknownDispatch("unknown-job")
     other = replace(JOB, history_id="h-2", attempt=2)
-    assert judge(asked(), other, {}, "me", SINCE) == Unknown("unknown-attempt")
-    assert judge(asked(), other, {"h-1": replace(EARLIER, job_id="another")}, "me", SINCE) == Unknown("unknown-attempt")
+    assert judge(asked(), other, {}, "me", SINCE) == UnknownDispatch("unknown-attempt")
+    assert judge(asked(), other, {"h-1": replace(EARLIER, job_id="another")}, "me", SINCE) == UnknownDispatch(
+        "unknown-attempt"
+    )
 
 
 LATELY = NOW - timedelta(seconds=1)
@@ -91,41 +102,41 @@ LATELY = NOW - timedelta(seconds=1)
 @pytest.mark.parametrize(
     ("worker", "redelivered", "beat_at", "verdict"),
     [
-        ("other", False, LATELY, Stale()),
-        ("other", False, SINCE, Stale()),
-        ("other", True, LATELY, Held(LATELY)),
+        ("other", False, LATELY, StaleDispatch()),
+        ("other", False, SINCE, StaleDispatch()),
+        ("other", True, LATELY, DispatchHeldElsewhere(LATELY)),
         ("other", True, SINCE, None),
         ("me", False, LATELY, None),
     ],
     ids=["a copy", "a copy of one that is silent", "given back by a full one", "its holder is silent", "its own"],
 )
 def test_what_a_worker_that_is_heard_is_at_begins_nowhere_else(
-    worker: str, redelivered: bool, beat_at: datetime, verdict: Verdict | None
+    worker: str, redelivered: bool, beat_at: datetime, verdict: DispatchVerdict | None
 ) -> None:
     running = replace(JOB, state=RUNNING, worker_id=worker, worker_beat_at=beat_at)
     found = judge(asked(redelivered=redelivered), running, {}, "me", SINCE)
-    assert found == verdict if verdict is not None else isinstance(found, Owed)
+    assert found == verdict if verdict is not None else isinstance(found, CurrentDispatch)
 
 
 @pytest.mark.parametrize(
     ("then", "statuses"),
     [
-        (Held(NOW), []),
-        (Stale(), []),
+        (DispatchHeldElsewhere(NOW), []),
+        (StaleDispatch(), []),
         (None, ["RUNNING", "SUCCEEDED"]),
     ],
     ids=["beats for it", "over", "silent"],
 )
 def test_one_that_is_held_elsewhere_waits_for_the_next_beat(
-    house: House, then: Verdict | None, statuses: list[str]
+    house: House, then: DispatchVerdict | None, statuses: list[str]
 ) -> None:
-    said: list[Verdict] = []
+    said: list[DispatchVerdict] = []
 
     async def echo(context: JobContext) -> None:
         return None
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
-        said.append(Held(LATELY) if len(said) < 4 else then or Owed(asked[0].order))
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
+        said.append(DispatchHeldElsewhere(LATELY) if len(said) < 4 else then or CurrentDispatch(asked[0].order))
         return [said[-1]]
 
     async def days() -> None:
@@ -167,15 +178,19 @@ def test_an_order_with_other_channels_or_ids_is_a_dead_letter(house: House, chan
 
 
 @pytest.mark.parametrize(
-    "verdict", [Refused("handler: is not that of job j-1"), Unknown("unknown-job")], ids=lambda verdict: verdict.reason
+    "verdict",
+    [InvalidDispatch("handler: is not that of job j-1"), UnknownDispatch("unknown-job")],
+    ids=lambda verdict: verdict.reason,
 )
-def test_what_is_not_owed_is_a_dead_letter_and_nothing_is_said(house: House, verdict: Refused | Unknown) -> None:
+def test_what_is_not_owed_is_a_dead_letter_and_nothing_is_said(
+    house: House, verdict: InvalidDispatch | UnknownDispatch
+) -> None:
     ran: list[object] = []
 
     async def echo(context: JobContext) -> None:
         ran.append(context)
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
         return [verdict for _ in asked]
 
     async def days() -> None:
@@ -193,8 +208,8 @@ def test_a_stale_order_is_acknowledged_and_no_more(house: House) -> None:
     async def echo(context: JobContext) -> None:
         raise AssertionError("nothing runs")
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
-        return [Stale() for _ in asked]
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
+        return [StaleDispatch() for _ in asked]
 
     async def days() -> None:
         house.look = look
@@ -212,9 +227,9 @@ def test_a_row_that_is_visible_a_little_later_is_waited_for(house: House) -> Non
     async def echo(context: JobContext) -> dict[str, int]:
         return {"looks": len(looks)}
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
         looks.append(len(asked))
-        return [Unknown("unknown-job") if len(looks) < 4 else Owed(one.order) for one in asked]
+        return [UnknownDispatch("unknown-job") if len(looks) < 4 else CurrentDispatch(one.order) for one in asked]
 
     async def days() -> None:
         house.look = look
@@ -230,8 +245,8 @@ def test_one_that_was_cancelled_ends_without_its_work(house: House) -> None:
     async def echo(context: JobContext) -> None:
         raise AssertionError("nothing runs")
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
-        return [Owed(one.order, "enough") for one in asked]
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
+        return [CurrentDispatch(one.order, "enough") for one in asked]
 
     async def days() -> None:
         house.look = look
@@ -250,7 +265,7 @@ def test_while_the_database_is_away_orders_are_kept_and_no_more_are_taken(house:
     async def echo(context: JobContext) -> None:
         return None
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
         if away[0]:
             raise Unavailable("nobody listens")
         return await believed(asked)
@@ -280,7 +295,7 @@ def test_after_five_minutes_others_get_what_it_keeps(house: House) -> None:
     async def echo(context: JobContext) -> None:
         return None
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
         raise Unavailable("nobody listens")
 
     async def days() -> None:
@@ -300,7 +315,7 @@ def test_after_five_minutes_others_get_what_it_keeps(house: House) -> None:
 def test_what_is_kept_for_a_place_is_named_by_beats_and_looked_at_again_before_it_begins(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(floor, "BOUNCES", 0)
+    monkeypatch.setattr(slots, "MAX_REQUEUES", 0)
     over: set[str] = set()
     ran: list[str] = []
     gate = asyncio.Event()
@@ -309,8 +324,8 @@ def test_what_is_kept_for_a_place_is_named_by_beats_and_looked_at_again_before_i
         ran.append(context.history_id)
         await gate.wait()
 
-    async def look(asked: Sequence[Asked]) -> list[Verdict]:
-        return [Stale() if one.order.history_id in over else Owed(one.order) for one in asked]
+    async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
+        return [StaleDispatch() if one.order.history_id in over else CurrentDispatch(one.order) for one in asked]
 
     def named() -> set[str]:
         return {one["historyId"] for one in house.beats[-1][1]["jobs"]}

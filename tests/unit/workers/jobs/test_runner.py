@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from orchestrix import JobContext, Permanent, Retry
-from orchestrix.broker.topology import DISPATCH, job_channels, logs_queue, status_queue
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, job_channels, logs_queue, status_queue
 from orchestrix.errors import ConfigError
-from orchestrix.testing.virtual_time import elapse
-from orchestrix.worker.jobs import floor
+from orchestrix.testing.simulation.virtual_time import elapse
+from orchestrix.worker.jobs import slots
 from orchestrix.worker.jobs.functions import JobTable
 from orchestrix.worker.jobs.runner import JobRunner
 from tests.support import eventually
@@ -115,9 +115,9 @@ def test_the_dispatch_is_acknowledged_when_the_broker_has_running_and_the_work_b
         assert (house.acknowledged, gate.begun) == ([], [])
         house.server.clear_alarm()
         await gate.has_begun(1)
-        assert [one.queue for one in house.acknowledged] == [f"{DISPATCH}default"]
+        assert [one.queue for one in house.acknowledged] == [f"{DISPATCH_QUEUE_PREFIX}default"]
         assert house.statuses() == ["RUNNING"]
-        assert house.server.depth(f"{DISPATCH}default") == 0
+        assert house.server.depth(f"{DISPATCH_QUEUE_PREFIX}default") == 0
         gate.open.set()
         await house.ended()
 
@@ -246,7 +246,7 @@ def test_a_dispatch_that_cannot_be_read_goes_to_the_dead_letters_as_it_came(
         await house.ended(2)
         await eventually(lambda: len(house.acknowledged) == 2, deadline=5.0)
         (letter,) = house.dead
-        assert (letter.routing_key, letter.body) == (f"{DISPATCH}default", body)
+        assert (letter.routing_key, letter.body) == (f"{DISPATCH_QUEUE_PREFIX}default", body)
         assert str(letter.headers["x-reason"]).startswith(reason)
 
     house.play(days())
@@ -260,7 +260,7 @@ def test_no_more_jobs_run_at_once_than_there_are_places_and_others_may_have_the_
         await gate.has_begun(2)
         await house.later(20.0)
         assert len(gate.begun) == 2
-        queue = house.server._queues[f"{DISPATCH}default"]
+        queue = house.server._queues[f"{DISPATCH_QUEUE_PREFIX}default"]
         assert len(queue.ready) == 5, "nothing is kept from other workers"
         gate.open.set()
         await house.ended(*range(1, 8))
@@ -273,7 +273,7 @@ def test_what_was_given_back_often_is_kept_until_there_is_a_place(house: House) 
     async def days() -> None:
         gate = Gate()
         await house.open(["a", "b", "c"], places=1, gate=gate)
-        house.server.delivery_limit = 2 * floor.BOUNCES
+        house.server.delivery_limit = 2 * slots.MAX_REQUEUES
         for queue, numbers in (("a", range(1, 20)), ("b", range(20, 40)), ("c", range(40, 60))):
             house.send("gate", *numbers, queue=queue)
         gate.open.set()
@@ -313,7 +313,7 @@ def test_a_dispatch_that_went_back_before_it_was_acknowledged_is_begun_by_whoeve
         house.server.clear_alarm()
         await house.ended()
         assert gate.begun == [1]
-        assert house.server.depth(f"{DISPATCH}default") == 0
+        assert house.server.depth(f"{DISPATCH_QUEUE_PREFIX}default") == 0
 
     house.play(days())
 
@@ -429,7 +429,9 @@ def test_a_worker_that_dies_beats_no_more_and_its_job_is_nobodys(house: House) -
         await house.later(60.0)
         assert len(house.beats) == seen
         assert house.statuses() == ["RUNNING"]
-        assert house.server.depth(f"{DISPATCH}default") == 0, "it was acknowledged early: only the beats tell"
+        assert house.server.depth(f"{DISPATCH_QUEUE_PREFIX}default") == 0, (
+            "it was acknowledged early: only the beats tell"
+        )
 
     house.play(days())
 
@@ -450,7 +452,7 @@ def test_sigterm_takes_no_more_and_lets_jobs_end(house: House) -> None:
         await stopping
         assert house.loop.time() - began < 1.0
         assert house.statuses() == ["RUNNING", "SUCCEEDED"]
-        assert house.server.depth(f"{DISPATCH}default") == 1
+        assert house.server.depth(f"{DISPATCH_QUEUE_PREFIX}default") == 1
 
     house.play(days())
 
@@ -563,7 +565,9 @@ def test_a_job_that_was_cancelled_before_its_dispatch_came_is_not_begun(house: H
         house.send("gate")
         await house.ended()
         assert (gate.begun, house.statuses()) == ([], ["CANCELLED"])
-        await eventually(lambda: len([one for one in house.acknowledged if DISPATCH in one.queue]) == 1, deadline=5.0)
+        await eventually(
+            lambda: len([one for one in house.acknowledged if DISPATCH_QUEUE_PREFIX in one.queue]) == 1, deadline=5.0
+        )
 
     house.play(days())
 
@@ -622,14 +626,14 @@ def test_jobs_leave_nothing_behind(house: House) -> None:
 
 
 def test_what_is_remembered_has_an_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floor, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(slots, "MEMORY_LIMIT", 3)
 
     async def days() -> None:
-        memory: floor.Memory[int] = floor.Memory()
+        memory: slots.RecentMemory[int] = slots.RecentMemory()
         for number in range(5):
             memory.put(str(number), number)
         assert [memory.get(str(number)) for number in range(5)] == [None, None, 2, 3, 4]
-        await elapse(floor.REMEMBERED + 1)
+        await elapse(slots.MEMORY_S + 1)
         assert memory.get("4") is None
 
     house.play(days())
@@ -659,7 +663,7 @@ def test_the_channels_of_a_job_have_one_reader_each() -> None:
         assert queue.arguments == {"x-queue-type": "quorum", "x-single-active-consumer": True}
 
 
-@pytest.mark.parametrize("place", ["attempt.Attempt.run", "floor.Floor.admit"])
+@pytest.mark.parametrize("place", ["attempt.AttemptRunner.run", "slots.JobSlots.admit"])
 def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_the_dispatch_comes_again(
     house: House, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

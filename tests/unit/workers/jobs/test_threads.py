@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from orchestrix import JobCancelled, JobContext
-from orchestrix.broker.topology import DISPATCH, cancel_queue
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, cancel_queue
 from orchestrix.saga.messages import dump
-from orchestrix.worker.jobs import feed as feeds
+from orchestrix.worker.jobs import report_buffer as feeds
 from orchestrix.worker.jobs.functions import JobFunction, JobTable
 from orchestrix.worker.jobs.runner import JobRunner
-from orchestrix.worker.threads import Done, ask
+from orchestrix.worker.threads import CompletedAwaitable, ask
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
 
 from .house import believed, dispatch
 
-QUEUE = f"{DISPATCH}default"
+QUEUE = f"{DISPATCH_QUEUE_PREFIX}default"
 
 
 class Bench:
@@ -170,14 +170,14 @@ async def test_a_thread_waits_where_it_has_more_to_say_than_fits(bench: Bench) -
     def work(context: JobContext) -> None:
         nonlocal taken
         bench.broker.blocked = "disk"
-        for number in range(feeds.MOST * 2):
+        for number in range(feeds.MAX_UNCONFIRMED * 2):
             context.log(number)
             taken += 1
 
     await bench.run(work)
-    await eventually(lambda: taken == feeds.MOST, deadline=10.0)
+    await eventually(lambda: taken == feeds.MAX_UNCONFIRMED, deadline=10.0)
     bench.broker.blocked = None
-    assert (await bench.ended())["lastLogSeq"] == 2 * feeds.MOST + 1
+    assert (await bench.ended())["lastLogSeq"] == 2 * feeds.MAX_UNCONFIRMED + 1
 
 
 async def test_a_thread_that_waits_for_room_is_freed_when_its_attempt_is_over(bench: Bench) -> None:
@@ -186,7 +186,7 @@ async def test_a_thread_that_waits_for_room_is_freed_when_its_attempt_is_over(be
     def work(context: JobContext) -> None:
         bench.broker.blocked = "disk"
         try:
-            for number in range(feeds.MOST * 2):
+            for number in range(feeds.MAX_UNCONFIRMED * 2):
                 context.log(number)
         except JobCancelled as error:
             told.append(error)
@@ -217,7 +217,12 @@ async def test_sigterm_does_not_wait_for_a_thread(bench: Bench) -> None:
 
 
 async def test_an_answer_that_is_there_can_be_awaited_and_is_as_true_as_it_is() -> None:
-    assert (await Done(3), bool(Done(3)), bool(Done(0)), bool(Done(None))) == (3, True, False, False)
+    assert (
+        await CompletedAwaitable(3),
+        bool(CompletedAwaitable(3)),
+        bool(CompletedAwaitable(0)),
+        bool(CompletedAwaitable(None)),
+    ) == (3, True, False, False)
 
 
 async def test_who_asks_a_loop_that_has_ended_is_cancelled() -> None:

@@ -1,0 +1,105 @@
+"""What becomes of what the last `dev` of a folder had in hand, if it has ended without a farewell?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import CANCELLED, LOST, PENDING, RUNNING, WORKER_STOPPED, AttemptEnding
+from orchestrix.errors import ConflictError, RetryableError
+from orchestrix.jobs import step_results
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.job_filter import JobFilter
+
+log = logging.getLogger("orchestrix")
+
+JOBS_PER_TRANSACTION: Final = 200
+CUT_OFF: Final = AttemptEnding(
+    LOST, {"type": WORKER_STOPPED, "message": "a second signal ended `orchestrix dev` before the job"}, counts=False
+)
+DIED: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker was killed with its `orchestrix dev`"})
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousDev:
+    """A `dev` whose process is gone for sure, by the name that its node and its worker had.
+
+    `cut_off` says that a person has ended it so: then no job is to blame.
+    """
+
+    node: str
+    cut_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResult:
+    """How many jobs it was at: so many begin anew, and so many have failed, for they had no retries left."""
+
+    again: int = 0
+    failed: int = 0
+
+    def told(self) -> list[str]:
+        """A sentence about that, if there is anything to say."""
+        both = ((self.again, "begin anew", "begins anew"), (self.failed, "have failed", "has failed"))
+        parts = [f"{_jobs(count)} {one if count == 1 else many}" for count, many, one in both if count]
+        return [f"the last dev was killed at work: {', '.join(parts)}"] if parts else []
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
+
+
+async def declare_dead(database: Database, former: PreviousDev) -> RecoveryResult:
+    """Says at once what silence would say after a minute: its node is dead, and the attempts of its worker are lost.
+
+    Other workers that were at its broker go on, and so do their attempts. Where that cannot be written now, the silence
+    will say it.
+    """
+    try:
+        await database.run(lambda tx: nodes.found_ended(tx, former.node))
+        ids = await _at_work(database, former.node)
+        moved = [
+            one
+            for begin in range(0, len(ids), JOBS_PER_TRANSACTION)
+            for one in await _end(database, former, ids[begin:][:JOBS_PER_TRANSACTION])
+        ]
+    except (RetryableError, ConflictError) as away:
+        log.warning("what the last dev was at when it was killed is lost only when it was silent for long: %s", away)
+        return RecoveryResult()
+    except Exception:  # a bug; it would keep each `dev` of the folder from starting
+        log.exception("what the last dev was at when it was killed could not be ended")
+        return RecoveryResult()
+    again, cancelled = moved.count(PENDING), moved.count(CANCELLED)
+    return RecoveryResult(again, len(moved) - again - cancelled)
+
+
+async def _at_work(database: Database, worker: str) -> list[str]:
+    """The ids of the jobs that this worker had begun and not ended."""
+    found: list[str] = []
+    after: jobs.After | None = None
+    async with database.read() as connection:
+        while page := await jobs.page(connection, JobFilter(states=[RUNNING]), JOBS_PER_TRANSACTION, after):
+            found += [job.id for job in page if job.worker_id == worker]
+            after = page[-1].created_at, page[-1].id
+    return found
+
+
+async def _end(database: Database, former: PreviousDev, ids: Collection[str]) -> list[str]:
+    return await database.run(partial(_write, former, ids))
+
+
+async def _write(former: PreviousDev, ids: Collection[str], tx: Transaction) -> list[str]:
+    """The states in which the jobs are now."""
+    found = [job for job in (await jobs.lock(tx, ids)).values() if (job.state, job.worker_id) == (RUNNING, former.node)]
+    ending = CUT_OFF if former.cut_off else DIED
+    moved = [rules.ended(job, ending, tx.now(), clock.uniform(0, 1)) for job in found]
+    changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
+    await step_results.store_with_results(tx, changed, [one.attempt for one in moved if one.attempt is not None])
+    return [one.job.state for one in moved]

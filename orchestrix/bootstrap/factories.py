@@ -1,0 +1,223 @@
+"""How are the database, the broker and the sagas of a process made from its settings?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from orchestrix import clock
+from orchestrix.bootstrap.write_probe import WriteProbe
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.port import Broker, LinkState, WantedTopology
+from orchestrix.config.settings import Settings
+from orchestrix.errors import ConfigError, RetryableError, SchemaMismatch, Unavailable
+from orchestrix.lifecycle import Health, ended
+from orchestrix.persistence.cluster import installation
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.schema import migrator
+from orchestrix.resource import Resource
+from orchestrix.saga.catalog import Catalog
+from orchestrix.telemetry import sinks
+from orchestrix.worker.module_loader import load_resources, load_sagas
+
+log = logging.getLogger("orchestrix")
+
+CONNECTION_HEARTBEAT_S: Final = 10
+"""Seconds between two signs of life of an idle connection."""
+FLUSH_TIMEOUT_S: Final = 0.5
+"""Seconds that a process that is cut off has to write what it has said."""
+
+
+def open_database(settings: Settings) -> Database:
+    """The database of `settings`; nothing is connected yet. Raises `ConfigError` if none is named."""
+    if settings.database_url is None:
+        raise ConfigError("no database is named: set ORCHESTRIX_DATABASE_URL, or run `orchestrix dev` in this folder")
+    return Database(settings.database_url, pool_size=settings.database.pool_size)
+
+
+class Connect(Protocol):
+    """Makes a connection to the broker under a name, with a topology that is declared at each connect."""
+
+    def __call__(
+        self, name: str, topology: WantedTopology | None = None, *, heartbeat: int = CONNECTION_HEARTBEAT_S
+    ) -> Broker:
+        """`heartbeat` is in seconds: a peer that is silent for two of them is gone."""
+
+
+def open_broker(
+    url: str | Callable[[], str],
+    name: str,
+    topology: WantedTopology | None = None,
+    *,
+    heartbeat: int = CONNECTION_HEARTBEAT_S,
+) -> Broker:
+    """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`."""
+    return AmqpBroker(url, name=name, topology=topology, heartbeat=heartbeat)
+
+
+def load_catalog(settings: Settings) -> Catalog:
+    """The sagas of the author's modules, and those of his resources. Raises `ConfigError` or `DefinitionError`."""
+    sagas = load_sagas(settings.sagas, settings.origin.folder)
+    by_resource = [one.saga for one in resources_of(settings)]
+    return Catalog([*sagas, *(saga for saga in by_resource if not any(saga is one for one in sagas))])
+
+
+def resources_of(settings: Settings) -> list[Resource]:
+    """Which paths of their own do sagas have?  Raises `ConfigError` or `DefinitionError`."""
+    return load_resources(settings.resources, settings.origin.folder)
+
+
+def unique_name(settings: Settings) -> str:
+    """The id on the wire: the node's name and a mark of this start."""
+    return f"{settings.node_id}-{clock.token()[:8]}"
+
+
+def broker_trouble(broker: Broker) -> Callable[[], str | None]:
+    """The health probe of `broker`."""
+
+    def probe() -> str | None:
+        if broker.state is not LinkState.UP:
+            return broker.trouble or f"the broker is {broker.state.value}"
+        return f"the broker takes no messages: {broker.blocked}" if broker.blocked else broker.mismatch
+
+    return probe
+
+
+async def check_schema(database: Database) -> None:
+    """Raises `SchemaMismatch` with the command to run, or `Unavailable`. Reads what this process has to know of it."""
+    await check_revision(database)
+    async with database.read() as connection:
+        await installation.known(connection)
+
+
+async def check_revision(database: Database) -> None:
+    """Raises `SchemaMismatch` with the command to run, or `Unavailable`."""
+    current = await migrator.current(database)
+    if current == migrator.HEAD:
+        return
+    if current is None or current < migrator.HEAD:
+        have = f"is at {current}" if current else "has no schema"
+        raise SchemaMismatch(f"the database {have}, this version needs {migrator.HEAD}: run `orchestrix db upgrade`")
+    raise SchemaMismatch(f"the database is at {current}, ahead of this version ({migrator.HEAD}): upgrade this program")
+
+
+class DatabaseWatch:
+    """Asks the database every two seconds how it is, and keeps the estimate of its clock fresh.
+
+    With the `name` of this process it also asks whether it takes writes, as soon as the tables are there.
+    """
+
+    def __init__(self, database: Database, name: str | None = None, every: float = 2.0) -> None:
+        self._database = database
+        self._every = every
+        self._writes = WriteProbe(database, name) if name is not None else None
+        self._trouble: str | None = "the database has not answered yet"
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begins to ask."""
+        self._task = asyncio.create_task(self._run(), name="database watch")
+
+    async def stop(self) -> None:
+        """Stops asking."""
+        try:
+            if self._writes is not None:
+                await self._writes.stop()
+        finally:
+            if self._task is not None:
+                await ended(self._task)
+
+    def trouble(self) -> str | None:
+        """The health probe."""
+        return self._trouble or (self._writes.trouble if self._writes is not None else None)
+
+    async def wait_for_schema(self) -> None:
+        """Waits until the database answers; raises `SchemaMismatch` if its schema is another one."""
+        told = False
+        while True:
+            try:
+                await check_schema(self._database)
+                break
+            except RetryableError as away:
+                if not told:
+                    log.warning("waiting for the database: %s", away)
+                told = True
+                await asyncio.sleep(clock.uniform(0.2, 1.0))
+        if self._writes is not None:
+            await self._writes.start()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(5.0):
+                    await self._database.ping()
+                self._trouble = None
+            except (Unavailable, TimeoutError) as away:
+                self._trouble = str(away) or "the database does not answer"
+            except Exception as error:
+                self._trouble = f"the database cannot be asked: {type(error).__name__}"
+                log.debug("ping failed", exc_info=error)
+            await asyncio.sleep(self._every)
+
+
+class StopSignals:
+    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once, whatever it is doing.
+
+    `last` is called before that, to say what is cut off; it has no time for more. The loop's own handlers would not do:
+    they wait for a function that does not let go of the loop.
+    """
+
+    def __init__(self, last: Callable[[], None] = lambda: None) -> None:
+        self.stop = asyncio.Event()
+        self._last = last
+        self._told = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._received)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before or signal.SIG_DFL)
+
+    def _received(self, number: int, _: object) -> None:
+        if self._told:
+            for one in self._before:
+                signal.signal(one, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
+            with contextlib.suppress(Exception):  # whatever it is, the process is to end
+                self._last()
+                sinks.flush(FLUSH_TIMEOUT_S)
+            signal.raise_signal(number)
+        self._told = True
+        self._loop.call_soon_threadsafe(self.stop.set)
+
+
+async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Waits for the order to stop or for `task` to fail; raises what the task raised."""
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            await waiting
+    finally:
+        waiting.cancel()
+
+
+async def given_up(beginning: asyncio.Task[None]) -> None:
+    """Waits until it has ended. Its error was told by `first_of`, or comes of the end."""
+    with contextlib.suppress(Exception):
+        await ended(beginning)
+
+
+def watched(health: Health, database: DatabaseWatch, broker: Broker) -> None:
+    """Puts the database and the broker on the health page."""
+    health.watch("Database", database.trouble)
+    health.watch("Broker", broker_trouble(broker))

@@ -1,0 +1,1 @@
+"""AMQP: the broker port over a connection to RabbitMQ."""

@@ -1,0 +1,156 @@
+"""How does the broker port work over AMQP 0-9-1?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.amqp import declarations as admin
+from orchestrix.broker.amqp.connection import AmqpConnection
+from orchestrix.broker.amqp.consumer import AmqpConsumer
+from orchestrix.broker.amqp.publisher import AmqpPublisher
+from orchestrix.broker.amqp.supervisor import AmqpSession, ConnectionSupervisor
+from orchestrix.broker.port import (
+    Consumer,
+    LinkState,
+    Outcome,
+    Outgoing,
+    Published,
+    Topology,
+    Wanted,
+    WantedTopology,
+    topology_now,
+)
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.lifecycle import Loop, WakeSignal
+
+log = logging.getLogger("orchestrix.broker")
+
+TOPOLOGY_CHECK_INTERVAL_S: Final = 10.0
+"""Seconds between two looks at whether the topology is still there: nobody is told of an event's lost binding."""
+TOPOLOGY_CHECK_MIN_INTERVAL_S: Final = 1.0
+
+
+class AmqpBroker:
+    """`port.Broker` for RabbitMQ and the embedded broker.
+
+    `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
+    before every connect. `name` shows in the broker's list of connections. `heartbeat` is in seconds.
+    `topology`, or what it returns, is declared at each connect before the link counts as UP, again every ten seconds,
+    and at once when a subscription misses its queue. Declares and look-ups run on the consuming connection, which an
+    alarm of the broker does not block.
+    """
+
+    def __init__(
+        self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10, topology: WantedTopology | None = None
+    ) -> None:
+        ask = url if callable(url) else lambda: url
+        self._publisher = AmqpPublisher()
+        self._supervisor = ConnectionSupervisor(ask, name, heartbeat, self._set_up)
+        self._topology = topology
+        self._mismatch: str | None = None
+        self._consumers: list[AmqpConsumer] = []
+        self._missed = WakeSignal()
+        self._tending = Loop("topology", self._tend)
+
+    async def _set_up(self, session: AmqpSession) -> None:
+        await self._publisher.attach(session.publish)
+        if (topology := topology_now(self._topology)) is not None:
+            await self._declare(session.consume, topology)
+
+    async def _declare(self, link: AmqpConnection, topology: Topology) -> None:
+        """What exists with other arguments is left alone and reported; the work on the rest goes on."""
+        try:
+            await admin.declare(link, topology)
+            self._mismatch = None
+        except ConfigError as wrong:
+            if str(wrong) != self._mismatch:
+                log.error("%s", wrong)
+            self._mismatch = str(wrong)
+
+    async def _tend(self) -> None:
+        await asyncio.sleep(TOPOLOGY_CHECK_MIN_INTERVAL_S)
+        await self._missed.wait(clock.uniform(0.5, 1.0) * TOPOLOGY_CHECK_INTERVAL_S)
+        if (topology := topology_now(self._topology)) is not None:
+            await self._declare((await self._supervisor.session()).consume, topology)
+
+    @property
+    def mismatch(self) -> str | None:
+        return self._mismatch
+
+    @property
+    def state(self) -> LinkState:
+        return self._supervisor.state
+
+    @property
+    def generation(self) -> int:
+        return self._supervisor.generation
+
+    @property
+    def blocked(self) -> str | None:
+        try:
+            return self._supervisor.current().publish.blocked
+        except Unavailable:
+            return None
+
+    @property
+    def trouble(self) -> str | None:
+        return self._supervisor.trouble
+
+    def on_up(self, hook: Callable[[int], None]) -> None:
+        self._supervisor.up_hooks.append(hook)
+
+    def on_down(self, hook: Callable[[int, str], None]) -> None:
+        self._supervisor.down_hooks.append(hook)
+
+    async def start(self) -> None:
+        self._supervisor.start()
+        await self._tending.start()
+
+    async def wait_up(self, timeout: float | None = None) -> bool:
+        return await self._supervisor.wait_up(timeout)
+
+    async def stop(self) -> None:
+        await self._tending.stop()
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        self._consumers.clear()
+        await self._supervisor.stop()
+
+    async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
+        if self.state is not LinkState.UP:
+            return [Published(Outcome.UNKNOWN, self.trouble or "not connected to the broker")] * len(messages)
+        return await self._publisher.publish(messages, timeout)
+
+    async def consume(
+        self,
+        queues: Sequence[str],
+        prefetch: int,
+        *,
+        exclusive: bool = False,
+        own: Topology | None = None,
+        wanted: Wanted | None = None,
+    ) -> Consumer:
+        if prefetch < 1:
+            raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
+        for queue in queues:
+            admin.check_name(queue)
+        self._consumers = [one for one in self._consumers if not one.closed]
+        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set, own, wanted)
+        self._consumers.append(consumer)
+        consumer.start()
+        return consumer
+
+    async def _consume_link(self) -> AmqpConnection:
+        return (await self._supervisor.session()).consume
+
+    async def declare(self, topology: Topology) -> None:
+        await admin.declare(self._supervisor.current().consume, topology)
+
+    async def message_count(self, queue: str) -> tuple[int, int] | None:
+        return await admin.count(self._supervisor.current().consume, queue)
+
+    async def delete(self, queue: str) -> None:
+        await admin.delete(self._supervisor.current().consume, queue)

@@ -1,0 +1,1 @@
+"""Model: exchanges, queues and deliveries of the embedded broker."""

@@ -1,0 +1,246 @@
+"""How are the processes started that stay: `dev`, `serve` and `worker`?"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from orchestrix import clock, file_descriptors
+from orchestrix.cli import devfile, endpoints, exit_codes, output
+from orchestrix.cli.banner import banner
+from orchestrix.cli.settings import chosen, load
+from orchestrix.config.settings import LogSettings, Settings
+from orchestrix.config.tokens import SECRET_RECOMMENDED_CHARS
+from orchestrix.errors import ConfigError
+from orchestrix.lifecycle import run_to_the_end
+from orchestrix.telemetry import logs, sinks
+
+if TYPE_CHECKING:
+    from orchestrix.server import Running
+
+API_PORT = 8080
+BROKER_PORT = 5673
+ROLES = ("api", "orchestrator", "coordinator")
+
+log = logging.getLogger("orchestrix")
+
+
+def dev(arguments: argparse.Namespace) -> int:
+    """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is a good end as well."""
+    with suppress(KeyboardInterrupt):
+        _dev(arguments)
+    with suppress(BrokenPipeError):
+        print("Stopped. What is not finished goes on at the next start.", flush=True)
+    return exit_codes.OK
+
+
+def _dev(arguments: argparse.Namespace) -> None:
+    began = clock.monotonic()
+    folder = Path.cwd()
+    settings = load(arguments, judged=True)
+    _begin()
+    logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
+    _warn_of_open_door(settings, frozenset(ROLES))
+    _warn_of_short_secrets(settings)
+    with devfile.claimed(folder) as last:
+        from orchestrix.server import PreviousDev, run_dev
+
+        ports = _dev_ports(settings, arguments, folder)
+        run_to_the_end(
+            run_dev(
+                settings,
+                folder=folder / devfile.FOLDER,
+                broker_ports=ports.broker,
+                api_ports=ports.api,
+                ready=partial(_greet, settings, folder, ports, began),
+                former=PreviousDev(last.node, last.cut_off) if last is not None else None,
+                cut_off=lambda node: devfile.keep_life(folder, devfile.DevRun(node, cut_off=True)),
+            )
+        )
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """`serve`: a node, until SIGINT or SIGTERM. It waits for the database and the broker, but upgrades nothing."""
+    folder = Path.cwd()
+    settings = load(arguments, judged=True)
+    roles = _roles(arguments.roles)
+    _refuse_open_door(settings, roles)
+    broker_url = endpoints.broker(settings, folder)
+    settings = _placed(settings, folder, broker_url)
+    _begin()
+    logs.setup(settings.log, node=settings.node_id, role="node")
+    _warn_of_open_door(settings, roles)
+    _warn_of_short_secrets(settings)
+    from orchestrix.server import run_serve
+
+    def ready(running: Running) -> None:
+        log.info("ready", extra={"api_url": running.api_url, "roles": sorted(roles)})
+
+    run_to_the_end(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready))
+    return exit_codes.OK
+
+
+def worker(arguments: argparse.Namespace) -> int:
+    """`worker`: handles commands and runs jobs until SIGINT or SIGTERM. It waits for the database and the broker."""
+    folder = Path.cwd()
+    settings = load(arguments, judged=True)
+    broker_url = endpoints.broker(settings, folder)
+    settings = _placed(settings, folder, broker_url)
+    _begin()
+    logs.setup(settings.log, node=settings.node_id, role="worker")
+    from orchestrix.bootstrap import run_worker
+
+    def ready(queues: Sequence[str]) -> None:
+        log.info("ready", extra={"queues": list(queues), "concurrency": settings.worker.concurrency})
+
+    chosen_queues = {"queues": arguments.queue, "job_queues": arguments.job_queue}
+    run_to_the_end(run_worker(settings, **chosen_queues, broker_url=broker_url, ready=ready))
+    return exit_codes.OK
+
+
+def openapi(arguments: argparse.Namespace) -> int:
+    """`openapi`: the document, without any server."""
+    settings = load(arguments)
+    from orchestrix.server import openapi as document
+
+    output.print_json(document(settings))
+    return exit_codes.OK
+
+
+def _begin() -> None:
+    """What a process that stays does first."""
+    sinks.install()
+    file_descriptors.raise_limit()
+
+
+def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
+    """Tells the folder and the user, once `dev` is ready. Raises `OSError` where it cannot, which ends `dev`."""
+    api_url = running.api_url or ""
+    api, broker = _port_of(api_url), _port_of(running.broker_url)
+    devfile.write(folder, database_url=running.database_url, broker_url=running.broker_url, api_url=api_url)
+    devfile.keep_life(folder, devfile.DevRun(running.node))
+    devfile.keep_ports(folder, api=api, broker=broker)
+    text = banner(
+        api_url=api_url,
+        broker_url=running.broker_url,
+        database_url=running.database_url,
+        tries=_tries(settings, api_url),
+        roles=running.roles,
+        notes=[*ports.notes(api, broker), *running.notes],
+        seconds=clock.monotonic() - began,
+    )
+    with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on
+        print(text)
+        sinks.confirm()
+
+
+def _tries(settings: Settings, api_url: str) -> list[str]:
+    """Lines to begin with: one for the first resource, else for the first saga, else how to come by one."""
+    from orchestrix.bootstrap.factories import load_catalog, resources_of
+    from orchestrix.cli.tries import first_line
+    from orchestrix.resource import APPS
+
+    for resource in resources_of(settings):
+        shell = "orchestrix apps create shop --by ada --wait" if resource.path == APPS else ""
+        return [first_line(api_url, resource), *filter(None, [shell])]
+    for saga in load_catalog(settings):
+        return [f"orchestrix sagas create {saga.name} first --by ada --wait"]
+    return ["orchestrix init shop    writes a small service to start from: no saga is configured here"]
+
+
+@dataclass(frozen=True, slots=True)
+class DevPorts:
+    """The ports that `dev` wants, in this order."""
+
+    api: Sequence[int]
+    broker: Sequence[int]
+
+    def notes(self, api: int, broker: int) -> list[str]:
+        """A sentence for each port that is not the expected one."""
+        both = (("API", self.api[0], api), ("broker", self.broker[0], broker))
+        return [
+            f"port {first} is taken, so the {what} listens on {found}"
+            for what, first, found in both
+            if first not in (0, found)
+        ]
+
+
+def _dev_ports(settings: Settings, arguments: argparse.Namespace, folder: Path) -> DevPorts:
+    last = devfile.last_ports(folder)
+    api = [settings.http.port] if chosen("http.port", arguments, settings) else [last.api, API_PORT]
+    return DevPorts([port for port in api if port is not None], [port for port in (last.broker, BROKER_PORT) if port])
+
+
+def _dev_logs(settings: Settings, arguments: argparse.Namespace) -> LogSettings:
+    """Who tries things out wants the banner, and beyond it only what is wrong, unless he asks for more."""
+    level = settings.log.level if chosen("log.level", arguments, settings) else "warning"
+    form = "pretty" if settings.log.format == "auto" else settings.log.format
+    return settings.log.model_copy(update={"level": level, "format": form})
+
+
+def _roles(text: str | None) -> frozenset[str]:
+    names = {name.strip() for name in text.split(",")} - {""} if text is not None else set(ROLES)
+    if strange := sorted(names - set(ROLES)):
+        raise ConfigError(f"{strange[0]!r} is no role: write some of {','.join(ROLES)}")
+    if not names:
+        raise ConfigError(f"a node needs something to do: write some of --roles {','.join(ROLES)}")
+    return frozenset(names)
+
+
+def _placed(settings: Settings, folder: Path, broker_url: Callable[[], str]) -> Settings:
+    return settings.model_copy(
+        update={"database_url": endpoints.database(settings, folder), "broker_url": broker_url()}
+    )
+
+
+def _refuse_open_door(settings: Settings, roles: frozenset[str]) -> None:
+    if _door_is_open(settings, roles) and settings.api.auth != "none":
+        raise ConfigError(
+            f"whoever reaches {settings.http.host} could use the API: name who may, by ORCHESTRIX_API__TOKENS="
+            "name:secret,… or, where something else keeps others out, set ORCHESTRIX_API__AUTH=none"
+        )
+
+
+def _warn_of_open_door(settings: Settings, roles: frozenset[str]) -> None:
+    if _door_is_open(settings, roles):
+        where = (settings.http.host, settings.http.port)
+        log.warning("authentication is disabled: anyone who can reach %s:%d can use the API", *where)
+
+
+def _warn_of_short_secrets(settings: Settings) -> None:
+    short = [
+        name
+        for name, secret in settings.api.tokens.items()
+        if len(secret.get_secret_value()) < SECRET_RECOMMENDED_CHARS
+    ]
+    if short:
+        log.warning(
+            "secrets that are shorter than %d can be guessed: give better ones to %s",
+            SECRET_RECOMMENDED_CHARS,
+            ", ".join(short),
+        )
+
+
+def _door_is_open(settings: Settings, roles: frozenset[str]) -> bool:
+    """Whether others than this machine's users can reach the API, and nobody asks them who they are."""
+    return "api" in roles and not settings.api.tokens and not _is_loopback(settings.http.host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name can mean anything
+
+
+def _port_of(url: str) -> int:
+    return urlsplit(url).port or 0

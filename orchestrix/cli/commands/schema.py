@@ -1,0 +1,81 @@
+"""Is the database schema the one that this version needs, and how does it get there?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from orchestrix.cli import endpoints, exit_codes, output
+from orchestrix.cli.settings import load, quieten
+from orchestrix.config.settings import Settings
+from orchestrix.persistence.schema import migrator
+
+
+def upgrade(arguments: argparse.Namespace) -> int:
+    """`db upgrade`: brings the schema to this version; nothing happens if it is there already.
+
+    Answers 1 and says what to do if text would be kept or compared in another way than this version needs.
+    """
+    settings = _settings(arguments)
+    wrong = asyncio.run(migrator.upgrade(_url(settings)))
+    print(f"the schema is at {migrator.HEAD}")
+    for sentence in wrong:
+        print(f"  {output.visible(sentence)}")
+    return exit_codes.FAILED if wrong else exit_codes.OK
+
+
+def current(arguments: argparse.Namespace) -> int:
+    """`db current`: which revision the database has, and which this version needs."""
+    revision = asyncio.run(_current(_settings(arguments)))
+    if arguments.output == "json":
+        output.print_json({"current": revision, "head": migrator.HEAD})
+    else:
+        output.print_fields({"current": revision or "none", "head": migrator.HEAD})
+    return exit_codes.OK
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """`db check`: whether tables and columns are what this version needs; answers 1 and says what differs if not."""
+    settings = _settings(arguments)
+    asyncio.run(_check_revision(settings))
+    differences = asyncio.run(migrator.check(_url(settings)))
+    if not differences:
+        print(f"the schema is as it should be ({migrator.HEAD})")
+        return exit_codes.OK
+    print(f"the schema says {migrator.HEAD}, but is not as this version made it: somebody has changed it by hand")
+    for difference in differences:
+        print(f"  {output.visible(difference)}")
+    return exit_codes.FAILED
+
+
+async def _current(settings: Settings) -> str | None:
+    from orchestrix.bootstrap import open_database
+
+    database = open_database(settings)
+    try:
+        return await migrator.current(database)
+    finally:
+        await database.close()
+
+
+async def _check_revision(settings: Settings) -> None:
+    from orchestrix.bootstrap import open_database
+    from orchestrix.bootstrap.factories import check_schema
+
+    database = open_database(settings)
+    try:
+        await check_schema(database)
+    finally:
+        await database.close()
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    settings = load(arguments)
+    quieten(settings, arguments)
+    return settings.model_copy(update={"database_url": endpoints.database(settings, Path.cwd())})
+
+
+def _url(settings: Settings) -> str:
+    assert settings.database_url is not None
+    return settings.database_url

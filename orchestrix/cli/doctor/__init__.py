@@ -1,0 +1,1 @@
+"""Doctor: finds what is wrong, and says what helps."""

@@ -1,0 +1,40 @@
+"""Database checks: does the database take a write, and is its clock right?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
+from orchestrix.errors import OrchestrixError
+
+if TYPE_CHECKING:
+    from orchestrix.persistence.engine import Database
+
+NAME: Final = "orchestrix-doctor"
+
+
+async def writes(database: Database, url: str) -> CheckResult:
+    """Whether a row can be written; `url` is how the database is shown."""
+    from orchestrix import clock
+    from orchestrix.persistence.cluster import write_probes
+
+    try:
+        await write_probes.try_once(database, f"{NAME}-{clock.token()}")
+    except OrchestrixError as refused:
+        fix = "let it, this user and this session write; nodes go on by themselves then"
+        return CheckResult(FAIL, "database", f"{url}: {refused}", fix)
+    return CheckResult(OK, "database", url)
+
+
+async def clock_of(database: Database) -> list[CheckResult]:
+    """Whether it was set back."""
+    from orchestrix.persistence import clock_rollback
+
+    async with database.read() as connection:
+        ahead = await clock_rollback.ahead_s(connection)
+    if not ahead:
+        return []
+    said = f"the clock went back: the newest stored time lies {ahead:.0f} s ahead of the clock of the database"
+    return [
+        CheckResult(WARN, "clock", said, "set the clock right; waits are counted by it as it is, and nothing is lost")
+    ]

@@ -1,0 +1,138 @@
+"""Has the broker room for the jobs that may be open, does anybody take them, and do their queues go away?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrix.broker.port import Broker
+from orchestrix.broker.topology import dispatch_queue, logs_queue, status_queue
+from orchestrix.cli import devfile
+from orchestrix.cli.doctor import rabbitmq_management
+from orchestrix.cli.doctor.result import OK, WARN, CheckResult
+from orchestrix.domain.dispatch_capacity import share
+
+if TYPE_CHECKING:
+    from orchestrix.persistence.engine import Database
+
+QUEUES_PER_JOB = 2
+"""Of each job that is open: one for its status, one for its log."""
+KINDS = 2
+"""So many times jobs.max_live may be open: once of queues that workers serve, and once of those that nobody serves."""
+DESCRIPTORS_PER_QUEUE = 3
+"""File descriptors that a quorum queue takes on each node that has a copy of it."""
+KILOBYTES_PER_QUEUE = 115
+_QUEUE_CLEANUP_S = 300.0
+"""Seconds after its end at which nothing should be left of a job at the broker, swept twice."""
+_RECENT = timedelta(hours=1)
+_LOOKED_AT = 50
+_WORKERS = 1000
+_LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the database says: how many jobs are open, how many of them hold a place, how many of each queue nobody has
+    begun, which ended lately.
+
+    `causes` has for each of those queues why nobody begins them, if it is not only their turn, and what helps.
+    """
+
+    open: int = 0
+    held: int = 0
+    unbegun: dict[str, int] = field(default_factory=dict)
+    causes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    ended: Sequence[str] = ()
+    lost: dict[str, int] = field(default_factory=dict)
+    """Workers with places that are taken for ever, and how many."""
+
+
+async def facts(database: Database, silent: float, most: int) -> JobFacts:
+    """As they are now; a worker is lost after `silent` seconds without a beat, and `most` jobs may be open.
+
+    Raises `Unavailable`.
+    """
+    from orchestrix.domain.job_diagnosis import unserved
+    from orchestrix.persistence.cluster import nodes
+    from orchestrix.persistence.jobs import job_admission, job_queues, jobs
+
+    after = (database.now() - _RECENT, "")
+    async with database.read() as connection:
+        ended = await jobs.cleared(connection, after, _QUEUE_CLEANUP_S, _LOOKED_AT)
+        unbegun, now = await job_queues.unbegun(connection), connection.now()
+        around = await job_queues.served(connection, unbegun, silent)
+        causes = {queue: unserved(queue, now, known) for queue, known in around.items()}
+        open, held = await jobs.occupied(connection), await job_admission.held(connection, most, silent)
+        workers = await nodes.listed_workers(connection, _WORKERS, silent)
+        lost = {one.id: one.lost_places for one in workers if one.lost_places}
+        return JobFacts(open, held, unbegun, causes, tuple(job_id for _, job_id in ended), lost)
+
+
+async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, most: int) -> list[CheckResult]:
+    """What is to be said of jobs; `most` may be open at a time. Raises `Unavailable`."""
+    found = [*await _unread(known, broker, most), *_crowded(known, most), *await _left_behind(known.ended, broker)]
+    found += [
+        CheckResult(WARN, "workers", f"{worker}: {count} places are taken by functions that do not end", "restart it")
+        for worker, count in known.lost.items()
+    ]
+    return [await _room(known, url, folder, most), *found]
+
+
+async def _room(known: JobFacts, url: str, folder: Path, most: int) -> CheckResult:
+    queues = QUEUES_PER_JOB * KINDS * most
+    need = f"jobs.max_live is {most:,}: up to {queues:,} queues, {DESCRIPTORS_PER_QUEUE * queues:,} file descriptors"
+    need += f" and {KILOBYTES_PER_QUEUE * queues / 1000:,.0f} MB at each node of the broker"
+    dev = devfile.read(folder)
+    if dev is not None and dev.broker_url == url:
+        return CheckResult(OK, "jobs", f"jobs.max_live is {most:,}, which the embedded broker has room for")
+    told = await asyncio.to_thread(rabbitmq_management.descriptors, url)
+    if told is None:
+        look = "what it has is not told here: look for File Descriptors in `rabbitmq-diagnostics status`"
+        return CheckResult(OK, "jobs", f"{need}; {look}")
+    return _compared(told, known, most, need)
+
+
+def _compared(told: rabbitmq_management.DescriptorUsage, known: JobFacts, most: int, need: str) -> CheckResult:
+    """Those that jobs have now are among the used ones."""
+    free = told.total - told.used + DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * known.open
+    detail = f"{need}; {told.node} uses {told.used:,} of {told.total:,} descriptors"
+    each = DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * KINDS
+    if free >= each * most:
+        return CheckResult(OK, "jobs", detail)
+    fits = max(1, free // each)
+    more = "it will refuse connections, without a word in its log, before as many jobs are open"
+    fix = f"raise the broker's limit (ulimit -n 65536, or LimitNOFILE), or set {_LIVE} to {fits:,} or less"
+    return CheckResult(WARN, "jobs", f"{detail}: {more}", fix)
+
+
+async def _unread(known: JobFacts, broker: Broker, most: int) -> list[CheckResult]:
+    """A worker whose hands are full, or that stops, reads none: only the crew of the queue tells who is there."""
+    found: list[CheckResult] = []
+    for queue, count in sorted(known.unbegun.items()):
+        there = await broker.message_count(dispatch_queue(queue))
+        if there is None or there[1] == 0:
+            cause, fix = known.causes[queue]
+            full = ", as many as may be of one queue: others wait" if count >= share(most) else ""
+            found.append(CheckResult(WARN, "jobs", f"queue {queue}: {count} sent and not begun{full}: {cause}", fix))
+    return found
+
+
+def _crowded(known: JobFacts, most: int) -> Iterable[CheckResult]:
+    if known.held >= most:
+        detail = f"{known.held:,} are open, and no more than {most:,} may be: others wait"
+        yield CheckResult(WARN, "jobs", detail, f"orchestrix jobs list --state RUNNING, or raise {_LIVE}")
+
+
+async def _left_behind(ended: Sequence[str], broker: Broker) -> list[CheckResult]:
+    names = [name for job_id in ended for name in (status_queue(job_id), logs_queue(job_id))]
+    left = [name for name in names if await broker.message_count(name) is not None]
+    if not left:
+        return []
+    many = "1 queue of a job that has ended is" if len(left) == 1 else f"{len(left)} queues of jobs that have ended are"
+    detail = f"{many} still there (of {len(names)} looked at), as {left[0]}"
+    fix = "the leader deletes them within minutes; one that stays: rabbitmqctl delete_queue NAME"
+    return [CheckResult(WARN, "jobs", detail, fix)]

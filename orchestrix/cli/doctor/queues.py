@@ -1,0 +1,126 @@
+"""Are the queues of the known sagas there, does anybody read them, and what lies among the dead letters?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from orchestrix.broker.port import Broker
+from orchestrix.broker.topology import UNROUTED, dead_letters_of
+from orchestrix.cli.doctor.result import OK, WARN, CheckResult
+from orchestrix.saga.catalog import Catalog
+
+if TYPE_CHECKING:
+    from orchestrix.persistence.engine import Database
+
+_START_NODE = "orchestrix serve"
+_DEAD_LETTERS_SHOWN = 200
+"""So many dead letters are looked at, the last ones."""
+_KINDS = 10
+_TIMEOUT_BURST_AGE = timedelta(minutes=10)
+"""For so long a wave of time-outs is told of."""
+_REASONS = 3
+_ADVICE = {
+    "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS and orchestrix.toml",
+    "unrouted": "look for a mistyped event name",
+}
+
+
+async def queues(broker: Broker, catalog: Catalog) -> list[CheckResult]:
+    """A warning for each thing that needs a look, or one good word. Raises `Unavailable`."""
+    found: list[CheckResult] = []
+    for name in catalog.commands:
+        found += await _work(broker, name, f"orchestrix worker -q {name}")
+    for name in catalog.event_queues:
+        found += await _work(broker, name, "orchestrix serve --roles api,orchestrator")
+    found += await _left_over(broker, UNROUTED, "that no queue wanted and no orchestrator has moved yet", "message")
+    return found or [
+        CheckResult(OK, "queues", f"{len(catalog.commands) + len(catalog.event_queues)} queues, all are read")
+    ]
+
+
+async def letters(database: Database) -> list[CheckResult]:
+    """A warning for each queue of the dead letters that wait for a person, with their reasons. Raises `Unavailable`."""
+    from orchestrix.persistence import dead_letters
+
+    async with database.read() as connection:
+        found = await dead_letters.page(connection, dead_letters.DeadLetterFilter(), _DEAD_LETTERS_SHOWN)
+    kinds: dict[str, Counter[str]] = {}
+    for letter in found:
+        kinds.setdefault(letter.queue, Counter())[letter.reason.partition(":")[0]] += 1
+    more = " or more" if len(found) == _DEAD_LETTERS_SHOWN else ""
+    most = sorted(kinds.items(), key=lambda kind: -kind[1].total())[:_KINDS]
+    return [
+        CheckResult(WARN, "dead letters", f"{queue}: {_counted(reasons, more)}", f"orchestrix dlq list --queue {queue}")
+        for queue, reasons in most
+    ]
+
+
+async def waves(database: Database) -> list[CheckResult]:
+    """A warning for each queue of which many steps ran out of time at once, and not long ago. Raises `Unavailable`."""
+    from orchestrix.persistence.sagas import command_queues
+
+    async with database.read() as connection:
+        found = await command_queues.waves(connection, _TIMEOUT_BURST_AGE)
+    return [
+        CheckResult(
+            WARN,
+            "time-outs",
+            f"{one.count} steps of {one.queue} ran out of time within a minute, the last at {one.at:%H:%M:%SZ}",
+            "see that its workers are there and answer in time: `why` of an instance tells more",
+        )
+        for one in found
+    ]
+
+
+async def deaths(database: Database) -> list[CheckResult]:
+    """A warning for each queue whose commands workers died with, if a saga still waits for them. Raises
+    `Unavailable`."""
+    from orchestrix.engine.explain import worker_crash
+    from orchestrix.persistence.sagas import instances, redelivered_commands
+    from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+
+    worst: dict[str, redelivered_commands.RedeliveryRecord] = {}
+    counts: Counter[str] = Counter()
+    async with database.read() as connection:
+        for one in await redelivered_commands.page(connection, _DEAD_LETTERS_SHOWN):
+            row = await instances.get(connection, saga_tables_of(one.saga), one.saga, one.instance_id)
+            if row is None or not row.live or row.blocker is not None or row.command_id != one.command_id:
+                continue
+            counts[one.queue] += 1
+            if one.queue not in worst or one.deaths > worst[one.queue].deaths:
+                worst[one.queue] = one
+    return [
+        CheckResult(
+            WARN, "deaths", f"{worker_crash.told(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}"
+        )
+        for queue, one in worst.items()
+    ]
+
+
+def _counted(reasons: Counter[str], more: str) -> str:
+    parts = [
+        f"{count}{more} {reason}" + (f" ({_ADVICE[reason]})" if reason in _ADVICE else "")
+        for reason, count in reasons.most_common(_REASONS)
+    ]
+    others = reasons.total() - sum(count for _, count in reasons.most_common(_REASONS))
+    told = ", ".join([*parts, *([f"{others}{more} other{'s' * (others != 1)}"] if others else [])])
+    return told if len(reasons) == 1 else f"{reasons.total()}{more}, of which {told}"
+
+
+async def _work(broker: Broker, name: str, reader: str) -> list[CheckResult]:
+    count = await broker.message_count(name)
+    if count is None:
+        return [CheckResult(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
+    messages, consumers = count
+    unread = [] if consumers else [CheckResult(WARN, "queues", f"{name}: {messages} ready, nobody reads it", reader)]
+    return unread + await _left_over(broker, dead_letters_of(name), "that no orchestrator has moved yet", "dead letter")
+
+
+async def _left_over(broker: Broker, name: str, meaning: str, what: str) -> list[CheckResult]:
+    count = await broker.message_count(name)
+    if count is None:
+        return [CheckResult(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
+    many = what if count[0] == 1 else f"{what}s"
+    return [CheckResult(WARN, "queues", f"{name}: {count[0]} {many} {meaning}")] if count[0] else []

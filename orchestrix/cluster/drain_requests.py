@@ -1,0 +1,53 @@
+"""How is a node told to give away what it has?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker, Outgoing
+from orchestrix.broker.topology import node_queue
+from orchestrix.domain.nodes import LIVE, NodeRow
+from orchestrix.errors import ConflictError, NotFound
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.saga.messages import dump
+
+DRAIN_KIND: Final = "drain"
+NOTIFY_TIMEOUT_S: Final = 1.0
+
+
+class DrainRequester:
+    """Marks a node's row, which the node obeys, and pokes it, so that it looks at once."""
+
+    def __init__(self, database: Database, broker: Broker) -> None:
+        self._database, self._broker = database, broker
+
+    async def drain(self, node_id: str) -> NodeRow:
+        """The node from now on; instead of its id its name will do, where one that lives has it.
+
+        Raises `NotFound`, `ConflictError` for one that has ended and for the name of several, and `Unavailable`.
+        """
+        node = await self._database.run(lambda tx: self._write(tx, node_id))
+        poke = Outgoing("", node_queue(node.id), dump({"kind": DRAIN_KIND}), clock.uuid7(), type="node.poke")
+        await self._broker.publish([poke], timeout=NOTIFY_TIMEOUT_S)
+        return node
+
+    @staticmethod
+    async def _write(tx: Transaction, node_id: str) -> NodeRow:
+        node = await nodes.drain(tx, node_id) or await nodes.drain(tx, await _called(tx, node_id))
+        assert node is not None, "it was read in this transaction"
+        if node.state not in LIVE:
+            raise ConflictError(f"node {node_id} has ended: {node.state.value}")
+        return node
+
+
+async def _called(tx: Transaction, name: str) -> str:
+    """The id of the one node of that name."""
+    found = await nodes.living_called(tx, name)
+    if not found:
+        raise NotFound(f"there is no node {name[:100]!r}: `orchestrix cluster status` shows the ids")
+    if len(found) > 1:
+        ids = ", ".join(node.id for node in found[:10])
+        raise ConflictError(f"{len(found)} nodes are called {name}, so name one by its id: {ids}")
+    return found[0].id

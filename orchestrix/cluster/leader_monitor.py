@@ -1,0 +1,67 @@
+"""Vacancy: for how long has nobody led, as any node sees it in the database?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.errors import RetryableError, SchemaMismatch
+from orchestrix.lifecycle import Loop
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Database
+
+log = logging.getLogger("orchestrix.cluster")
+
+POLL_INTERVAL_S: Final = 5.0
+LEADERLESS_LEASES_LIMIT: Final = 2
+"""After so many leases without a leader something is wrong: one is the longest that a successor waits."""
+
+
+class LeaderMonitor:
+    """Looks at the lease; `lease_s` is how long one lasts. What cannot be seen, as in an outage, is no vacancy."""
+
+    def __init__(self, database: Database, lease_s: float) -> None:
+        self._database, self._lease_s = database, lease_s
+        self._since: float | None = None
+        self._told = False
+        self._loop = Loop("watch of the lead", self._round)
+
+    async def start(self) -> None:
+        """Begins to look."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Looks no more."""
+        await self._loop.stop()
+
+    def trouble(self) -> str | None:
+        """The health probe: why it is wrong that nobody leads; None while somebody does, or has until lately."""
+        silent = 0.0 if self._since is None else clock.monotonic() - self._since
+        if silent < LEADERLESS_LEASES_LIMIT * self._lease_s:
+            return None
+        return (
+            f"nobody has led the cluster for {silent:.0f} s: no job is sent and no schedule fires until a node with the"
+            " role coordinator leads; its log says what keeps it from that"
+        )
+
+    async def _round(self) -> None:
+        try:
+            async with self._database.read() as connection:
+                lease = await leases.read(connection, self._lease_s)
+        except (RetryableError, SchemaMismatch):
+            self._since = None
+        else:
+            vacant = lease is None or lease.lapsed
+            self._since = (self._since if self._since is not None else clock.monotonic()) if vacant else None
+        self._tell()
+        await asyncio.sleep(min(POLL_INTERVAL_S, self._lease_s / 2))
+
+    def _tell(self) -> None:
+        trouble = self.trouble()
+        if trouble is not None and not self._told:
+            log.error("%s", trouble)
+        elif trouble is None and self._told:
+            log.warning("the cluster has a leader again, or the database cannot be asked for it")
+        self._told = trouble is not None

@@ -1,0 +1,134 @@
+"""How does a node ask the database for the lead, and what if the answer is lost?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final, Protocol
+
+from orchestrix import clock, crash
+from orchestrix.domain.leases import Candidacy, Fence, LeaderMode, Lease
+from orchestrix.errors import OutcomeUnknown, RetryableError, Unavailable
+from orchestrix.lifecycle import backoff
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Database, Transaction
+
+log = logging.getLogger("orchestrix.cluster")
+
+CAMPAIGN_TIMEOUT_S: Final = 5.0
+"""Seconds in which a campaign is decided, or given up: whoever has the token keeps the others waiting."""
+LOCK_WAIT_LIMIT_S: Final = 1.0
+"""Seconds after which somebody who holds the row is in the way."""
+
+
+class LeaseStore(Protocol):
+    """The lease row, as one node uses it."""
+
+    async def look(self) -> Lease | None:
+        """The row now; None before the first term. Raises `Unavailable`."""
+
+    async def campaign(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+        """Begins the next term; None if the row does not allow it.
+
+        `noticed_at` is when, on the monotonic clock, the former leader was known to be gone. Raises `Unavailable`
+        after 5 s.
+        """
+
+    async def renew(self, fence: Fence, mode: LeaderMode) -> None:
+        """Leases anew. Raises `Deposed` and `RetryableError`."""
+
+    async def arrive(self, fence: Fence) -> None:
+        """The term's first write. Raises `Deposed` and `RetryableError`."""
+
+    async def resign(self, fence: Fence) -> None:
+        """Ends the lease now. Raises `Deposed` and `RetryableError`."""
+
+
+class DatabaseLeaseStore:
+    """`LeaseStore` in the database. `lease` is in seconds.
+
+    The id is that of one boot, and there is one campaign at a time: so the row tells whether a lost answer was a yes.
+    """
+
+    def __init__(self, database: Database, node_id: str, lease: float) -> None:
+        self._database = database
+        self._node_id = node_id
+        self._lease = lease
+        self._held = 0
+        self._session: int | None = None
+
+    async def look(self) -> Lease | None:
+        async with self._database.read() as connection:
+            return await leases.read(connection, self._lease)
+
+    async def campaign(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+        try:
+            async with asyncio.timeout(CAMPAIGN_TIMEOUT_S):
+                fence = await self._insist(bid, noticed_at)
+        except TimeoutError as late:
+            raise Unavailable("the database has not decided on a campaign in time") from late
+        self._held = fence.term if fence is not None else self._held
+        return fence
+
+    async def renew(self, fence: Fence, mode: LeaderMode) -> None:
+        await self._database.run(lambda tx: leases.renew(tx, fence, mode, self._lease))
+
+    async def arrive(self, fence: Fence) -> None:
+        await self._database.run(lambda tx: leases.arrive(tx, fence))
+
+    async def resign(self, fence: Fence) -> None:
+        await self._database.run(lambda tx: leases.resign(tx, fence))
+
+    async def _insist(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+        failures = 0
+        while True:
+            try:
+                return await self._attempt(bid, noticed_at)
+            except OutcomeUnknown:
+                if (fence := await self._mine()) is not None:
+                    return fence
+            except RetryableError as away:
+                log.debug("campaign of %s: %s", self._node_id, away)
+            failures += 1
+            await asyncio.sleep(backoff(failures))
+
+    async def _mine(self) -> Fence | None:
+        """The term that the lost COMMIT began, if it did."""
+        failures = 0
+        while True:
+            try:
+                lease = await self.look()
+                break
+            except RetryableError:
+                failures += 1
+                await asyncio.sleep(backoff(failures))
+        won = lease is not None and lease.holder == self._node_id and lease.term > self._held
+        return lease.fence if lease is not None and won else None
+
+    async def _attempt(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+        async def work(tx: Transaction) -> Fence | None:
+            self._session = await tx.dialect.session(tx)
+            fence = await leases.campaign(tx, bid, self._lease, clock.monotonic() - noticed_at)
+            crash.point("leader.before_commit")
+            return fence
+
+        asking = asyncio.ensure_future(self._database.run(work))
+        try:
+            while not (await asyncio.wait({asking}, timeout=LOCK_WAIT_LIMIT_S))[0]:
+                await self._end_blockers()
+            return asking.result()
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait({asking})
+
+    async def _end_blockers(self) -> None:
+        """A former leader may stand still in the middle of a write, with the row in its hands."""
+        if self._session is None:
+            return
+        with suppress(RetryableError):
+            async with self._database.read() as connection:
+                ended = await self._database.dialect.end_blockers(connection, self._session)
+            if ended:
+                log.warning("terminated database sessions that blocked the lease row: %d", ended)

@@ -1,0 +1,119 @@
+"""What is one life of a node in the cluster made of, from its first heartbeat to its leaving?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from orchestrix.broker.port import Broker
+from orchestrix.cluster.duties import Duty
+from orchestrix.cluster.failure_detector import FailureDetector, FailureTimeouts, NodePruner
+from orchestrix.cluster.heartbeats import HeartbeatListener
+from orchestrix.cluster.leadership import Leadership
+from orchestrix.cluster.lease_store import DatabaseLeaseStore
+from orchestrix.cluster.membership import Identity, Membership
+from orchestrix.cluster.presence import NodePresence
+from orchestrix.config.settings import ClusterSettings
+from orchestrix.domain.leases import Fence
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DelayedService, Service, Services, stop_stage
+from orchestrix.persistence.engine import Database
+
+PRUNE_DELAY_S: Final = 2.0
+"""Seconds after its gain of the lead in which a leader has better things to do."""
+
+
+class NodeWorkload(Protocol):
+    """What a node does in a cluster beside being there."""
+
+    @property
+    def count(self) -> int:
+        """How many jobs it has."""
+
+    def duties(self, fence: Fence) -> Service:
+        """What it does more while it leads."""
+
+    async def start(self) -> None:
+        """Begins."""
+
+    async def stop(self) -> None:
+        """Hands over what it has, then ends."""
+
+    async def abandon(self) -> None:
+        """Ends at once: others have it already."""
+
+
+class ClusterMember:
+    """A node under one id. `link` is its own connection to the broker, with the topology of that id.
+
+    `poked` is told the kind of each poke; `on_dead` the id of each node that this one, as the leader, has declared
+    dead. Neither must block. `sole` says that the broker lives and dies with this process.
+    """
+
+    def __init__(
+        self,
+        who: Identity,
+        database: Database,
+        link: Broker,
+        settings: ClusterSettings,
+        *,
+        sole: bool = False,
+        work: NodeWorkload | None = None,
+        poked: Callable[[str], None] = lambda kind: None,
+        on_dead: Callable[[str], None] = lambda node_id: None,
+    ) -> None:
+        self.who = who
+        self._link, self._work = link, work
+        self._hand_over = settings.handoff_hard + CLOSE_TIMEOUT_S
+        ears = HeartbeatListener(link, who.id)
+        patience = FailureTimeouts(settings.heartbeat, settings.dead, settings.presence)
+        own: Sequence[Duty] = (
+            lambda fence: FailureDetector(fence, database, link, ears, patience, on_dead),
+            lambda fence: DelayedService("forgetting of nodes", NodePruner(fence, database), PRUNE_DELAY_S),
+        )
+        self.membership = Membership(
+            database,
+            link,
+            who,
+            heartbeat=settings.heartbeat,
+            dead=settings.dead,
+            load=lambda: work.count if work is not None else 0,
+        )
+        self.leadership = Leadership(
+            DatabaseLeaseStore(database, who.id, settings.lease),
+            link,
+            who.id,
+            [*own, *([work.duties] if work is not None else [])],
+            lease=settings.lease,
+            renew=settings.renew,
+            sole=sole,
+        )
+        self._parts = Services([link, ears, NodePresence(link, who.id, poked), self.membership])
+
+    def trouble(self) -> str | None:
+        """The health probe."""
+        return self.membership.trouble() or self._link.mismatch
+
+    async def start(self) -> None:
+        """Joins, works, and waits for the lead; database and broker may be away."""
+        await self._parts.start()
+        if self._work is not None:
+            await self._work.start()
+        await self.leadership.start()
+
+    async def stop(self) -> None:
+        """Resigns, hands over what it has, and leaves; each within its time, so that a part that hangs or fails does
+        not keep the others from being told that the node is gone.
+        """
+        await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
+        self.membership.drain()
+        if self._work is not None:
+            await stop_stage("handing over the jobs", self._work.stop(), self._hand_over)
+        await stop_stage("leaving the cluster", self.membership.leave(), CLOSE_TIMEOUT_S)
+        await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)
+
+    async def abandon(self) -> None:
+        """Ends at once, for the node was declared dead: what does not end is left behind, and bears a dead name."""
+        await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
+        if self._work is not None:
+            await stop_stage("letting go of the jobs", self._work.abandon(), CLOSE_TIMEOUT_S)
+        await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)

@@ -1,0 +1,1 @@
+"""Configuration: the settings, where they come from, and whether they fit together."""

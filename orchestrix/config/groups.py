@@ -1,0 +1,195 @@
+"""Groups of settings: what each takes, and what does not fit together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from orchestrix.config.tokens import SECRET, tokens_in, tokens_of
+
+
+class SettingsGroup(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
+"""A time of up to thirty days: what is shorter or longer is a slip, and would stop the process or never end."""
+
+
+class HttpSettings(SettingsGroup):
+    """Where the API listens, and how much of it one may take; times in seconds.
+
+    `allowed_hosts` are names, beside those of loopback, by which it may be called while it asks nobody for a token.
+    `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
+    closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
+    open files allows; `max_streams` are the long-polls and event streams of one client.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    head_timeout: float = Field(10.0, ge=1, le=3600)
+    body_timeout: float = Field(30.0, ge=1, le=3600)
+    keep_alive: float = Field(75.0, ge=1, le=3600)
+    max_connections: int | None = Field(None, ge=8, le=1_000_000)
+    max_streams: int = Field(1000, ge=1, le=1_000_000)
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return listed(value)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if not _HOST.fullmatch(one):
+                raise ValueError(
+                    "write names of hosts with commas in between, such as orchestrix.example,10.0.0.7:8080"
+                )
+        return value
+
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}))(?::[0-9]{1,5})?")
+
+
+def listed(value: object) -> object:
+    """The parts of a text with commas; anything else as it is."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class ApiSettings(SettingsGroup):
+    """Who may use the API. `tokens` are the secrets that it takes, by the names of those who have them.
+
+    Without tokens it is open to whoever reaches it; `auth` says `none` where that is meant. `token` is the secret that
+    the client commands send.
+    """
+
+    tokens: Mapping[str, SecretStr] = {}
+    auth: Literal["token", "none"] = "token"
+    token: SecretStr | None = None
+
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _read_tokens(cls, value: object) -> object:
+        return tokens_of(value) if isinstance(value, str) else tokens_in(value)
+
+    @field_validator("token")
+    @classmethod
+    def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not SECRET.fullmatch(value.get_secret_value()):
+            raise ValueError("a secret is visible ASCII characters without a comma")
+        return value or None
+
+
+class LogSettings(SettingsGroup):
+    """What is logged. `auto` is pretty on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "pretty"] = "auto"
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+
+class WorkerSettings(SettingsGroup):
+    """How much a worker does at once, and how long it may take to stop, in seconds.
+
+    It does `concurrency` commands and as many jobs: neither takes the other's place. A command that came
+    `max_deliveries` times before is not worked on: it seems to end every worker that tries.
+    """
+
+    concurrency: int = Field(10, ge=1, le=1000)
+    prefetch: int | None = Field(None, ge=1, le=5000)
+    max_deliveries: int = Field(19, ge=1, le=1_000_000)
+    stop_timeout: Seconds = 30.0
+
+    @property
+    def window(self) -> int:
+        """How many messages a queue hands over ahead of the work."""
+        return self.prefetch or max(50, 2 * self.concurrency)
+
+
+class OrchestratorSettings(SettingsGroup):
+    """The hot path: sizes in rows, times in seconds.
+
+    `timeouts_per_second` is how many steps may fail by deadline in a second, over all nodes;
+    `dead_letters_per_minute` how many dead letters a node takes into the database: the others stay in their queues.
+    """
+
+    batch: int = Field(500, ge=1, le=5000)
+    claim: float = Field(15.0, ge=1, le=3600)
+    timeouts_per_second: float = Field(50.0, ge=0.01, le=1_000_000)
+    dead_letters_per_minute: int = Field(1000, ge=1, le=1_000_000)
+
+
+class DatabaseSettings(SettingsGroup):
+    """The pool of one process."""
+
+    pool_size: int = Field(10, ge=2, le=200)
+
+
+class ClusterSettings(SettingsGroup):
+    """How nodes watch each other and hand over, in seconds (`handoff_retries`: how often at most).
+
+    `presence` is the time between two pings that both say that a node is gone.
+    """
+
+    heartbeat: Seconds = 10.0
+    dead: Seconds = 30.0
+    lease: Seconds = 30.0
+    renew: Seconds = 10.0
+    handoff_ack: Seconds = 5.0
+    handoff_retries: int = Field(3, ge=1, le=1000)
+    handoff_hard: Seconds = 60.0
+    orphan_check: Seconds = 30.0
+    reconcile: Seconds = 10.0
+    presence: Seconds = 2.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ClusterSettings:
+        _under_half("cluster.renew", self.renew, "cluster.lease", self.lease, "one lost renewal would end a leadership")
+        _under_half("cluster.heartbeat", self.heartbeat, "cluster.dead", self.dead, "one lost beat would be a death")
+        asking = self.handoff_ack * self.handoff_retries
+        if self.handoff_hard <= asking:
+            raise ValueError(
+                f"cluster.handoff_hard ({self.handoff_hard:g}) is not above cluster.handoff_ack x "
+                f"cluster.handoff_retries ({asking:g}), so a node would end while it still waits for answers: "
+                "raise the first or lower the others"
+            )
+        if self.presence >= self.dead:
+            raise ValueError(
+                f"cluster.presence ({self.presence:g}) is not below cluster.dead ({self.dead:g}), so it would never "
+                "tell anything sooner: lower the one or raise the other"
+            )
+        return self
+
+
+class JobsSettings(SettingsGroup):
+    """How many jobs may run at once in the cluster, and how a worker holds its own, in seconds.
+
+    Of the log of one job `log_lines` lines are kept, and `log_bytes` bytes of their messages.
+    """
+
+    max_live: int = Field(1000, ge=1, le=1_000_000)
+    beat: Seconds = 10.0
+    silent: Seconds = 30.0
+    log_lines: int = Field(100_000, ge=1, le=2**53)
+    log_bytes: int = Field(64 * 1024 * 1024, ge=1, le=2**53)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobsSettings:
+        _under_half("jobs.beat", self.beat, "jobs.silent", self.silent, "one lost beat would be a lost job")
+        return self
+
+
+def _under_half(name: str, value: float, of: str, limit: float, or_else: str) -> None:
+    if value >= limit / 2:
+        raise ValueError(
+            f"{name} ({value:g}) is not under half of {of} ({limit:g}), so {or_else}: lower the one or raise the other"
+        )

@@ -1,0 +1,327 @@
+"""How do dead letters come out of their queues into the database, each once?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome
+from orchestrix.broker.topology import EVENTS, UNROUTED, dead_letters_of
+from orchestrix.dead_letters.job_dead_letters import DeadDispatchPort
+from orchestrix.dead_letters.parse import DELIVERY_LIMIT, UNROUTED_REASON, ParsedDeadLetter, parse, republished
+from orchestrix.dead_letters.quota import DeadLetterQuota
+from orchestrix.dead_letters.redrive import CORRELATION_LIMIT_BYTES, fitting, insert_rows, row_of, taken_ids
+from orchestrix.dead_letters.retry_buffer import Key, LogRateLimiter, RetryBuffer, key_of
+from orchestrix.errors import RetryableError, SchemaMismatch
+from orchestrix.lifecycle import Loop, backoff
+from orchestrix.outbox.rows import REDRIVE_OWNER
+from orchestrix.persistence import audit, dead_letters
+from orchestrix.persistence.audit import AuditRow
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import STEP_FAILED
+from orchestrix.saga.messages import MAX_BODY, Command, UnreadableMessage, dump
+from orchestrix.saga.messages import command as read_command
+from orchestrix.saga.state import ORCHESTRATOR
+
+log = logging.getLogger("orchestrix.dead_letters")
+
+LETTERS_PER_TRANSACTION: Final = 100
+LETTERS_PER_QUEUE: Final = 16
+"""Per queue: a dead letter can be as long as the broker lets anybody send."""
+REDELIVERY_LIMIT: Final = 10
+"""So often a dead letter may come back before it is sent anew: some brokers drop what comes back 20 times."""
+DATABASE_ERRORS: Final = (RetryableError, SchemaMismatch)
+"""Errors of the database's own, for which no letter is to blame."""
+ERRORS_BEFORE_PING: Final = 6
+"""After so many of them in a row the database is asked whether it is away at all."""
+REDRIVE: Final = "redrive-dead-letter"
+"""The verb under which the audit has what was sent again."""
+_ONCE_MORE: Final = "the delivery limit is no verdict on an event: it is sent once more"
+_REROUTED: Final = "its queue was missing: it is sent once more, when that is there again"
+_GAVE_UP: Final = "no worker that took the command has lived to answer it, and the broker has given it up"
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticRedrives:
+    """What follows by itself from some deaths: rows to send, and the letters that are sent again by them."""
+
+    rows: Sequence[OutboxRow] = ()
+    again: Sequence[DeadLetter] = ()
+    written: int = 0
+    """How many letters are new in the database."""
+
+
+class DeadLetterCollector:
+    """Takes what is in the dead-letter queues, writes a batch in one transaction, then acknowledges.
+
+    Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is no
+    verdict: an event is sent once more, and of a command its step is told that this try has failed. An event whose
+    queue was missing is sent once more too, and its queue declared before, if its saga is known here. While the
+    database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
+    what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
+    not help goes to the end of its queue, so that others come. `queues` are those that it takes from in place of the
+    ones of all known sagas; `orders` is told of the letters about jobs. What is beyond the
+    `quota` stays in its queue.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        catalog: Catalog,
+        poke: Callable[[], None],
+        *,
+        queues: Sequence[str] = (),
+        orders: DeadDispatchPort | None = None,
+        quota: DeadLetterQuota | None = None,
+    ) -> None:
+        self._quota = quota
+        self._queues = queues
+        self._orders = orders
+        self._database = database
+        self._broker = broker
+        self._catalog = catalog
+        self._poke = poke
+        self._consumer: Consumer | None = None
+        self._unkept = RetryBuffer(LETTERS_PER_QUEUE // 2)
+        self._seldom = LogRateLimiter()
+        self._loop = Loop("dead letters", self._round)
+
+    def learned(self) -> None:
+        """The catalog has grown: there may be more queues to read."""
+        if self._consumer is not None and not self._queues:
+            self._consumer.also_read(self._own_queues())
+
+    def _own_queues(self) -> list[str]:
+        names = (*self._catalog.commands, *self._catalog.event_queues)
+        return [*(dead_letters_of(name) for name in names), UNROUTED]
+
+    async def start(self) -> None:
+        """Begins to take dead letters."""
+        queues = self._queues or self._own_queues()
+        self._consumer = await self._broker.consume(queues, prefetch=LETTERS_PER_QUEUE)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what is not acknowledged goes back to its queue."""
+        await self._loop.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    def trouble(self) -> str | None:
+        """How many letters cannot be kept, or that too many come; None if all can."""
+        return self._unkept.trouble() or (self._quota.trouble() if self._quota is not None else None)
+
+    async def _round(self) -> None:
+        """What has failed before is tried alone; what the broker may soon drop, or is in the way, is put back anew."""
+        consumer = self._consumer
+        assert consumer is not None
+        deliveries = await self._next(consumer)
+        await self._move(consumer, [one for one in deliveries if not one.redelivered])
+        again = [one for one in deliveries if one.redelivered]
+        worn = [one for one in again if one.delivery_count >= REDELIVERY_LIMIT]
+        due = self._unkept.due(consumer.alive)
+        stubborn = [one for one in due if self._unkept.is_stubborn(one)]
+        renewed = await self._renew(consumer, [*worn, *stubborn])
+        for one in (*again, *due):
+            if key_of(one) not in renewed:
+                await self._move(consumer, [one])
+
+    async def _next(self, consumer: Consumer) -> list[Delivery]:
+        """What has come; nothing where one that could not be kept is due before, or where no more may come now."""
+        room = self._quota.room() if self._quota is not None else LETTERS_PER_TRANSACTION
+        if not room and self._quota is not None:
+            await asyncio.sleep(self._quota.wait())
+            return []
+        try:
+            async with asyncio.timeout(self._unkept.wait()):
+                return await consumer.receive(min(room, LETTERS_PER_TRANSACTION))
+        except TimeoutError:
+            return []
+
+    async def _renew(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> set[Key]:
+        """Puts fresh copies at the ends of their queues in the place of these; which of them are there."""
+        if not deliveries:
+            return set()
+        published = await self._broker.publish([republished(one) for one in deliveries])
+        pairs = list(zip(deliveries, published, strict=True))
+        done = [one for one, result in pairs if result.outcome is Outcome.CONFIRMED]
+        for one, result in pairs:
+            if result.outcome is not Outcome.CONFIRMED and self._seldom.may():
+                log.warning("a dead letter of %s cannot be put back anew: %s", one.queue, result.detail)
+        for one in done:
+            self._unkept.gone(one)
+        await consumer.acknowledge(done)
+        return {key_of(one) for one in done}
+
+    async def _move(self, consumer: Consumer, deliveries: Sequence[Delivery], failures: int = 0) -> None:
+        """Keeps the letters, however long the database is away."""
+        while batch := [one for one in deliveries if consumer.alive(one)]:
+            try:
+                owed = await self._database.run(partial(self._write, batch))
+            except Exception as error:
+                failures += 1
+                if not await self._is_away(error, failures):
+                    await self._move_apart(consumer, batch, error)
+                    return
+                if failures == 1:
+                    log.warning("dead letters wait: %s", error)
+                await asyncio.sleep(backoff(failures))
+            else:
+                crash.point("deadletters.after_commit")
+                if owed.rows:
+                    self._poke()
+                if self._quota is not None:
+                    self._quota.take(max(0, owed.written - len(owed.rows)))
+                self._unkept.kept(batch)
+                await consumer.acknowledge(batch)
+                return
+
+    async def _is_away(self, error: Exception, failures: int) -> bool:
+        """Whether the database is to blame. If it answers while it refuses these time and again, they are."""
+        if not isinstance(error, DATABASE_ERRORS):
+            return False
+        if failures < ERRORS_BEFORE_PING or isinstance(error, SchemaMismatch):
+            return True
+        try:
+            await self._database.ping()
+        except Exception:
+            return True
+        return False
+
+    async def _move_apart(self, consumer: Consumer, batch: Sequence[Delivery], error: Exception) -> None:
+        """One of them cannot be kept: halves, until it is alone. It stays unacknowledged and is tried again later."""
+        middle = len(batch) // 2
+        if middle:
+            known = ERRORS_BEFORE_PING - 1 if isinstance(error, DATABASE_ERRORS) else 0
+            await self._move(consumer, batch[:middle], known)
+            await self._move(consumer, batch[middle:], known)
+        else:
+            self._unkept.failed(batch[0], error)
+
+    async def _write(self, batch: Sequence[Delivery], tx: Transaction) -> AutomaticRedrives:
+        now = self._database.now()
+        corpses = [parse(one, self._catalog, now) for one in batch]
+        known = await self._known(tx, corpses)
+        dead = {one.letter.id: one for one in (_recognised(corpse, known) for corpse in corpses)}
+        dead = {id: one for id, one in dead.items() if _is_new_death(one, known.get(id))}
+        await dead_letters.record(tx, [one.letter for one in dead.values()])
+        owed = await self._judge(tx, dead)
+        await insert_rows(tx, owed.rows)
+        if self._orders is not None:
+            await self._orders.died(tx, [(one.letter, one.delivery.body) for one in dead.values()])
+        await dead_letters.redriven(tx, [letter.id for letter in owed.again], now)
+        await audit.insert(tx, [self._audited(letter) for letter in owed.again])
+        crash.point("deadletters.before_commit")
+        return replace(owed, written=len(dead))
+
+    @staticmethod
+    async def _known(tx: Transaction, corpses: Iterable[ParsedDeadLetter]) -> dict[str, DeadLetter]:
+        ids = {id for one in corpses for id in (one.letter.id, one.earlier) if id is not None}
+        return {letter.id: letter for letter in await dead_letters.lock(tx, list(ids))}
+
+    async def _judge(self, tx: Transaction, dead: dict[str, ParsedDeadLetter]) -> AutomaticRedrives:
+        """What follows for those that nobody has judged, and that this transaction has written itself."""
+        unjudged = [id for id, one in dead.items() if one.letter.reason == _unjudged(one.letter.queue)]
+        letters = [one for one in await dead_letters.lock(tx, unjudged) if _is_ours(one, dead[one.id])]
+        again = [one for one in letters if self._deserves_another(one)]
+        taken = await taken_ids(tx, again) if again else set()
+        now = self._database.now()
+        rows = [
+            row_of(one, self._catalog, now, taken=taken, body=dead[one.id].delivery.body)  # also one too long to keep
+            for one in again
+        ]
+        return AutomaticRedrives(
+            [*rows, *(row for one in letters if (row := self._failure_of(dead[one.id])) is not None)], again
+        )
+
+    def _deserves_another(self, letter: DeadLetter) -> bool:
+        """An event that the sagas know, once; also one that came to no queue, though it has one."""
+        queue = letter.routing_key if (letter.queue, letter.exchange) == (UNROUTED, EVENTS) else letter.queue
+        return queue in self._catalog.events and not letter.redriven and letter.body_size <= MAX_BODY
+
+    def _failure_of(self, corpse: ParsedDeadLetter) -> OutboxRow | None:
+        """The event that tells the step of a dead command that this try has failed; None if it is no such command."""
+        if corpse.letter.queue not in self._catalog.commands:
+            return None
+        try:
+            command = read_command(corpse.delivery.body)
+        except UnreadableMessage:
+            return None
+        letter = corpse.letter
+        id = clock.named_uuid(letter.id.encode(), letter.recorded_at.isoformat().encode())
+        return OutboxRow(
+            id=id,
+            saga=REDRIVE_OWNER,
+            instance_id=int(id.replace("-", ""), 16) >> 65,
+            version=0,
+            n=0,
+            exchange=EVENTS,
+            routing_key=STEP_FAILED,
+            type=STEP_FAILED,
+            correlation_id=fitting(command.correlation_id, CORRELATION_LIMIT_BYTES) or "",
+            body=dump(_failure(id, command)),
+            timeout_ms=0,
+            created_at=letter.recorded_at,
+        )
+
+    def _audited(self, letter: DeadLetter) -> AuditRow:
+        return AuditRow(
+            at=self._database.now(),
+            actor=ORCHESTRATOR,
+            verb=REDRIVE,
+            reason=_REROUTED if letter.queue == UNROUTED else _ONCE_MORE,
+            saga=letter.saga,
+            instance_id=letter.instance_id,
+            detail={"deadLetter": letter.id, "queue": letter.queue},
+        )
+
+
+def _unjudged(queue: str) -> str:
+    """The reason that says that nobody has looked at the message."""
+    return UNROUTED_REASON if queue == UNROUTED else DELIVERY_LIMIT
+
+
+def _recognised(corpse: ParsedDeadLetter, known: dict[str, DeadLetter]) -> ParsedDeadLetter:
+    """The corpse under the letter that it was sent again from, if it bears its id."""
+    earlier = known.get(corpse.earlier) if corpse.earlier is not None and corpse.times else None
+    if earlier is None or earlier.queue != corpse.letter.queue:
+        return corpse
+    return replace(corpse, letter=replace(corpse.letter, id=earlier.id))
+
+
+def _is_new_death(corpse: ParsedDeadLetter, before: DeadLetter | None) -> bool:
+    """Whether it is to be written: nobody knows it, or it was sent again since and has died again.
+
+    What comes for a second time and does not know that it was sent again is an old death that is told again.
+    """
+    if before is None:
+        return True
+    if before.redriven_at is None:
+        return False
+    another = corpse.timed and corpse.letter.died_at != before.died_at
+    return another or corpse.times >= before.redriven or not corpse.delivery.redelivered
+
+
+def _is_ours(stored: DeadLetter, corpse: ParsedDeadLetter) -> bool:
+    return stored.redriven_at is None and stored.recorded_at == corpse.letter.recorded_at
+
+
+def _failure(id: str, command: Command) -> dict[str, object]:
+    return {
+        "id": id,
+        "type": STEP_FAILED,
+        "saga": command.saga,
+        "appId": command.app_id,
+        "correlationId": command.correlation_id,
+        "causationId": command.id,
+        "error": {"type": "DeliveryLimit", "message": _GAVE_UP, "retryable": True},
+    }

@@ -1,0 +1,278 @@
+"""What does a dead message tell of itself, and of its death?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from orchestrix import clock
+from orchestrix.broker.dead_letter import DELIVERIES, REDRIVEN
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS, UNROUTED
+from orchestrix.persistence.dead_letters import DeadLetter, kept
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import STEP_FAILED
+from orchestrix.saga.messages import MAX_BODY, MAX_ID
+
+DELIVERY_LIMIT: Final = "delivery_limit"
+"""The broker's word for a message that came back too often: nobody has judged it."""
+UNROUTED_REASON: Final = "unrouted"
+UNKNOWN: Final = "unknown"
+_HEADERS_LIMIT_BYTES: Final = 16 * 1024
+_NAME_LIMIT: Final = 40
+_LONGEST_CONTEXT: Final = 512
+_LONGEST_SHORT: Final = 255
+"""Bytes of the texts outside of headers and body."""
+_ERRORS: Final[Mapping[str, str]] = {
+    DELIVERY_LIMIT: "it exceeded the delivery limit (worker died or requeued it)",
+    "rejected": "who took it refused it",
+    "expired": "nobody took it in time",
+    "maxlen": "its queue was full",
+    UNROUTED_REASON: "no queue is bound for its routing key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDeadLetter:
+    """A dead message. `delivery` is the copy that the dead-letter queue holds.
+
+    `times` is how often the message had been sent again before this death; if it bears the id of the letter that it was
+    sent again from, `earlier` is that. `timed` says that the broker wrote down the time of this death, in seconds.
+    """
+
+    letter: DeadLetter
+    delivery: Delivery
+    times: int
+    earlier: str | None
+    timed: bool
+
+
+def parse(delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLetter:
+    """What a delivery from a dead-letter queue, or from that of the unrouted, comes to. Any message can be read."""
+    queue = source_of(delivery)
+    death = _death(delivery, queue)
+    died_at = _time(death)
+    fields = _fields(delivery.body)
+    body, size, digest = kept(delivery.body)
+    reason, error = _reason(delivery, queue, death, fields)
+    letter = DeadLetter(
+        id=_identity(delivery, queue, digest, died_at),
+        queue=queue,
+        exchange=_exchange(delivery, queue),
+        routing_key=_routing_key(delivery, queue),
+        type=_routing_key(delivery, queue) or delivery.type or "",
+        saga=_saga(catalog, _addressed(queue, _routing_key(delivery, queue)), fields),
+        instance_id=_instance(fields),
+        message_id=delivery.message_id or _text(fields, "id"),
+        correlation_id=delivery.correlation_id or _text(fields, "correlationId"),
+        reason=reason,
+        error=error,
+        deliveries=_deliveries(delivery, reason),
+        body=body,
+        body_size=size,
+        body_sha256=digest,
+        headers=_headers(delivery.headers),
+        died_at=died_at or now,
+        recorded_at=now,
+    )
+    return ParsedDeadLetter(letter, delivery, _times(delivery), _earlier(delivery), died_at is not None)
+
+
+def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetime) -> DeadLetter:
+    """The letter with another body, and about the instance that this one names.
+
+    Where it names no correlation id, that of the letter goes with it as before.
+    """
+    fields = _fields(content)
+    body, size, digest = kept(content)
+    return replace(
+        letter,
+        body=body,
+        body_size=size,
+        body_sha256=digest,
+        saga=_saga(catalog, _addressed(letter.queue, letter.routing_key), fields),
+        instance_id=_instance(fields),
+        correlation_id=_text(fields, "correlationId") or letter.correlation_id,
+        edited_at=now,
+    )
+
+
+def cause_of(letter: DeadLetter) -> str | None:
+    """The id of the command that a dead answer names, as far as that can be read."""
+    return _text(_fields(letter.body or b""), "causationId")
+
+
+def republished(delivery: Delivery) -> Outgoing:
+    """The same message as if it had just died, for a dead-letter queue that has handed it out too often.
+
+    What the broker wrote about its death cannot be written anew; it is told as whoever buries a message tells it. What
+    is too long to be sent, because it was no UTF-8, is cut.
+    """
+    queue = source_of(delivery)
+    death, unrouted = _death(delivery, queue), queue == UNROUTED
+    reason, _ = _reason(delivery, queue, death, {})
+    told: dict[str, str | int] = {}
+    for name in ("traceparent", "tracestate", REDRIVEN):
+        value = delivery.headers.get(name)
+        told |= {name: value[:_LONGEST_CONTEXT]} if isinstance(value, str) else {}
+    if not unrouted:
+        told |= {"x-reason": reason[:500], "x-routing-key": _routing_key(delivery, queue)[:255]}
+        told |= {DELIVERIES: _deliveries(delivery, reason)}
+    return Outgoing(
+        exchange=EVENTS if unrouted else DEAD,
+        routing_key=_short(delivery.routing_key if unrouted else queue),
+        body=delivery.body,
+        message_id=_name(delivery.message_id),
+        correlation_id=_short(delivery.correlation_id or ""),
+        type=_short(delivery.type or ""),
+        timestamp=_time(death),
+        headers=told,
+    )
+
+
+def source_of(delivery: Delivery) -> str:
+    """The queue in which the message died; `orchestrator.unrouted` for one that never came into any."""
+    if delivery.exchange == DEAD:
+        return delivery.routing_key
+    return delivery.queue.removesuffix(".dead")
+
+
+def _short(text: str) -> str:
+    return text.encode()[:_LONGEST_SHORT].decode(errors="ignore")
+
+
+def _name(told: str | None) -> str:
+    """A message id that stays the same however often the message is put back."""
+    if not told:
+        return clock.uuid7()
+    return told if _short(told) == told else clock.named_uuid(told.encode())
+
+
+def _identity(delivery: Delivery, queue: str, digest: str, died_at: datetime | None) -> str:
+    """The same for every copy of one message. Those without an id are told apart by the time of their death.
+
+    The broker tells no time of those that it could not route: their keys tell them apart.
+    """
+    told = delivery.message_id or (died_at.isoformat() if died_at else delivery.routing_key)
+    return clock.named_uuid(*(part.encode(errors="replace") for part in (queue, told, digest)))
+
+
+def _earlier(delivery: Delivery) -> str | None:
+    """A message that has no id of its own is sent again under that of its letter."""
+    try:
+        return str(UUID(delivery.message_id or ""))
+    except ValueError:
+        return None
+
+
+def _death(delivery: Delivery, queue: str) -> Mapping[str, Any]:
+    """What the broker has written about the death in that queue; empty if it did not die by the broker."""
+    told = delivery.headers.get("x-death")
+    deaths = told if isinstance(told, list) else []
+    return next((one for one in deaths if isinstance(one, dict) and one.get("queue") == queue), {})
+
+
+def _time(death: Mapping[str, Any]) -> datetime | None:
+    seconds = death.get("time")
+    return datetime.fromtimestamp(seconds, UTC) if type(seconds) is int and 0 < seconds < 2**35 else None
+
+
+def _reason(
+    delivery: Delivery, queue: str, death: Mapping[str, Any], fields: Mapping[str, Any]
+) -> tuple[str, str | None]:
+    """(reason, error). What the broker says comes before what a client may have written into the headers."""
+    told = death.get("reason") or (UNROUTED_REASON if queue == UNROUTED else None)
+    if isinstance(told, str) and told:
+        return told, _ERRORS.get(told)
+    for header in ("x-reason", "x-first-death-reason"):
+        said = delivery.headers.get(header)
+        if isinstance(said, str) and said:
+            return said, said.partition(": ")[2] or _ERRORS.get(said) or _failure(queue, fields)
+    return UNKNOWN, None
+
+
+def _failure(queue: str, fields: Mapping[str, Any]) -> str | None:
+    """What a failure says that came to nobody."""
+    error = fields.get("error") if queue == STEP_FAILED else None
+    if not isinstance(error, dict):
+        return None
+    told = [error.get(name) for name in ("type", "message")]
+    return ": ".join(str(one) for one in told if one and not isinstance(one, dict | list)) or None
+
+
+def _exchange(delivery: Delivery, queue: str) -> str:
+    if delivery.exchange not in (DEAD, ""):
+        return delivery.exchange
+    return COMMANDS if queue.startswith("cmd.") else EVENTS if queue.startswith("evt.") else ""
+
+
+def _routing_key(delivery: Delivery, queue: str) -> str:
+    """The key under which it came: whoever buries a message writes it down, the broker does among its deaths."""
+    if queue == UNROUTED:
+        return delivery.routing_key
+    told = delivery.headers.get("x-routing-key")
+    keys = _death(delivery, queue).get("routing-keys")
+    first = keys[0] if isinstance(keys, list) and keys else told
+    return first if isinstance(first, str) and first else queue
+
+
+def _addressed(queue: str, routing_key: str) -> str:
+    """The queue that the message was for."""
+    return routing_key if queue == UNROUTED else queue
+
+
+def _saga(catalog: Catalog, queue: str, fields: Mapping[str, Any]) -> str | None:
+    owner = catalog.command(queue) or catalog.event(queue)
+    if owner is not None:
+        return owner.saga.name
+    name = _text(fields, "saga")
+    return name if name and len(name) <= _NAME_LIMIT else None
+
+
+def _instance(fields: Mapping[str, Any]) -> int | None:
+    value = fields.get("appId")
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 16:
+        value = int(value)
+    return value if type(value) is int and 0 < value < MAX_ID else None
+
+
+def _fields(body: bytes) -> Mapping[str, Any]:
+    """What can be read of a body, also of one that breaks the rules of messages."""
+    try:
+        found = json.loads(body) if len(body) <= MAX_BODY else None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _deliveries(delivery: Delivery, reason: str) -> int:
+    """How often it was handed out in vain; 0 where nobody has counted: the broker does not tell at which limit it died.
+
+    Its own count is that of the dead-letter queue.
+    """
+    count = delivery.headers.get(DELIVERIES)
+    if type(count) is int and 0 < count < MAX_ID:
+        return count
+    return 0 if reason in (DELIVERY_LIMIT, "expired", "maxlen", UNROUTED_REASON) else 1
+
+
+def _times(delivery: Delivery) -> int:
+    told = delivery.headers.get(REDRIVEN)
+    digits = isinstance(told, str) and told.isascii() and told.isdigit() and len(told) < 10
+    return int(str(told)) if digits else 0
+
+
+def _headers(headers: Mapping[str, object]) -> dict[str, Any]:
+    """Those of a client that is too fond of them are kept as far as they tell about the death."""
+    if len(repr(headers)) <= _HEADERS_LIMIT_BYTES:
+        return dict(headers)
+    return {name: str(headers[name])[:500] for name in ("x-reason", "x-first-death-reason") if name in headers}

@@ -1,0 +1,55 @@
+"""Quota: how many dead letters may come into the database in a minute."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.dead_letters.retry_buffer import LOG_INTERVAL_S, LogRateLimiter
+
+log = logging.getLogger("orchestrix.dead_letters")
+
+REFILL_WAIT_S: Final = 1.0
+"""Seconds for which more are awaited once it is used up, so that they come in batches."""
+
+
+class DeadLetterQuota:
+    """So many letters a minute, and as many at once after a quiet minute; the rest stay in their queues.
+
+    What follows by itself from a letter, so that its saga goes on, does not count: only what waits for a person, and
+    what anybody can send who may publish.
+    """
+
+    def __init__(self, a_minute: int) -> None:
+        self._a_minute = a_minute
+        self._left = float(a_minute)
+        self._at = clock.monotonic()
+        self._used_up_at: float | None = None
+        self._seldom = LogRateLimiter()
+
+    def room(self) -> int:
+        """How many may come now. Says so, once a minute, where none may."""
+        now = clock.monotonic()
+        self._left = min(float(self._a_minute), self._left + (now - self._at) * self._a_minute / 60)
+        self._at = now
+        if self._left >= 1:
+            return int(self._left)
+        self._used_up_at = now
+        if self._seldom.may():
+            log.warning("dead letters in a minute: more than %d; the others stay in their queues", self._a_minute)
+        return 0
+
+    def wait(self) -> float:
+        """Seconds until some may come again."""
+        return max(REFILL_WAIT_S, (1 - self._left) * 60 / self._a_minute)
+
+    def take(self, letters: int) -> None:
+        """So many have come."""
+        self._left -= letters
+
+    def trouble(self) -> str | None:
+        """What there is to say of the last minute; None if all could come."""
+        if self._used_up_at is None or clock.monotonic() - self._used_up_at > LOG_INTERVAL_S:
+            return None
+        return f"more than {self._a_minute} dead letters came in a minute: the others stay in their queues"

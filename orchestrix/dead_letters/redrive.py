@@ -1,0 +1,138 @@
+"""How does a dead letter become a row of the outbox once more?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from orchestrix.broker.topology import (
+    COMMANDS,
+    DEAD,
+    DISPATCH_QUEUE_PREFIX,
+    EVENTS,
+    JOB_ASSIGNED,
+    JOB_HANDOFF,
+    UNROUTED,
+    queue_of_work,
+    to_json,
+    work_queue,
+)
+from orchestrix.errors import ConflictError
+from orchestrix.outbox.rows import REDRIVE_OWNER
+from orchestrix.persistence import dead_letters, outbox
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.saga.catalog import Catalog
+
+log = logging.getLogger("orchestrix.dead_letters")
+
+ID_LIMIT_BYTES: Final = 36
+_LONGEST_NAME: Final = 255
+_LONGEST_TYPE: Final = 110
+CORRELATION_LIMIT_BYTES: Final = 128
+_LONGEST_PARENT: Final = 64
+_LONGEST_STATE: Final = 512
+_OVER: Final = (
+    "it was the order for one attempt of a job, which is over: the job has gone on by its retry policy, or has ended "
+    "with this reason (see `orchestrix jobs show`, the body names it); drop the letter"
+)
+_UNNAMED: Final = 65
+"""The last bits of a letter's id, which its row does not name: the others fill a whole number of 64 bits."""
+
+
+class NotSendable(ConflictError):
+    """The letter cannot be sent again as it is. The message says what helps."""
+
+
+def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
+    """(exchange, routing key) that lead back to where the letter came from. Raises `NotSendable`."""
+    if letter.queue in catalog.commands:
+        return COMMANDS, letter.queue
+    if letter.queue in catalog.events:
+        return EVENTS, letter.queue
+    if letter.queue in (JOB_ASSIGNED, JOB_HANDOFF):
+        return "", letter.queue
+    if letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
+        raise NotSendable(_OVER)
+    if letter.queue != UNROUTED:
+        unknown = f"no saga that is known here has a queue {letter.queue[:100]!r}"
+        raise NotSendable(f"{unknown}: see ORCHESTRIX_SAGAS and orchestrix.toml")
+    if letter.exchange in ("", DEAD) or not 0 < len(letter.routing_key.encode()) <= _LONGEST_NAME:
+        raise NotSendable("it does not say for whom it was: drop it")
+    return letter.exchange, letter.routing_key
+
+
+def row_of(
+    letter: DeadLetter, catalog: Catalog, now: datetime, *, taken: Collection[str], body: bytes | None = None
+) -> OutboxRow:
+    """The row that sends the letter again, with `body` in place of its own if given. Raises `NotSendable`.
+
+    Its message keeps its own id unless that does not fit or is `taken`; then it has the letter's. The row stands
+    outside of its saga's order: it neither waits for what the saga owes nor holds it up.
+    """
+    exchange, key = target_of(letter, catalog)
+    topology = None if exchange else queue_of_work(key)
+    if letter.queue == UNROUTED and exchange == EVENTS and key in catalog.events:  # its queue may still be missing
+        topology = work_queue(EVENTS, key)
+    body = letter.body if body is None else body
+    if body is None:
+        raise NotSendable(f"its body of {letter.body_size} bytes was too long to be kept: edit it, then send it again")
+    return OutboxRow(
+        id=_own_id(letter, taken) or letter.id,
+        saga=REDRIVE_OWNER,
+        instance_id=UUID(letter.id).int >> _UNNAMED,
+        version=0,
+        n=letter.redriven + 1,
+        exchange=exchange,
+        routing_key=key,
+        type=key[:_LONGEST_TYPE],
+        correlation_id=fitting(letter.correlation_id, CORRELATION_LIMIT_BYTES) or "",
+        body=body,
+        timeout_ms=0,
+        topology=None if topology is None else to_json(topology),
+        created_at=now,
+        traceparent=fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
+        tracestate=fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
+    )
+
+
+async def taken_ids(tx: Transaction, letters: Collection[DeadLetter]) -> set[str]:
+    """Which of the letters' message ids cannot be used: a row of that id is in the outbox, or two letters have it."""
+    ids = [letter.message_id for letter in letters if letter.message_id]
+    twice = {id for id in ids if ids.count(id) > 1} if len(set(ids)) < len(ids) else set()
+    return twice | await outbox.present(tx, ids)
+
+
+async def insert_rows(tx: Transaction, rows: Collection[OutboxRow]) -> None:
+    """Inserts rows that anybody may send at once.
+
+    They count as having been in somebody's hands: whoever withdraws a command must not take it for one that never left.
+    """
+    await outbox.insert(tx, list(rows), claimed_by=REDRIVE_OWNER, lease_s=-1.0)
+
+
+async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
+    """Deletes a row that the broker refuses for good; the letter that it was to send again is open again, and says why.
+
+    The letter of a command whose failure is refused has never been closed. Of its row nothing is left but the log.
+    """
+    low = row.instance_id << _UNNAMED
+    among = str(UUID(int=low)), str(UUID(int=low | (1 << _UNNAMED) - 1))
+    if not await dead_letters.refused(tx, among, row.n, detail):
+        log.error("%s %s is lost (correlation id %r): no letter waits for it", row.type, row.id, row.correlation_id)
+    await outbox.delete(tx, [row.id], claimed_by=row.claimed_by)
+
+
+def _own_id(letter: DeadLetter, taken: Collection[str]) -> str | None:
+    """What the message was called, if its row can be. Some databases do not tell a space at the end from none."""
+    own = fitting(letter.message_id, ID_LIMIT_BYTES)
+    return own if own is not None and own == own.rstrip() and own not in taken else None
+
+
+def fitting(value: Any, longest: int) -> str | None:
+    """`value` if it is a text of at most `longest` bytes; None for what would have to be cut."""
+    return value if isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= longest else None

@@ -1,0 +1,63 @@
+"""Places of jobs: how many jobs of each queue may be sent to workers next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+QUEUE_SHARE_DIVISOR: Final = 4
+"""A queue may have this part of all places for jobs that no worker has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """The jobs of a queue that have queues at the broker: those that no worker has begun, and all others."""
+
+    unbegun: int = 0
+    others: int = 0
+
+
+def share(most_open: int) -> int:
+    """How many jobs of one queue may be sent that no worker has begun."""
+    return max(1, most_open // QUEUE_SHARE_DIVISOR)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchCapacity:
+    """What may be sent: so many jobs of each queue, and in all so many of those that workers serve, and of others.
+
+    A job holds a place from its beginning on, or while its queue is served. What nobody serves holds none, and has as
+    many for itself: it keeps nobody waiting who could be helped.
+    """
+
+    queues: Mapping[str, int]
+    served: int
+    unserved: int
+
+    @classmethod
+    def of(
+        cls, due: Iterable[str], open: Mapping[str, OpenJobs], served: Collection[str], most_open: int
+    ) -> DispatchCapacity:
+        """For these queues, while so many jobs of each are open."""
+        held = sum(one.others + (one.unbegun if queue in served else 0) for queue, one in open.items())
+        idle = sum(one.unbegun for queue, one in open.items() if queue not in served)
+        free = {queue: max(0, share(most_open) - open.get(queue, OpenJobs()).unbegun) for queue in due}
+        return cls(free, max(0, most_open - held), max(0, most_open - idle))
+
+
+def fair(waiting: Mapping[str, Sequence[T]], room: DispatchCapacity, served: Collection[str], limit: int) -> list[T]:
+    """Up to `limit` of those that wait, in turn from each queue, the first ones of each, as far as there is room."""
+    left = {True: room.served, False: room.unserved}
+    turns = [[(queue, one) for one in found[: room.queues.get(queue, 0)]] for queue, found in waiting.items()]
+    chosen: list[T] = []
+    for entry in chain.from_iterable(zip_longest(*turns)):
+        if len(chosen) == limit:
+            break
+        if entry is not None and left[entry[0] in served] > 0:
+            left[entry[0] in served] -= 1
+            chosen.append(entry[1])
+    return chosen

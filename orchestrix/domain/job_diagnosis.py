@@ -1,0 +1,194 @@
+"""What does a job wait for that nobody is at, and what helps?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from orchestrix.domain.jobs import ATTEMPT_OVERDUE, DISPATCHED, PENDING, RUNNING, TIMEOUT, AttemptEnding, JobRow
+from orchestrix.domain.schedules import HELD_WAKE_AT
+
+DISPATCH_GRACE: Final = timedelta(seconds=5)
+"""So long may a job that is due be without a worker before that needs a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWorkers:
+    """Who serves a queue: so many workers that beat, and so many that were heard of lately and beat no more.
+
+    `ago` is how many seconds ago the last one of those that beat did so. So many are `stopping`: they beat, and are at
+    jobs of the queue, but take no more.
+    """
+
+    heard: int = 0
+    silent: int = 0
+    ago: float = 0.0
+    stopping: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisContext:
+    """What is known around a job: who serves its queue, and since when a node leads, which alone notes what is heard.
+
+    After `limit` seconds without a beat a worker's attempts are lost. `is_read` says that the node which owns the job,
+    and reads what is said of it, was heard of lately; `is_empty` that no order is in the queue of its workers.
+    """
+
+    crew: QueueWorkers
+    limit: float
+    led_since: datetime | None
+    is_read: bool = True
+    is_empty: bool = False
+
+
+def overdue(job: JobRow, crew: QueueWorkers) -> AttemptEnding:
+    """How the attempt ends whose time is over, where these are known to serve its queue."""
+    if job.state != DISPATCHED:
+        return ATTEMPT_OVERDUE
+    message = f"its time was over before any worker had begun it: {_unworked(job, crew)}"
+    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
+
+
+def may_wake_leader(job: JobRow) -> bool:
+    """Whether the leader may have something to do now: another attempt, or a run that has waited for this one's end."""
+    return job.state == PENDING or (job.ended and job.schedule_id is not None)
+
+
+def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
+    """Whether `waits_for` needs to know more, to find that it says anything; `limit` as in `DiagnosisContext`."""
+    match job.state:
+        case "DISPATCHED":
+            return job.dispatched_at is not None and now - job.dispatched_at > DISPATCH_GRACE
+        case "PENDING":
+            return job.wake_at is not None and (job.wake_at == HELD_WAKE_AT or now - job.wake_at > DISPATCH_GRACE)
+        case "RUNNING":
+            return job.worker_beat_at is not None and now - job.worker_beat_at > _missed(limit)
+        case _:
+            return False
+
+
+def waits_for(job: JobRow, now: datetime, around: DiagnosisContext, trouble: str | None = None) -> str | None:
+    """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
+
+    `trouble` is why the broker cannot be used, if it cannot: nobody can be heard then, and no silence counts.
+    """
+    if not may_wait(job, now, around.limit):
+        return None
+    if job.wake_at == HELD_WAKE_AT:
+        return "another run of its schedule has to end first"
+    if trouble is not None:
+        return f"the broker cannot be used ({trouble}): bring it back, nothing else is lost"
+    if around.led_since is None:
+        return (
+            f"no leader elected, so {_UNLED[job.state]}: start one with `orchestrix serve`, unless one starts or stops"
+        )
+    led = now - around.led_since
+    if job.state == PENDING:
+        return _unsent(job, led, around.crew)
+    crew = _unheard_of(led) if not around.crew.heard and led < _missed(around.limit) else _unworked(job, around.crew)
+    if job.state == RUNNING:
+        return _unheard(job, now, around, crew)
+    if not around.crew.heard:
+        return crew
+    if not around.is_read:
+        return _UNREAD
+    return _lost(around) if around.is_empty else crew
+
+
+_UNLED: Final = {
+    PENDING: "nobody sends it",
+    DISPATCHED: "nobody knows which workers are there",
+    RUNNING: "nobody knows how its worker is",
+}
+_UNREAD: Final = "no node reads just now whether a worker has begun it: wait, one that lives takes that over"
+
+
+def _lost(around: DiagnosisContext) -> str:
+    within = 2 * around.limit
+    return (
+        "no worker has begun it, and its order is in no queue: one has it in hand, or it is lost and sent again within "
+        f"{within:g} s"
+    )
+
+
+def _missed(limit: float) -> timedelta:
+    """A worker beats more than twice within the limit: after so long, one beat at least is missing."""
+    return timedelta(seconds=limit / 2)
+
+
+def _unsent(job: JobRow, led: timedelta, crew: QueueWorkers) -> str:
+    if led <= DISPATCH_GRACE:
+        return f"{_begun(led)}, and sends it soon"
+    if not crew.heard:
+        most = "no more jobs of one queue are sent than a part of jobs.max_live before workers begin them"
+        return f"it has not been sent yet: {most}, and {_unworked(job, crew)}"
+    return (
+        "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or as many of its queue as may be "
+        "that no worker has begun, or the leader is late"
+    )
+
+
+def _unheard_of(led: timedelta) -> str:
+    return f"{_begun(led)}, and has yet to hear which workers are there"
+
+
+def _begun(led: timedelta) -> str:
+    return f"the leader has only begun {max(0, int(led.total_seconds()))} s ago"
+
+
+def _unheard(job: JobRow, now: datetime, around: DiagnosisContext, crew: str) -> str:
+    """Nothing is held against a worker before the leader, and the job's owner, have listened for as long themselves."""
+    assert job.worker_beat_at is not None, "it may wait"
+    heard = [at for at in (job.worker_beat_at, job.taken_at, around.led_since) if at is not None]
+    lost, seconds = max(heard) + timedelta(seconds=around.limit), int((now - job.worker_beat_at).total_seconds())
+    when = f"once a node that lives has listened for {around.limit:g} s to what it may have said"
+    if around.is_read and lost > now - DISPATCH_GRACE:
+        when = f"at {lost:%H:%M:%S} UTC"
+    silent = f"its worker {job.worker_id} has not been heard for {seconds} s"
+    return f"{silent}: {when} this attempt counts as lost, {_follows(job, around.crew, crew)}"
+
+
+def _follows(job: JobRow, crew: QueueWorkers, trouble: str) -> str:
+    if job.cancel_reason is not None:
+        return "and the job as cancelled"
+    if job.tries > job.retries:
+        return "and the job has failed, for no retries are left"
+    return "and another one begins" if crew.heard else f"and another one is sent, but {trouble}"
+
+
+def unserved(queue: str, now: datetime, around: DiagnosisContext) -> tuple[str, str]:
+    """Why nobody begins what was sent to a queue, as `waits_for` has it, and what to type or to do about it."""
+    if around.led_since is None:
+        return f"no leader elected, so {_UNLED[DISPATCHED]}", "orchestrix serve"
+    led = now - around.led_since
+    if not around.crew.heard and led < _missed(around.limit):
+        return _unheard_of(led), "wait until it has, and look again"
+    return _served(queue, around.crew)[0], f"orchestrix worker --job-queue {queue}"
+
+
+def _unworked(job: JobRow, crew: QueueWorkers) -> str:
+    how, more = _served(job.queue, crew)
+    return f"{how}: start {more} with `orchestrix worker --job-queue {job.queue}`"
+
+
+def _served(queue: str, crew: QueueWorkers) -> tuple[str, str]:
+    """How the crew is that takes nothing, and how many more of it are to be started."""
+    if crew.heard:
+        return f"{_idle(queue, crew)} is busy, stands still, or does not get it", "more"
+    if crew.stopping:
+        last = "worker of queue" if crew.stopping == 1 else f"{crew.stopping} workers of queue"
+        are = "is" if crew.stopping == 1 else "are"
+        return f"the last {last} {queue} {are} stopping", "another"
+    if crew.silent:
+        known = "the one worker" if crew.silent == 1 else f"each of the {crew.silent} workers"
+        return f"{known} of queue {queue} that was there is not heard any more", "one"
+    return f"no worker that serves queue {queue} is heard of", "one"
+
+
+def _idle(queue: str, crew: QueueWorkers) -> str:
+    """One that stands still counts as heard until its next beats are missed: the age of its last one tells."""
+    ago = f"heard of {max(0, int(crew.ago))} s ago,"
+    if crew.heard == 1:
+        return f"the one worker of queue {queue}, {ago}"
+    return f"each of the {crew.heard} workers of queue {queue}, the last one {ago}"

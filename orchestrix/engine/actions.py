@@ -1,0 +1,29 @@
+"""What can be asked of a running saga, and what does the orchestrator answer?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrix.errors import ConflictError
+from orchestrix.saga.actions.requests import ActionRequest, ActionResult
+
+__all__ = ["Action", "ActionResult", "VersionMismatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One verb for one instance. `version` is what the client last saw, if it says so; a dry run changes nothing."""
+
+    saga: str
+    id: int
+    ask: ActionRequest
+    version: int | None = None
+    dry_run: bool = False
+
+
+class VersionMismatch(ConflictError):
+    """The saga is not at the version that the client names any more. Nothing was changed."""
+
+    def __init__(self, current: int) -> None:
+        super().__init__(f"the saga is at version {current} now: read it again, then decide")
+        self.current = current

@@ -1,0 +1,117 @@
+"""Since when has the broker taken messages, and has each command queue had a consumer, as far as this process knows?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker, LinkState
+from orchestrix.broker.probe import takes_messages
+from orchestrix.errors import RetryableError
+from orchestrix.lifecycle import Loop, WakeSignal
+
+CHECK_INTERVAL_S: Final = 1.0
+"""Seconds for which it is believed what a look has found, and between two looks while something is amiss."""
+IDLE_CHECK_INTERVAL_S: Final = 5.0
+"""Seconds between two looks while nothing is."""
+CONCURRENT_CHECKS: Final = 6
+"""Queues that are looked at side by side, each on a channel of its own: brokers allow few."""
+ANSWER_PATH: Final = ""
+"""Stands among the queues for the way back: what nobody can publish, nobody reads."""
+
+
+class ConsumerPresence:
+    """Looks now and then, so that a deadline knows for how long nobody could have read a command, or answered it.
+
+    A queue that could not be looked at counts as one without consumer. Nothing is looked at without a broker: then no
+    time passes for a step anyhow. `now` is the database's time.
+    """
+
+    def __init__(self, broker: Broker, commands: Callable[[], Iterable[str]], now: Callable[[], datetime]) -> None:
+        self._broker = broker
+        self._commands = commands
+        self._now = now
+        self._without: set[str] = set()
+        self._since: dict[str, datetime] = {}
+        self._waiting: dict[str, datetime] = {}
+        self._ready: set[str] = set()
+        self._looked_at: float | None = None
+        self._link = 0
+        self._looking = asyncio.Lock()
+        self._turns = asyncio.Semaphore(CONCURRENT_CHECKS)
+        self._wake = WakeSignal()
+        self._loop = Loop("audience", self._round)
+        broker.on_up(self._link_up)
+
+    async def start(self) -> None:
+        """Begins to look."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what it has seen stays."""
+        await self._loop.stop()
+
+    async def look(self) -> None:
+        """Looks, unless that was done a moment ago."""
+        async with self._looking:
+            if self._looked_at is not None and clock.monotonic() - self._looked_at < CHECK_INTERVAL_S:
+                return
+            link = self._link
+            commands = sorted(self._commands())
+            heard = await asyncio.gather(*map(self._count, commands))
+            for command, (messages, consumers) in zip(commands, heard, strict=True):
+                self._saw(command, consumers > 0)
+                self._counted(command, messages)
+            self._saw(ANSWER_PATH, await takes_messages(self._broker))  # last, for the others may take seconds
+            if link == self._link:
+                self._looked_at = clock.monotonic()
+
+    def since(self, command: str, at_least: datetime) -> datetime | None:
+        """Since when the queue of `command` has had a consumer, `at_least` or later; None while it has none."""
+        return None if command in self._without else max(at_least, self._since.get(command, at_least))
+
+    def waiting_at(self, command: str) -> datetime | None:
+        """When the queue of `command` last had messages that nobody had taken, which is now where the last look has
+        found some; None if it was never seen."""
+        return self._now() if command in self._ready else self._waiting.get(command)
+
+    def answers_since(self, at_least: datetime) -> datetime | None:
+        """Since when the broker has taken messages, `at_least` or later; None while it takes none."""
+        if self._broker.blocked is not None:  # as it has said since the last look
+            self._without.add(ANSWER_PATH)
+        return self.since(ANSWER_PATH, at_least)
+
+    def _saw(self, command: str, heard: bool) -> None:
+        if not heard:
+            self._without.add(command)
+        elif command in self._without:
+            self._without.remove(command)
+            self._since[command] = self._now()
+
+    def _counted(self, command: str, messages: int) -> None:
+        if messages:
+            self._ready.add(command)
+            self._waiting[command] = self._now()
+        else:
+            self._ready.discard(command)
+
+    async def _count(self, command: str) -> tuple[int, int]:
+        """(messages, consumers), none of either where the queue cannot be looked at."""
+        try:
+            async with self._turns:
+                return await self._broker.message_count(command) or (0, 0)
+        except RetryableError:
+            return 0, 0
+
+    def _link_up(self, generation: int) -> None:
+        self._link, self._looked_at = generation, None
+        self._without.clear()  # what was before is the outage's
+        self._wake.set()
+
+    async def _round(self) -> None:
+        if self._broker.state is LinkState.UP:
+            await self.look()
+        await self._wake.wait(CHECK_INTERVAL_S if self._without else IDLE_CHECK_INTERVAL_S)

@@ -1,0 +1,1 @@
+"""Explanations: what a saga waits for, and what helps."""

@@ -1,0 +1,74 @@
+"""How does it stand with the job that a saga waits for, and what can be done about it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from orchestrix.broker.topology import dispatch_queue
+from orchestrix.domain.job_diagnosis import DiagnosisContext, waits_for
+from orchestrix.domain.jobs import DISPATCHED, RUNNING, JobRow
+from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.jobs import job_queues, jobs
+from orchestrix.saga.commands import job_at_work
+from orchestrix.saga.definition import Saga
+from orchestrix.saga.messages import compact
+from orchestrix.saga.state import Instance
+
+_LONGEST: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedJob:
+    """The job of that id, None where there is none, and what is known around one that is there."""
+
+    id: str
+    job: JobRow | None
+    around: DiagnosisContext | None = None
+
+
+async def work_of(
+    connection: Connection, saga: Saga, instance: Instance, silent: float, around: BrokerStatus
+) -> AwaitedJob | None:
+    """The job that a live instance waits for, if it waits for one; a worker is lost after `silent` seconds."""
+    id = job_at_work(saga, instance) if instance.live else None
+    job = await jobs.get(connection, id) if id is not None else None
+    if id is None or job is None:
+        return None if id is None else AwaitedJob(id, None)
+    empty = await around.empty([dispatch_queue(job.queue)]) if job.state == DISPATCHED else set()
+    known = await job_queues.around(connection, [job], silent, [job.queue] if empty else [])
+    return AwaitedJob(id, job, known[job.id])
+
+
+def told(work: AwaitedJob, now: datetime) -> tuple[str, str]:
+    """One sentence of how it stands, and one of what to do."""
+    job = work.job
+    if job is None:
+        return f"Job {work.id} is not there.", "Wait: it is put down anew; or `redispatch` to have that done now."
+    name = f"Job {job.id} ({job.handler})"
+    logs = f"`orchestrix jobs logs {job.id}`"
+    if job.ended:
+        return (
+            f"{name} has ended: it is {job.state}, and the word of it is on its way.",
+            f"Wait; {logs} tells what it did.",
+        )
+    trouble = None if work.around is None else waits_for(job, now, work.around)
+    if trouble is not None:
+        return f"{name} is {job.state}: {trouble}.", f"See to that, or stop it with `orchestrix jobs cancel {job.id}`."
+    where = f" at worker {job.worker_id}" if job.worker_id is not None else ""
+    done = f", {_progress(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
+    stopping = f"; it is told to stop ({job.cancel_reason})" if job.cancel_reason is not None else ""
+    attempt = f"attempt {max(job.attempt, 1)}"
+    return (
+        f"{name} is {job.state}{where}{done} ({attempt}){stopping}.",
+        f"Wait, or follow it with `orchestrix jobs logs {job.id} -f`.",
+    )
+
+
+def _progress(progress: Any) -> str:
+    percent = progress.get("percent") if isinstance(progress, dict) else progress
+    if isinstance(percent, int | float):
+        return f"{percent:g} %"
+    return compact(progress)[:_LONGEST]

@@ -1,0 +1,46 @@
+"""What is told of a saga that waits for a person?"""
+
+from __future__ import annotations
+
+from orchestrix.saga.commands import out
+from orchestrix.saga.compensation import in_flight
+from orchestrix.saga.definition import COMPLETED, Saga, Step
+from orchestrix.saga.state import Instance
+
+
+def by_blocker(instance: Instance, work: str) -> tuple[str, str, str] | None:
+    """(code, sentence, action) of one that is held by its step, or is a copy; `work` is what it waits for."""
+    match instance.blocker:
+        case "held":
+            action = "`retry` it (with `--data` on changed data), `skip` the step, or `cancel` to undo what was done"
+            return "held", f"{work} waits for a person: {instance.progress.error}.", f"Look at it, then {action}."
+        case "cloned":
+            sentence = f"It is a copy of another installation's and waits for {work}: nothing is done for it here."
+            return "cloned", sentence, "`resume` it to let it go on here, or `cancel` it to undo what was done."
+        case _:
+            return None
+
+
+def still_coming(saga: Saga, instance: Instance) -> str:
+    """A sentence about what is at work: a pause holds back what would follow, and not the word of what is done.
+
+    Empty where nothing may be at work.
+    """
+    here = out(saga, instance)
+    if here is None or not in_flight(instance):
+        return ""
+    what = "The undo" if here.undoes else "The step" if here.job is None else "Its job"
+    then = f"{what} may be at work: a success counts at once"
+    if here.undoes and len(instance.progress.todo) == 1:
+        return f" {then}, and with it all is undone and the saga has failed."
+    if not here.undoes and _behind(saga, here.step) == COMPLETED:
+        return f" {then}, and completes the saga, for this is its last step."
+    return f" {then}, and what follows waits for `resume`."
+
+
+def _behind(saga: Saga, step: Step) -> str:
+    """The state that a success of `step` leads to, with the moves that the orchestrator makes at once after it."""
+    state = step.then
+    while (following := saga.immediate.get(state)) is not None:
+        state = following
+    return state

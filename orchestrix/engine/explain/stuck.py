@@ -1,0 +1,172 @@
+"""Which sagas wait for a person, for the broker, or for workers or nodes that are not there?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from orchestrix.broker.port import Broker
+from orchestrix.broker.topology import UNROUTED, dispatch_queue
+from orchestrix.domain.job_diagnosis import DISPATCH_GRACE
+from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING
+from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus, Counts, needed
+from orchestrix.engine.explain.unusable_answer import answers
+from orchestrix.engine.explain.why import OVERDUE_AFTER_S
+from orchestrix.persistence import dead_letters
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.jobs import blocked_job_steps
+from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instances import After, InstanceFilter
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS, ExternalBlockers
+from orchestrix.saga.commands import expected
+from orchestrix.saga.definition import COMPENSATING, STEP_FAILED, Compensation, Order, Saga, Step
+from orchestrix.saga.state import Instance
+
+UNUSABLE_ANSWERS_LIMIT: Final = 1000
+"""So many of the last answers that could not be used are looked at."""
+NAMED_INSTANCES_LIMIT: Final = 1000
+"""So many instances that are overdue, or that wait for a job which nobody does, are named by their ids: no planner can
+misjudge that. If there are more, none is, and all of them are found by what their rows say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What holds sagas up and stands in no row of theirs: a broker that is away, silent queues, and what the database
+    knows besides.
+    """
+
+    broken: bool
+    counts: Counts
+    hindered: ExternalBlockers
+
+    def is_silent(self, command: str) -> bool:
+        """Whether nobody reads the command's queue; of an unknown one that is not said."""
+        return command in self.counts and not self.counts[command][1]
+
+    def of(self, saga: Saga) -> ExternalBlockers:
+        """What holds up instances of the saga."""
+        if self.broken:
+            return replace(self.hindered, states=[*saga.path[:-1], COMPENSATING])
+        states = [step.state for step in saga.steps if self.is_silent(step.command)]
+        steps = [step.name for step in saga.steps if any(map(self.is_silent, _commands(step)))]
+        return replace(self.hindered, states=states, steps=steps)
+
+    def holds(self, saga: Saga, one: Instance) -> bool:
+        """Whether an instance is held up whose row tells neither by its state nor otherwise what is out."""
+        return one.id in self.hindered.ids or self._is_late(one) or any(map(self.is_silent, needed(saga, one)))
+
+    def _is_late(self, one: Instance) -> bool:
+        since = self.hindered.overdue
+        return since is not None and one.wake_at is not None and one.wake_at <= since
+
+
+class StuckSagas:
+    """Lists them by what their rows say, and by what holds them up now: their own wait need not have ended for that.
+
+    The broker is asked once for each command of a saga, at most once a second.
+    """
+
+    def __init__(self, database: Database, broker: Broker, silent: float) -> None:
+        self._database = database
+        self._silent = silent
+        self._around = BrokerStatus(broker)
+
+    async def page(
+        self, saga: Saga, wanted: InstanceFilter, sort: str, limit: int, after: After | None
+    ) -> list[Instance]:
+        """Up to `limit` instances that are stuck, or are not, as `wanted` says; otherwise as `instances.page`."""
+        counts = await self._around.counts([name for step in saga.steps for name in _commands(step)], fresh=COUNT_TTL_S)
+        jobs = {
+            dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
+        }
+        empty = [jobs[queue] for queue in await self._around.empty(jobs, fresh=COUNT_TTL_S)]
+        async with self._database.read() as connection:
+            known = await _known(connection, saga, self._silent, empty)
+            around = _Around(self._around.trouble is not None, counts, known)
+            wanted = replace(wanted, hindered=around.of(saga))
+            found: list[Instance] = []
+            while True:
+                rows = await instances.page(
+                    connection, saga_tables_of(saga.name), saga.name, wanted, sort, limit, after
+                )
+                found += [one for one in rows if not _is_open(wanted, one) or around.holds(saga, one) is wanted.stuck]
+                if len(rows) < limit or len(found) >= limit:
+                    return found[:limit]
+                after = instances.sort_value(sort, rows[-1]), rows[-1].id
+
+
+def _is_open(wanted: InstanceFilter, one: Instance) -> bool:
+    """Whether the database has left to us whether it is stuck: which undo is out, no column tells."""
+    undone = one.state == COMPENSATING and one.wake_reason in WORKER_WAIT_REASONS
+    return undone and bool(wanted.hindered.steps)
+
+
+async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
+    """What the database knows of that holds up instances: answers in vain, wake-ups and jobs that nobody sees to."""
+    pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
+    found = await _unanswered(connection, saga)
+    late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
+    unworked = await _unworked(connection, saga, silent, empty)
+    held = (
+        await blocked_job_steps.held_up(connection, pair, unworked, NAMED_INSTANCES_LIMIT + 1)
+        if unworked is not None
+        else []
+    )
+    many = len(held) > NAMED_INSTANCES_LIMIT
+    ids = found.union(late if len(late) <= NAMED_INSTANCES_LIMIT else (), () if many else held)
+    return ExternalBlockers(
+        ids=sorted(ids),
+        overdue=before if len(late) > NAMED_INSTANCES_LIMIT else None,
+        unworked=unworked if many else None,
+    )
+
+
+async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
+    """The ids of those to whose present command an answer came that could not be used, of the last ones."""
+    found = await dead_letters.about(
+        connection, saga.name, [*_events(saga), STEP_FAILED, UNROUTED], UNUSABLE_ANSWERS_LIMIT
+    )
+    rows = await instances.guard(connection, saga_tables_of(saga.name), [id for id, _, _ in found])
+    waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason in WORKER_WAIT_REASONS}
+    events = {id: (order.event, STEP_FAILED) for id, row in waiting.items() if (order := expected(saga, row))}
+    letters = await dead_letters.several(
+        connection, [letter for id, queue, letter in found if queue in (*events.get(id, ()), UNROUTED)]
+    )
+    known = [one for one in letters if one.queue != UNROUTED or one.type in events.get(one.instance_id or 0, ())]
+    return {id for one in known if (id := one.instance_id) in waiting and answers(waiting[id], one)}
+
+
+async def _unworked(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> UnservedJobs | None:
+    """Which of the saga's jobs nobody will begin or end as things stand; None where it has no jobs.
+
+    Also those that were sent to queues that are `empty` now, though these are served: their orders may be lost.
+    """
+    if not any(order.job is not None for order in _all_orders(saga)):
+        return None
+    lease, now = await leases.read(connection), connection.now()
+    beat = timedelta(seconds=silent / 2)  # a worker beats more than twice within the time after which it is lost
+    since = {DISPATCHED: now - DISPATCH_GRACE, RUNNING: now - beat}
+    if lease is None or lease.lapsed:
+        return UnservedJobs(saga.name, {PENDING: now - DISPATCH_GRACE, **since})
+    return UnservedJobs(saga.name, since, await blocked_job_steps.served(connection, beat), empty)
+
+
+def _all_orders(saga: Saga) -> list[Order]:
+    return [order for step in saga.steps for order in _orders(step)]
+
+
+def _orders(step: Step) -> list[Order]:
+    return [step, step.undo] if isinstance(step.undo, Compensation) else [step]
+
+
+def _commands(step: Step) -> list[str]:
+    return [order.command for order in _orders(step) if order.command]
+
+
+def _events(saga: Saga) -> list[str]:
+    return [order.event for step in saga.steps for order in _orders(step)]

@@ -1,0 +1,392 @@
+"""What does a saga wait for, and what can be done about it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from orchestrix.broker.port import Broker
+from orchestrix.engine.broker_status import BrokerStatus, Counts, needed
+from orchestrix.engine.explain import worker_crash
+from orchestrix.engine.explain.explanation import SagaExplanation
+from orchestrix.engine.explain.job import AwaitedJob, told, work_of
+from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, OperatorEnding, end_of, wait_of
+from orchestrix.engine.explain.pause import by_blocker, still_coming
+from orchestrix.engine.explain.unusable_answer import unusable_answer
+from orchestrix.engine.explain.workers import UnconsumedQueues, behind_others, patient
+from orchestrix.errors import NotFound
+from orchestrix.persistence import outbox
+from orchestrix.persistence.audit import AuditRow
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.sagas import instances, redelivered_commands
+from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
+from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
+from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import NEVER, PendingCommand, expected, migration_due, out
+from orchestrix.saga.compensation import with_undo
+from orchestrix.saga.definition import COMPLETED, Saga
+from orchestrix.saga.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
+
+OVERDUE_AFTER_S: Final = 15.0
+"""Seconds after its wake-up from which nobody seems to look after a saga."""
+
+
+@dataclass(frozen=True, slots=True)
+class SagaFacts:
+    """What the answer is found from. `queues` tells of those whose workers it needs, as far as that is known.
+
+    `deed` says who has paused it, or has cancelled the deadline where there is none; `gone` who has given it up.
+    `letter` is an answer that came while it was as it is, and could not be used. `phase` is as in `SagaExplainer`.
+    """
+
+    saga: Saga
+    instance: Instance
+    now: datetime
+    unsent: OutboxRow | None
+    trouble: str | None
+    queues: Counts
+    deed: AuditRow | None = None
+    letter: DeadLetter | None = None
+    job: AwaitedJob | None = None
+    phase: str | None = None
+    gone: OperatorEnding | None = None
+    suspect: RedeliveryRecord | None = None
+
+    @property
+    def here(self) -> PendingCommand | None:
+        """The order that is out."""
+        return out(self.saga, self.instance)
+
+    @property
+    def queue(self) -> tuple[int, int] | None:
+        """(messages, consumers) of the queue of the command that is out; None if that is unknown."""
+        return None if self.here is None else self.queues.get(self.here.order.command)
+
+    @property
+    def unheard(self) -> UnconsumedQueues:
+        """The queues that it needs and that nobody reads."""
+        counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
+        silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
+        order = expected(self.saga, self.instance) if self.unsent is None else None
+        return UnconsumedQueues(silent, order.command if order is not None else None, self.phase == "stopping")
+
+    @property
+    def seconds(self) -> int:
+        """Whole seconds until the wake-up."""
+        at = self.instance.wake_at
+        return max(0, round((at - self.now).total_seconds())) if at is not None else 0
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether it waits without a deadline."""
+        return self.instance.wake_at is not None and self.instance.wake_at >= NEVER
+
+    @property
+    def tries(self) -> str:
+        """Which try of how many."""
+        here = self.here
+        return f"{self.instance.tries} of {here.order.retry.attempts}" if here is not None else "1"
+
+    @property
+    def work(self) -> str:
+        """What is waited for, in words."""
+        here = self.here
+        if here is None:
+            return self.instance.progress.awaited or self.instance.state
+        return f"the undo of {here.step.name}" if here.undoes else here.step.name
+
+
+class SagaExplainer:
+    """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues.
+
+    `phase` tells whether this process is only `starting`, or `stopping` and with it a worker of its own; else None.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        catalog: Catalog,
+        silent: float,
+        phase: Callable[[], str | None] = lambda: None,
+        reader: DefinitionReader | None = None,
+    ) -> None:
+        self._reader = reader or NullDefinitionReader()
+        self._database, self._catalog, self._silent = database, catalog, silent
+        self._around, self._phase = BrokerStatus(broker), phase
+
+    async def why(self, saga: str, id: int) -> SagaExplanation:
+        """Raises `NotFound` and `Unavailable`."""
+        async with self._database.read() as connection:
+            found = await instances.get(connection, saga_tables_of(saga), saga, id)
+            if found is None:
+                raise NotFound(f"there is no {saga} {id}")
+            known = await self._version_of(connection, found)
+            if known is None:
+                return _unknown_version(found)
+            rows = await outbox.of_instance(connection, saga, id)
+            deed, gone = await wait_of(connection, found), await end_of(connection, found)
+            letter = await unusable_answer(connection, known, found)
+            job = await work_of(connection, known, found, self._silent, self._around)
+            suspect = await redelivered_commands.of_command(connection, found.command_id or "")
+        unsent = next((row for row in rows if row.id == found.command_id), None)
+        queues = await self._around.counts(needed(known, found))
+        trouble, now, phase = self._around.trouble, self._database.now(), self._phase()
+        return explain(SagaFacts(known, found, now, unsent, trouble, queues, deed, letter, job, phase, gone, suspect))
+
+    async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
+        await self._reader.meet(connection, [(found.saga, found.definition_version)])
+        return self._catalog.of(found)
+
+
+def _unknown_version(found: Instance) -> SagaExplanation:
+    """Of an instance that this node cannot run; others may."""
+    version = f"version {found.definition_version} of saga {found.saga!r}"
+    return SagaExplanation(
+        "unknown_version",
+        f"This node does not know {version}: it is not stored, or a newer release has written it. Its events are held.",
+        f"Start a node whose code has {version}, or upgrade this one; `terminate` ends it without undo.",
+        found.updated_at,
+        found.wake_at,
+    )
+
+
+def explain(facts: SagaFacts) -> SagaExplanation:
+    """The first entry of the catalogue that fits."""
+    for fits in CATALOGUE:
+        found = fits(facts)
+        if found is not None:
+            code, sentence, action = patient(*found) if facts.phase == "starting" else found
+            instance = facts.instance
+            next_at = None if facts.unlimited else instance.wake_at
+            return SagaExplanation(code, sentence, action, instance.updated_at, next_at)
+    raise AssertionError("the last entry fits everything")
+
+
+Found = tuple[str, str, str]
+
+
+def _late(facts: SagaFacts) -> Found | None:
+    if facts.instance.live or facts.here is None:
+        return None
+    sentence = (
+        f"It has failed; {facts.here.step.name} succeeded after that, and its undo was sent and has no answer yet."
+    )
+    if facts.unheard:
+        return "late_undo", f"{sentence} {facts.unheard.told()}.", f"{facts.unheard.helps()}."
+    action = "Wait; if it stays, see that a worker runs and `redispatch`: the machine does not send it again by itself."
+    return "late_undo", sentence, action
+
+
+def _ended(facts: SagaFacts) -> Found | None:
+    if facts.instance.live:
+        return None
+    if facts.instance.state == COMPLETED:
+        return "completed", "It is done.", "Nothing is left to do."
+    if facts.gone is not None:
+        return "failed", facts.gone.told(_moment(facts.gone.deed.at), facts.instance.progress), RETRY_ADVICE
+    why = facts.instance.progress.error or "its history tells the reason"
+    return "failed", f"It has failed: {why}.", "Mend the cause, then `retry` to run it again from the beginning."
+
+
+def _paused(facts: SagaFacts) -> Found | None:
+    if facts.instance.blocker != PAUSED:
+        return None
+    held = f" A failure is kept until then: {facts.instance.progress.error}." if facts.instance.progress.held else ""
+    step = facts.instance.progress.awaited
+    after = f" It was cancelled, so after that {_coming(facts, step)}." if step is not None else ""
+    end = (
+        "`cancel` it"
+        if SagaAction.CANCEL in allowed(facts.saga, facts.instance)
+        else "`terminate` to undo nothing more"
+    )
+    who = _done(facts, "paused it") or "A person has paused it"
+    coming = still_coming(facts.saga, facts.instance)
+    return "paused", f"{who}, before {facts.work} could end.{coming}{held}{after}", f"`resume` it, or {end}."
+
+
+def _blocked(facts: SagaFacts) -> Found | None:
+    return by_blocker(facts.instance, facts.work)
+
+
+def _undo_failed(facts: SagaFacts) -> Found | None:
+    if facts.instance.blocker != UNDO_FAILED:
+        return None
+    sentence = f"{facts.work[0].upper()}{facts.work[1:]} has failed for good: {facts.instance.progress.error}."
+    return "undo_failed", sentence, "Mend the cause and `retry`, `edit` its data, or undo it by hand and `skip`."
+
+
+def _unsendable(facts: SagaFacts) -> Found | None:
+    if facts.instance.blocker != UNSENDABLE:
+        return None
+    why = facts.unsent.parked_reason if facts.unsent is not None else "the broker refuses it"
+    return "unsendable", f"The command of {facts.work} cannot be sent: {why}.", "`edit` the data, then `retry`."
+
+
+def _unknown_state(facts: SagaFacts) -> Found | None:
+    if facts.here is not None or facts.instance.progress.awaited is not None:
+        return None
+    sentence = (
+        f"This version of saga {facts.saga.name!r} knows no way on from {facts.instance.state}: the row was written by"
+        f" version {facts.instance.definition_version}, this is version {facts.saga.version}."
+    )
+    return "unknown_state", sentence, "Run a node with that version of the saga, or `terminate`."
+
+
+def _overdue(facts: SagaFacts) -> Found | None:
+    at = facts.instance.wake_at
+    if at is None or (facts.now - at).total_seconds() < OVERDUE_AFTER_S:
+        return None
+    late = round((facts.now - at).total_seconds())
+    return "overdue", f"It was due {late} s ago and no node has looked after it.", "Start a node with the orchestrator."
+
+
+def _dead_letter(facts: SagaFacts) -> Found | None:
+    letter = facts.letter
+    if letter is None:
+        return None
+    answer = f"An answer of {facts.work} came at {_moment(letter.died_at)} and could not be used: {letter.reason}"
+    look = f"Look at it with `orchestrix dlq show {letter.id}`"
+    action = f"{look}, mend it with `orchestrix dlq edit`, then `orchestrix dlq redrive {letter.id}`."
+    return "dead_letter", f"{answer}. It is dead letter {letter.id}.", action
+
+
+def _job(facts: SagaFacts) -> Found | None:
+    if facts.job is None:
+        return None
+    sentence, action = told(facts.job, facts.now)
+    at, step = facts.instance.wake_at, facts.instance.progress.awaited
+    if step is not None:
+        sentence = f"It was cancelled and waits for its job to stop: then {_coming(facts, step)}. {sentence}"
+    given = facts.instance.given or (at if facts.instance.wake_reason == DEADLINE else None)
+    if given is not None:
+        sentence = f"{sentence} A person has given it time until {_moment(given)}."
+    return JOB, sentence, action
+
+
+def _awaited(facts: SagaFacts) -> Found | None:
+    at, step = facts.instance.wake_at, facts.instance.progress.awaited
+    if at is None or step is None:
+        return None
+    waits = f"It was cancelled and waits for the answer of {step}"
+    if facts.unheard:
+        then = f"With the answer, or when its time ends, {_coming(facts, step)}"
+        helps = f"{facts.unheard.helps()}, or `terminate` to undo nothing."
+        return "no_consumer", f"{waits}, and {facts.unheard.told()}. {then}.", helps
+    if facts.unlimited:
+        sentence = f"{waits}. It has no deadline: {_withdrawn(facts)}. With the answer {_coming(facts, step)}."
+        return "no_deadline", sentence, f"Wait, {_given(facts)}, or `terminate` to undo nothing."
+    until = f"at the longest until {_moment(at)} (in {facts.seconds} s, or later if the broker goes away)"
+    sooner = f"end the wait sooner with {_extend(facts, '--at TIME')}"
+    return (
+        "in_flight",
+        f"{waits}, {until}; then {_coming(facts, step)}.",
+        f"Wait, {sooner}, or `terminate` to undo nothing.",
+    )
+
+
+def _coming(facts: SagaFacts, awaited: str) -> str:
+    todo = facts.instance.progress.todo
+    names = with_undo(facts.saga, [awaited, *todo])
+    return f"it undoes {', '.join(name if name in todo else f'{name} (unless that has failed)' for name in names)}"
+
+
+def _retry(facts: SagaFacts) -> Found | None:
+    if facts.instance.wake_reason != RETRY:
+        return None
+    here = facts.here
+    if migration_due(facts.instance, facts.now) is not None:
+        sentence = f"The command of {facts.work} waits for `sagas migrate`, which moves the saga to another version"
+        return "migration", f"{sentence}, or for {facts.seconds} s.", "Wait, or `retry` to send it now."
+    attempts = here.order.retry.attempts if here is not None else 1
+    failed = f"Attempt {facts.instance.tries - 1} of {attempts} of {facts.work} failed: {facts.instance.progress.error}"
+    return "retry", f"{failed}; next try in {facts.seconds} s.", "Wait, or `retry` to try now."
+
+
+def _broker_down(facts: SagaFacts) -> Found | None:
+    if facts.trouble is None:
+        return None
+    return "broker_down", f"The broker cannot be used: {facts.trouble}.", "Bring the broker back; nothing else is lost."
+
+
+def _unsent(facts: SagaFacts) -> Found | None:
+    if facts.unsent is None:
+        return None
+    sentence = f"The command of {facts.work} has not left the outbox yet."
+    return "unsent", sentence, "Wait; if it stays, look at the logs of the nodes and at `orchestrix doctor`."
+
+
+def _no_consumer(facts: SagaFacts) -> Found | None:
+    return ("no_consumer", f"{facts.unheard.told()}.", f"{facts.unheard.helps()}.") if facts.unheard else None
+
+
+def _backlog(facts: SagaFacts) -> Found | None:
+    if not facts.queue or not facts.queue[0] or facts.here is None or facts.instance.begun:
+        return None
+    return behind_others(facts.here.order, facts.instance, facts.queue, facts.tries)
+
+
+def _no_deadline(facts: SagaFacts) -> Found | None:
+    if not facts.unlimited:
+        return None
+    sentence = f"It waits for {facts.work} (try {facts.tries}) and has no deadline: {_withdrawn(facts)}."
+    verbs = allowed(facts.saga, facts.instance)
+    others = "`skip` the step or `cancel`" if SagaAction.SKIP in verbs else "or `terminate` to undo nothing more"
+    return "no_deadline", sentence, f"Wait, {_given(facts)}, {others}."
+
+
+def _withdrawn(facts: SagaFacts) -> str:
+    return _done(facts, "cancelled it") or "a person has cancelled it"
+
+
+def _done(facts: SagaFacts, what: str) -> str | None:
+    deed = facts.deed
+    return f"{deed.actor} {what} at {_moment(deed.at)} ({deed.reason})" if deed is not None else None
+
+
+def _given(facts: SagaFacts) -> str:
+    return f"give it one with {_extend(facts, '--by 5m')}"
+
+
+def _extend(facts: SagaFacts, how: str) -> str:
+    whose = "" if facts.saga.name == APPS.saga else f" --saga {facts.saga.name}"
+    return f"`orchestrix deadlines extend {facts.instance.id}{whose} {how}`"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _working(facts: SagaFacts) -> Found | None:
+    sentence = f"A worker has {facts.work} in hand (try {facts.tries}); its time ends in {facts.seconds} s."
+    return "in_progress", sentence, "Wait."
+
+
+CATALOGUE: Final[tuple[Callable[[SagaFacts], Found | None], ...]] = (
+    _late,
+    _ended,
+    _paused,
+    _blocked,
+    _undo_failed,
+    _unsendable,
+    _unknown_state,
+    _overdue,
+    _retry,
+    _broker_down,
+    _dead_letter,
+    _job,
+    _awaited,
+    _unsent,
+    _no_consumer,
+    worker_crash.found,
+    _backlog,
+    _no_deadline,
+    _working,
+)

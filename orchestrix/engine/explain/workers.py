@@ -1,0 +1,75 @@
+"""What is told of what a saga waits for while workers, or this node, come or go?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrix.saga.definition import Order
+from orchestrix.saga.state import BACKLOG, Instance
+
+_TRANSIENT_CODES: Final = frozenset({"overdue", "broker_down", "unsent", "no_consumer"})
+"""What a node that is only starting says of much that goes on as soon as it has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnconsumedQueues:
+    """The queues that a saga needs and that nobody reads, with how many messages they have.
+
+    `taken` is the command that was sent and is waited for, if one is; `leaving` says that this process ends, and its
+    own worker with it.
+    """
+
+    queues: Mapping[str, int]
+    taken: str | None = None
+    leaving: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.queues)
+
+    def told(self) -> str:
+        """How it stands, for a sentence."""
+        found = " and ".join(self._queue(name, count) for name, count in self.queues.items())
+        return f"{found}; this `orchestrix dev` is stopping, and its worker with it" if self.leaving else found
+
+    def helps(self) -> str:
+        """What to do, without a mark at its end."""
+        if self.leaving:
+            return "Start `orchestrix dev` again when it has ended: all goes on then"
+        another = "another" if self._is_in_hand() else "a"
+        return f"Start {another} worker with `orchestrix worker {' '.join(f'-q {name}' for name in self.queues)}`"
+
+    def _queue(self, name: str, count: int) -> str:
+        there = f"{name} has {many(count, 'message')} and no consumer"
+        if name != self.taken or not self._is_in_hand():
+            return there
+        return f"{there}: its last worker, which has this command in hand, is stopping or takes no more for now"
+
+    def _is_in_hand(self) -> bool:
+        """A command that was sent and is not in its queue was taken: by one that does not read any more."""
+        return not self.leaving and self.queues.get(self.taken or "") == 0
+
+
+def behind_others(order: Order, instance: Instance, count: tuple[int, int], tries: str) -> tuple[str, str, str]:
+    """(code, sentence, action) of a command that has not begun, as far as anybody has said, while its queue has so many
+    messages and consumers. Only after its first time is over it is known to be among them."""
+    messages, consumers = count
+    if instance.wake_reason == BACKLOG:
+        stands = f"waits in its queue behind {many(messages - 1, 'other')}"
+    else:
+        stands = f"may wait in its queue behind up to {many(messages, 'other')}"
+    limit = order.queue_timeout
+    ends = f" It is given up when it has waited there for {limit.total_seconds():g} s." if limit is not None else ""
+    sentence = f"{order.command} {stands}, for {many(consumers, 'consumer')} (try {tries})"
+    return "backlog", f"{sentence}: that uses up none of the time of its work.{ends}", "Wait, or start more workers."
+
+
+def patient(code: str, sentence: str, action: str) -> tuple[str, str, str]:
+    """The same of a node that is only starting: nobody is to do in its place what it is about to."""
+    return code, sentence, "Wait: this node is only starting." if code in _TRANSIENT_CODES else action
+
+
+def many(count: int, what: str) -> str:
+    """So many of them, in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

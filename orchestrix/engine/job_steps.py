@@ -1,0 +1,130 @@
+"""How does a step that is a job reach the jobs, and what becomes of the job once its saga has no use for it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from orchestrix.domain.jobs import JobRow
+from orchestrix.persistence.engine import Transaction
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import MAX_REASON, command_for, job_at_work, job_let_go
+from orchestrix.saga.messages import Command
+from orchestrix.saga.state import RETRY, Instance, StateChange
+
+
+class JobGateway(Protocol):
+    """Who looks after jobs. What it does is part of the transaction; whom that concerns, it tells after the commit."""
+
+    async def put(self, tx: Transaction, new: Sequence[JobRow]) -> None:
+        """Puts down those that are not there yet."""
+
+    async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
+        """Cancels those that are there and have not ended, each for its reason. It locks them all, in one order."""
+
+    async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Says once more how those ended that have."""
+
+    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Sends the orders again of those that no worker has begun."""
+
+
+class InstanceChange(Protocol):
+    """What has become of an instance: how it is now, what its history says, and what it owes."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def history(self) -> Sequence[StateChange]: ...
+
+    @property
+    def command(self) -> Command | None: ...
+
+
+class JobSteps:
+    """Keeps jobs in step with the sagas of `catalog`, in the transactions that move those.
+
+    A job has the id of the command that it stands for: however often that is owed, there is one. Its end comes back as
+    an event, and by nothing else.
+    """
+
+    def __init__(self, catalog: Catalog, desk: JobGateway | None = None) -> None:
+        self.desk = desk
+        self._catalog = catalog
+
+    async def follow(self, tx: Transaction, moves: Iterable[tuple[Instance | None, InstanceChange]]) -> None:
+        """Puts down the jobs that instances owe now, and cancels those that they had before; None for a new instance.
+
+        Raises `Contention` where a job is held by somebody else for longer than the limit on locks.
+        """
+        concerned = [(before, done) for before, done in moves if self._has_jobs(done.instance)]
+        gone = {
+            id: f"{done.instance.saga} {done.instance.id}: {done.history[0].reason}"[:MAX_REASON]
+            for before, done in concerned
+            if before is not None and (id := self._let_go(before, done.instance)) is not None
+        }
+        if gone:
+            await self._desk().cancel(tx, gone)
+        new = [job for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
+        if new:
+            await self._desk().put(tx, new)
+
+    async def again(self, tx: Transaction, waiting: Iterable[Instance], *, resend: bool = False) -> int:
+        """Makes sure that the jobs are there that these wait for, or that their ends are told; how many those are.
+
+        Because a person says so it can `resend` what workers are to do, too: by itself the leader sends what is lost.
+        """
+        ids: list[str] = []
+        owed: list[JobRow] = []
+        for one in waiting:
+            saga = self._catalog.of(one) if self._has_jobs(one) else None
+            id = job_at_work(saga, one) if saga is not None else None
+            if saga is None or id is None or one.blocker is not None or one.wake_reason == RETRY:
+                continue
+            ids.append(id)
+            job = _job(one, command_for(saga, one))
+            owed += [job] if job is not None else []
+        if ids:
+            await self._desk().put(tx, owed)
+            await self._desk().repeat(tx, ids)
+        if ids and resend:
+            await self._desk().resend(tx, ids)
+        return len(ids)
+
+    def _has_jobs(self, instance: Instance) -> bool:
+        saga = self._catalog.of(instance)
+        return saga is not None and saga.has_jobs
+
+    def _let_go(self, before: Instance, after: Instance) -> str | None:
+        saga = self._catalog.of(after)
+        assert saga is not None, "only known versions move"
+        return job_let_go(saga, before, after)
+
+    def _desk(self) -> JobGateway:
+        assert self.desk is not None, "who moves sagas with jobs has somebody who looks after those"
+        return self.desk
+
+
+def _job(instance: Instance, command: Command | None) -> JobRow | None:
+    """The job that stands for `command`, if one does. It is due at once."""
+    if command is None or command.job is None:
+        return None
+    return JobRow(
+        id=command.id,
+        queue=command.job.queue,
+        handler=command.job.name,
+        payload=command.payload,
+        retries=command.job.retries,
+        timeout_ms=command.job.timeout_ms,
+        created_by=instance.created_by,
+        correlation_id=command.correlation_id,
+        created_at=instance.updated_at,
+        updated_at=instance.updated_at,
+        wake_at=instance.updated_at,
+        saga=instance.saga,
+        instance_id=instance.id,
+        step=command.step if command.undoes_attempt is None else f"{command.step}:undo",
+        traceparent=instance.traceparent,
+        tracestate=instance.tracestate,
+    )

@@ -1,0 +1,1 @@
+"""Maintenance: what keeps the rows of sagas in order, beside their work."""

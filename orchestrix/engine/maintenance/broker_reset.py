@@ -1,0 +1,128 @@
+"""How is it noticed that the broker has lost its memory, and what is sent again?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, LinkState, Topology
+from orchestrix.broker.topology import incarnation_queue
+from orchestrix.engine.job_steps import JobSteps
+from orchestrix.engine.resend import send_again
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.persistence.cluster import broker_incarnation
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Instance
+
+log = logging.getLogger("orchestrix.incarnation")
+
+INSTANCES_PER_TRANSACTION = 500
+TAKEOVER_TIMEOUT_S = 3.0
+"""Seconds without a sign of life from the node that won the race, after which another takes over."""
+
+
+class BrokerResetDetector:
+    """Compares the broker with the database at each connect.
+
+    The database names an empty queue. If the broker does not have it, it is another broker, or an emptied one: one
+    node wins the right to a new name, sends what every live saga is owed under the old message ids, and declares the
+    new queue last. If it dies before that, the new name is missing too and all begins again, after `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        relay: OutboxRelay,
+        catalog: Catalog,
+        *,
+        patience: float = TAKEOVER_TIMEOUT_S,
+        jobs: JobSteps | None = None,
+    ) -> None:
+        self._jobs = jobs or JobSteps(catalog)
+        self._database = database
+        self._broker = broker
+        self._relay = relay
+        self._catalog = catalog
+        self._patience = patience
+        self._wake = WakeSignal()
+        self._loop = Loop("broker incarnation", self._round)
+        self._done = -1
+        self.agreed = asyncio.Event()
+        broker.on_up(lambda _generation: self._wake.set())
+
+    async def start(self) -> None:
+        """Begins to compare, now and at each connect."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops comparing."""
+        await self._loop.stop()
+
+    def trouble(self) -> str | None:
+        """Why this node does not know yet whether the broker owes it anything, or None."""
+        if self._done == self._broker.generation:
+            return None
+        return "the broker's memory is not compared with the database yet"
+
+    async def _round(self) -> None:
+        generation = self._broker.generation
+        if self._broker.state is not LinkState.UP or generation == self._done:
+            await self._wake.wait(None)
+        elif await self._agree():
+            self._done = generation
+            self.agreed.set()
+
+    async def _agree(self) -> bool:
+        async with self._database.read() as connection:
+            known, age = await broker_incarnation.read(connection), await broker_incarnation.age(connection)
+        if known is not None and await self._remembered(known):
+            return True
+        if age < self._patience:  # another node is at it
+            await self._wake.wait(self._patience - age)
+            return False
+        new = clock.uuid7()
+        if not await self._database.run(lambda tx: broker_incarnation.replace(tx, known, new)):
+            return False
+        crash.point("redispatch.after_claim")
+        return await self._send_all(new)
+
+    async def _remembered(self, known: str) -> bool:
+        return await self._broker.message_count(incarnation_queue(known).name) is not None
+
+    async def _send_all(self, mine: str) -> bool:
+        """False if another node has taken over meanwhile, which then sends all and declares its own queue."""
+        sent = 0
+        for pair in (APPS, INSTANCES):
+            names = [saga.name for saga in self._catalog if (saga.name == APPS.saga) == (pair is APPS)]
+            after = 0
+            while names and (live := await self._owed(pair, names, after)):
+                after, sent = live[-1].id, sent + len(live)
+                if not await self._owe(live, mine):
+                    return False
+                self._relay.poke()
+        crash.point("redispatch.before_declare")
+        if not await self._database.run(lambda tx: broker_incarnation.touch(tx, mine)):
+            return False
+        await self._broker.declare(Topology(queues=(incarnation_queue(mine),)))
+        if sent:
+            log.warning("the broker did not know its queues: the commands of its live sagas are sent again: %d", sent)
+        return True
+
+    async def _owe(self, live: Sequence[Instance], mine: str) -> bool:
+        return await self._database.run(lambda tx: self._write(tx, live, mine))
+
+    async def _write(self, tx: Transaction, live: Sequence[Instance], mine: str) -> bool:
+        await send_again(tx, self._catalog, live)
+        await self._jobs.again(tx, live)
+        return await broker_incarnation.touch(tx, mine)
+
+    async def _owed(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:
+        async with self._database.read() as connection:
+            return await instances.owed(connection, pair, names, after, INSTANCES_PER_TRANSACTION)

@@ -1,0 +1,72 @@
+"""Clock watch: was the database's clock set back, and what must not wait for the old time to come again?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.domain.stored_times import CLOCK_TOLERANCE_S
+from orchestrix.errors import RetryableError
+from orchestrix.lifecycle import Loop
+from orchestrix.persistence import clock_rollback
+from orchestrix.persistence.engine import Database
+
+log = logging.getLogger("orchestrix")
+
+CHECK_INTERVAL_S: Final = 15.0
+QUIET_PASSES_LIMIT: Final = 2
+"""After so many passes one after another that had nothing to mend, nothing is left that was written before."""
+
+
+class ClockRegressionDetector:
+    """Looks before anything else is begun, and again and again; `claim_s` is for how long this node claims messages."""
+
+    def __init__(self, database: Database, claim_s: float) -> None:
+        self._database, self._claim_s = database, claim_s
+        self._told = False
+        self._quiet = 0
+        self._seen: tuple[float, float] | None = None
+        """When the last look was (monotonic), and by how much stored times were ahead then."""
+        self._loop = Loop("clock watch", self._round)
+
+    async def start(self) -> None:
+        """Looks, and begins to look again."""
+        try:
+            await self.look()
+        except RetryableError as away:
+            log.debug("no look at the clock: %s", away)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Looks no more."""
+        await self._loop.stop()
+
+    async def look(self) -> None:
+        """Ends in time what waits for longer than it can. Raises `RetryableError`."""
+        async with self._database.read() as connection:
+            ahead = await clock_rollback.ahead_s(connection)
+        again = self._went_back(ahead)
+        if ahead == 0.0 or again:
+            self._told, self._quiet = False, 0
+        if ahead == 0.0 or self._quiet == QUIET_PASSES_LIMIT:
+            return
+        mended = await clock_rollback.mend(self._database, self._claim_s)
+        if not self._told:
+            log.warning(
+                "the clock went back: stored times lie %.0f s ahead of it; waits are counted from now on (changed: %d)",
+                ahead,
+                mended,
+            )
+        self._told = True
+        self._quiet = 0 if mended else self._quiet + 1
+
+    def _went_back(self, ahead: float) -> bool:
+        """Whether stored times are further ahead than they were: as time goes on, that shrinks."""
+        before, self._seen = self._seen, (clock.monotonic(), ahead)
+        return before is not None and ahead > before[1] - (self._seen[0] - before[0]) + CLOCK_TOLERANCE_S
+
+    async def _round(self) -> None:
+        await asyncio.sleep(clock.uniform(CHECK_INTERVAL_S / 2, CHECK_INTERVAL_S))
+        await self.look()

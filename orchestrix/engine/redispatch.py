@@ -1,0 +1,108 @@
+"""How are the commands that live sagas wait for sent once more, because a person says so?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrix import crash
+from orchestrix.engine.job_steps import JobSteps
+from orchestrix.engine.requests import Keyed, Repeated
+from orchestrix.engine.resend import send_again
+from orchestrix.errors import NotFound
+from orchestrix.outbox import idempotency_keys
+from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.persistence import audit
+from orchestrix.persistence.audit import AuditRow
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Instance
+
+INSTANCES_PER_TRANSACTION = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RedispatchRequester:
+    """Who asks, and why."""
+
+    actor: str
+    reason: str
+
+
+class RedispatchService:
+    """Sends current commands again under their old ids, which changes nothing where they have arrived.
+
+    Where it is a job, its order is sent again unless a worker has begun it; one that has ended is told again.
+    """
+
+    def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog, jobs: JobSteps | None = None) -> None:
+        self._jobs = jobs or JobSteps(catalog)
+        self._database = database
+        self._relay = relay
+        self._catalog = catalog
+        self._keys = idempotency_keys.IdempotencyKeys(database)
+
+    async def redispatch(
+        self,
+        sagas: Sequence[str] | None,
+        ids: Sequence[int] | None,
+        *,
+        actor: str = "anonymous",
+        reason: str = "redispatch",
+    ) -> int:
+        """How many commands go out again, of the named sagas (None: of all), or of those instances of one saga.
+
+        Raises `NotFound` for a saga that this process does not know.
+        """
+        return await self._redispatch(sagas, ids, RedispatchRequester(actor, reason), None)
+
+    async def redispatch_once(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
+    ) -> int | Repeated:
+        """`redispatch`, whose answer is stored for `key` when all is on its way."""
+        return await self._keys.once(key, lambda: self._redispatch(sagas, ids, RedispatchRequester(actor, reason), key))
+
+    async def _redispatch(
+        self, sagas: Sequence[str] | None, ids: Sequence[int] | None, by: RedispatchRequester, key: Keyed[int] | None
+    ) -> int:
+        names = [saga.name for saga in self._catalog] if sagas is None else list(sagas)
+        unknown = [name for name in names if self._catalog.saga(name) is None]
+        if unknown:
+            raise NotFound(f"there is no saga {unknown[0]!r}")
+        sent = 0
+        for pair in (APPS, INSTANCES):
+            here = [name for name in names if saga_tables_of(name) is pair]
+            if here:
+                sent += await self._send(pair, here, ids)
+        return await self._database.run(lambda tx: self._note(tx, names, sent, by, key))
+
+    async def _note(
+        self, tx: Transaction, names: Sequence[str], sent: int, by: RedispatchRequester, key: Keyed[int] | None
+    ) -> int:
+        if key is not None:
+            await idempotency_keys.claim(tx, key)
+        await audit.insert(tx, [self._audited(names, sent, by)])
+        return await idempotency_keys.answer(tx, key, sent)
+
+    async def _send(self, pair: SagaTables, names: Sequence[str], ids: Sequence[int] | None) -> int:
+        after, sent = 0, 0
+        while live := await self._owed(pair, names, after):
+            after = live[-1].id
+            wanted = [one for one in live if ids is None or one.id in ids]
+            sent += await self._database.run(lambda tx, wanted=wanted: self._owe(tx, wanted))  # type: ignore[misc]
+            crash.point("redispatch.after_chunk")
+            self._relay.poke()
+        return sent
+
+    async def _owed(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:
+        async with self._database.read() as connection:
+            return await instances.owed(connection, pair, names, after, INSTANCES_PER_TRANSACTION)
+
+    async def _owe(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
+        return await send_again(tx, self._catalog, wanted) + await self._jobs.again(tx, wanted, resend=True)
+
+    def _audited(self, names: Sequence[str], sent: int, by: RedispatchRequester) -> AuditRow:
+        detail = {"sagas": list(names), "sent": sent}
+        return AuditRow(at=self._database.now(), actor=by.actor, verb="redispatch", reason=by.reason, detail=detail)

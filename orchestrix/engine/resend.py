@@ -1,0 +1,29 @@
+"""How are commands sent that may have been worked on before?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrix.outbox.rows import rows_owed
+from orchestrix.persistence import outbox
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import doubted
+from orchestrix.saga.state import Instance
+
+
+async def send_again(tx: Transaction, catalog: Catalog, live: Sequence[Instance]) -> int:
+    """Writes the rows of the commands that these instances of one table wait for; how many there are.
+
+    If the worker of the later copy refuses, the one of the first may have done its work and its answer been lost: so
+    each of them remembers that, and a step that fails after this is undone too.
+    """
+    rows = rows_owed(catalog, live, tx.now())
+    if rows:
+        sent = {row.instance_id for row in rows}
+        doubts = [doubted(one) for one in live if one.id in sent]
+        await instances.doubt(tx, saga_tables_of(live[0].saga), doubts)
+    await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+    return len(rows)

@@ -1,0 +1,213 @@
+"""How is a saga started, many at a time in one commit?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrix import clock, crash
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.job_steps import JobSteps
+from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, StartedSaga, StartRequest, StartResult
+from orchestrix.errors import Contention, NotFound, RetryableError, Unavailable
+from orchestrix.lifecycle import Loop, WakeSignal, shielded
+from orchestrix.outbox import saga_log
+from orchestrix.outbox.idempotency_keys import IdempotencyKeys, KeyTaken
+from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.outbox.rows import rows_of
+from orchestrix.persistence import idempotency
+from orchestrix.persistence.cluster import installation
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.sagas import instances, transitions
+from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables, saga_tables_of
+from orchestrix.persistence.sagas.transitions import OutboxBatch
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import SagaTransition
+from orchestrix.saga.definition import Saga
+from orchestrix.saga.state import Instance
+from orchestrix.saga.transition import numbered, start
+
+NOT_ACCEPTING = Unavailable("this node takes no requests: it is starting or stopping")
+
+
+@dataclass(slots=True)
+class _PendingStart:
+    request: StartRequest
+    answer: asyncio.Future[StartResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class SagaStarter:
+    """Starts sagas. Requests that come while a commit is under way share the next one.
+
+    State, history and the owed command are written in one transaction; the relay publishes after the commit.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        relay: OutboxRelay,
+        watch: SagaChangeNotifier,
+        *,
+        node: str,
+        batch: int,
+        alarm: Callable[[Iterable[Instance]], None] = lambda _begun: None,
+        jobs: JobSteps | None = None,
+    ) -> None:
+        self._database = database
+        self._alarm = alarm
+        self._jobs = jobs or JobSteps(catalog)
+        self._catalog = catalog
+        self._relay = relay
+        self._watch = watch
+        self._node = node
+        self._batch = batch
+        self._queue: list[_PendingStart] = []
+        self._arrived = WakeSignal()
+        self._keys = IdempotencyKeys(database)
+        self._taking = False
+        self._loop = Loop("starts", self._round)
+        self._committing: asyncio.Task[None] | None = None
+        self._keyed: set[asyncio.Task[StartResult]] = set()
+
+    async def start(self, request: StartRequest) -> StartResult:
+        """Commits a new instance, or says why not. A caller that goes away does not undo what it has asked for.
+
+        Raises `NotFound` for an unknown saga, `Unavailable` (nothing was written) and `OutcomeUnknown`.
+        """
+        if self._catalog.startable(request.saga) is None:
+            raise NotFound(f"there is no saga {request.saga!r} in the code of this node")
+        if not self._taking:
+            raise NOT_ACCEPTING
+        if request.idempotency is not None:
+            return await self._start_keyed(request, request.idempotency)
+        asked = _PendingStart(request)
+        self._queue.append(asked)
+        self._arrived.set()
+        return await self._with_existing(request, await asyncio.shield(asked.answer))
+
+    async def run(self) -> None:
+        """Begins to take requests."""
+        self._taking = True
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Refuses what has not begun; a commit under way is finished."""
+        self._taking = False
+        await self._loop.stop()
+        if self._committing is not None:
+            await self._committing
+        for asked in self._queue:
+            _fail(asked, NOT_ACCEPTING)
+        self._queue.clear()
+        await asyncio.gather(*self._keyed, return_exceptions=True)
+
+    async def _round(self) -> None:
+        if not self._queue:
+            await self._arrived.wait(None)
+        batch, self._queue = self._queue[: self._batch], self._queue[self._batch :]
+        if batch:
+            self._committing = asyncio.create_task(self._commit(batch), name="start batch")
+            await asyncio.shield(self._committing)
+
+    async def _commit(self, batch: Sequence[_PendingStart]) -> None:
+        try:
+            moved, owed = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in batch]))
+        except RetryableError as away:
+            for asked in batch:
+                _fail(asked, away)
+        except Exception as error:
+            await self._commit_apart(batch, error)
+        else:
+            crash.point("start.after_commit")
+            self._announce([one for one in moved if one is not None], owed)
+            for asked, one in zip(batch, moved, strict=True):
+                asked.answer.set_result(StartedSaga(one.instance) if one else ExistingSaga(None))
+
+    async def _commit_apart(self, batch: Sequence[_PendingStart], error: Exception) -> None:
+        """A member is poison: halves, until it is alone."""
+        if len(batch) == 1:
+            _fail(batch[0], error)
+            return
+        middle = len(batch) // 2
+        await self._commit(batch[:middle])
+        await self._commit(batch[middle:])
+
+    async def _write(
+        self, tx: Transaction, requests: Sequence[StartRequest]
+    ) -> tuple[list[SagaTransition | None], list[OutboxRow]]:
+        """One answer a request, None where the name is taken, and what they owe together."""
+        now, here = self._database.now(), (await installation.known(tx)).id
+        places: dict[SagaTables, list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault(saga_tables_of(request.saga), []).append(place)
+        written: list[SagaTransition | None] = [None] * len(requests)
+        owed: list[OutboxRow] = []
+        for pair, group in sorted(places.items(), key=lambda item: item[0] is not APPS):
+            begun = [
+                start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now, here) for place in group
+            ]
+            ids = await instances.insert(tx, pair, begun)
+            for place, fresh, new_id in zip(group, begun, ids, strict=True):
+                written[place] = numbered(self._saga(requests[place]), fresh, new_id) if new_id is not None else None
+            new = [one for place in group if (one := written[place]) is not None]
+            changes = [(one.instance.id, change) for one in new for change in one.history]
+            rows = rows_of(new)
+            await transitions.write(tx, pair, [], changes, OutboxBatch(rows, self._node, self._relay.lease))
+            await self._jobs.follow(tx, [(None, one) for one in new])
+            owed += rows
+        crash.point("start.before_commit")
+        return written, owed
+
+    def _saga(self, request: StartRequest) -> Saga:
+        saga = self._catalog.startable(request.saga)
+        assert saga is not None
+        return saga
+
+    def _announce(self, moved: list[SagaTransition], owed: list[OutboxRow]) -> None:
+        self._relay.take(owed)
+        self._watch.committed(one.instance for one in moved)
+        self._alarm(one.instance for one in moved)
+        saga_log.committed(one.instance for one in moved)
+
+    async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:
+        if not isinstance(result, ExistingSaga):
+            return result
+        async with self._database.read() as connection:
+            found = await instances.by_key(connection, saga_tables_of(request.saga), request.saga, request.start.key)
+        return ExistingSaga(found.id if found else None)
+
+    async def _start_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
+        task = asyncio.create_task(self._keys.once(key, lambda: self._commit_keyed(request, key)))
+        self._keyed.add(task)
+        task.add_done_callback(self._keyed.discard)
+        return await shielded(task)
+
+    async def _commit_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
+        try:
+            one, owed = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
+        except Contention:
+            # Somebody else holds what this needs, which need not be the key: that would be waited for before.
+            if (before := await self._keys.answered(key)) is None:
+                raise
+            return before
+        if one is None:
+            return await self._keys.answered(key) or await self._with_existing(request, ExistingSaga(None))
+        crash.point("start.keyed_after_commit")
+        self._announce([one], owed)
+        return StartedSaga(one.instance)
+
+    async def _write_keyed(
+        self, tx: Transaction, request: StartRequest, key: IdempotencyKey
+    ) -> tuple[SagaTransition | None, list[OutboxRow]]:
+        (one,), owed = await self._write(tx, [request])
+        if one is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(one.instance)):
+            raise KeyTaken("another request with this key came first")
+        return one, owed
+
+
+def _fail(asked: _PendingStart, error: Exception) -> None:
+    asked.answer.set_exception(error)
+    asked.answer.exception()  # its caller may be gone, and then nobody else asks

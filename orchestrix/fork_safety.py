@@ -1,0 +1,130 @@
+"""Forks: makes a process that a user's function has forked let go of everything that is ours.
+
+A child of `os.fork` or `multiprocessing` is a copy with our signal handlers, our sockets and our lock. It must be able
+to end by SIGTERM, must not keep what its parent's successor needs, and must never say a word in its parent's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import selectors
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+RETURNED_FROM_FORK_TEXT: Final = (
+    "a process that was forked by a handler has come back from it; it ends here, for the worker is its parent:"
+    " use multiprocessing, or leave it by os._exit\n"
+)
+EXIT_CODE: Final = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+_BLOCKED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_masks = threading.local()
+"""What each thread that forks let through before."""
+_callbacks: list[Callable[[], None]] = []
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def on_fork(in_child: Callable[[], None]) -> Callable[[], None]:
+    """`in_child` is called in every process that is forked from this one; what it raises is passed over.
+
+    It must not wait, nor take a lock that another thread may have held. Returns a function that takes that back.
+    """
+    _callbacks.append(in_child)
+
+    def forget() -> None:
+        with suppress(ValueError):
+            _callbacks.remove(in_child)
+
+    return forget
+
+
+def set_process_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """From now on `loop` is what this process lives by, and what its children let go of; None ends that."""
+    global _loop
+    _loop = loop
+
+
+def _forked() -> None:
+    global _loop
+    callbacks, loop = list(_callbacks), _loop
+    _callbacks.clear()
+    _loop = None
+    for call in callbacks:
+        with suppress(Exception):
+            call()
+    if loop is not None:
+        for let_go in (_signals, lambda: _files(loop), lambda: _stop_inherited_loop(loop)):
+            with suppress(Exception):
+                let_go()
+
+
+def _signals() -> None:
+    """As in a process that has just been started. What our handlers would do is the parent's business."""
+    signal.set_wakeup_fd(-1, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _files(loop: Any) -> None:
+    """Behind the numbers of our connections and listening sockets there is nothing any more.
+
+    They are not just closed: the next file that the child opens would get the number, and our bytes. The parent's
+    epoll is shared with the child, and what the child took out of it would be lost to the parent.
+    """
+    selector = loop._selector
+    fds = {*selector.get_map(), *loop._transports.keys()}
+    nothing = os.open(os.devnull, os.O_RDWR)
+    _redirect(fds, nothing)
+    os.close(nothing)
+    if isinstance(selector, getattr(selectors, "EpollSelector", ())):
+        empty = select.epoll()
+        _redirect([loop._selector.fileno()], empty.fileno())
+        empty.close()
+
+
+def _redirect(fds: Iterable[int], other: int) -> None:
+    for fd in fds:
+        with suppress(OSError):
+            os.dup2(other, fd, inheritable=False)
+
+
+def _stop_inherited_loop(loop: Any) -> None:
+    """Nothing of the parent's tasks runs here; a loop of the child's own may."""
+    loop._run_once = _end
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop(None)
+
+
+def _end() -> NoReturn:
+    with suppress(OSError):
+        os.write(2, RETURNED_FROM_FORK_TEXT.encode())
+    os._exit(EXIT_CODE)
+
+
+def _block_signals() -> None:
+    """A signal that comes to the child before its handlers are those of a new process would be lost in ours."""
+    if _loop is not None:
+        _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
+
+
+def _unblock_signals() -> None:
+    before = _masks.__dict__.pop("before", None)
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _forked_and_unblock() -> None:
+    try:
+        _forked()
+    finally:
+        _unblock_signals()
+
+
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_forked_and_unblock)

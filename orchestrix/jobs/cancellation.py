@@ -1,0 +1,86 @@
+"""How is a job stopped, wherever it is?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from orchestrix import crash
+from orchestrix.broker.port import Broker
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.job_diagnosis import may_wake_leader
+from orchestrix.domain.jobs import JobRow, JobTransition
+from orchestrix.errors import NotFound
+from orchestrix.jobs import outbox_rows, step_results
+from orchestrix.jobs.events import StopRequest
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+
+log = logging.getLogger("orchestrix.jobs")
+
+
+class StopPublisher:
+    """Tells all workers that an attempt is to stop. A word that is lost is said again at the worker's next beat."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def tell(self, stops: Sequence[StopRequest]) -> None:
+        """Begins to tell; returns at once."""
+        task = asyncio.create_task(self._send(stops), name="stops of attempts")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, stops: Sequence[StopRequest]) -> None:
+        # Where no worker listens they come back, which is no failure: then nobody is at work.
+        await self._broker.publish([outbox_rows.stop(one.job, one.history_id, one.reason) for one in stops])
+
+
+class JobCanceller:
+    """Cancels jobs: what the database says is what counts, and the word to the workers is only faster.
+
+    `news` is told of the job that has changed; `sent` says that the outbox has something to send, `due` that another
+    run of its schedule may begin.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        stop: Callable[[Sequence[StopRequest]], None],
+        news: Callable[[Sequence[str]], None],
+        sent: Callable[[], None] = lambda: None,
+        due: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._sent = sent
+        self._due = due
+        self._database = database
+        self._stop = stop
+        self._news = news
+
+    async def cancel(self, job_id: str, reason: str) -> JobRow:
+        """The job from now on. A running one ends when its worker has heard of it.
+
+        Raises `NotFound`, `Conflict` for one that has ended otherwise, and `Unavailable`.
+        """
+        moved = await self._database.run(lambda tx: self._write(tx, job_id, reason))
+        crash.point("jobs.cancel.after_commit")
+        if moved.stop is not None:
+            self._stop([StopRequest(moved.job, moved.stop, reason)])
+        self._news([job_id])
+        if may_wake_leader(moved.job):
+            self._due()
+        return moved.job
+
+    async def _write(self, tx: Transaction, job_id: str, reason: str) -> JobTransition:
+        job = (await jobs.lock(tx, [job_id])).get(job_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        moved = rules.cancelled(job, reason, self._database.now())
+        if moved.job is not job:
+            tried = [moved.attempt] if moved.attempt else []
+            if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+                tx.then(self._sent)
+        crash.point("jobs.cancel.before_commit")
+        return moved

@@ -1,0 +1,60 @@
+"""How does the leader, wherever it is, hear at once that a job is due?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker, LinkState, Outgoing
+from orchestrix.broker.topology import node_queue
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.messages import dump
+
+JOBS_KIND: Final = "jobs"
+"""What a poke says that is about jobs."""
+NOTIFY_INTERVAL_S: Final = 0.02
+"""Seconds between two pokes: one is enough for all that has come since."""
+
+
+class LeaderNotifier:
+    """Pokes whoever leads, by the database's word: by `here` if `is_here` knows that node, else by the node's queue.
+
+    A poke that is lost costs little, for the leader looks by itself every few seconds.
+    """
+
+    def __init__(
+        self, database: Database, broker: Broker, is_here: Callable[[str], bool], here: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._is_here = is_here
+        self._here = here
+        self._wanted = WakeSignal()
+        self._loop = Loop("pokes of the leader", self._round)
+
+    def __call__(self) -> None:
+        """There is something for the leader to do."""
+        self._wanted.set()
+
+    async def start(self) -> None:
+        """Begins to poke."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        await self._wanted.wait(None)
+        async with self._database.read() as connection:
+            lease = await leases.read(connection)
+        if lease is not None and self._is_here(lease.holder):
+            self._here()
+        elif lease is not None and self._broker.state is LinkState.UP:
+            poke = Outgoing("", node_queue(lease.holder), dump({"kind": JOBS_KIND}), clock.uuid7(), type="node.poke")
+            await self._broker.publish([poke], timeout=1.0)
+        await asyncio.sleep(NOTIFY_INTERVAL_S)

@@ -1,0 +1,219 @@
+"""How does a node give jobs away, all at once, and know that another has them?
+
+The hand-off publisher and the listener for its acknowledgements.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.broker.topology import handoff_ack
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.handoff import (
+    REBALANCE,
+    SHUTDOWN,
+    HandoffLimits,
+    HandoffProgress,
+    HandoffStep,
+    next_look,
+    next_step,
+)
+from orchestrix.domain.jobs import HANDING_OFF, ORPHAN_PENDING, JobRow
+from orchestrix.errors import RetryableError
+from orchestrix.jobs import messages, outbox_rows
+from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.saga.messages import UnreadableMessage
+
+log = logging.getLogger("orchestrix.jobs")
+
+OFFERS_PER_BATCH: Final = 200
+"""Jobs that are marked, or offered, together."""
+OWNER_POLL_INTERVAL_S: Final = 1.0
+"""Seconds between two looks at who owns the jobs: an answer can get lost."""
+
+
+@dataclass(slots=True)
+class _OfferedJob:
+    """A job on offer, under the epoch that it had here."""
+
+    epoch: int
+    offer: HandoffProgress = field(default_factory=HandoffProgress)
+
+
+class JobHandoffAckListener:
+    """Hears which jobs other nodes have taken from this one."""
+
+    def __init__(self, broker: Broker, node: str) -> None:
+        self._broker = broker
+        self._node = node
+        self._consumer: Consumer | None = None
+        self._loop = Loop("answers to offers", self._round)
+        self.taken: dict[str, int] = {}
+        self.arrived = WakeSignal()
+
+    async def start(self) -> None:
+        """Begins to listen."""
+        self._consumer = await self._broker.consume([handoff_ack(self._node)], prefetch=OFFERS_PER_BATCH)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        await self._loop.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def _round(self) -> None:
+        assert self._consumer is not None, "it has begun"
+        deliveries = await self._consumer.receive(OFFERS_PER_BATCH)
+        for delivery in deliveries:
+            self._hear(delivery)
+            crash.point("jobs.handoff.after_answer")
+        await self._consumer.acknowledge(deliveries)
+        self.arrived.set()
+
+    def _hear(self, delivery: Delivery) -> None:
+        try:
+            job_id, epoch = messages.read_taken(delivery.body)
+        except UnreadableMessage as refused:
+            log.warning("an answer to an offer cannot be read: %s", refused)
+        else:
+            self.taken[job_id] = epoch
+
+
+class JobHandoffPublisher:
+    """Gives jobs away: marks them, offers them to all nodes, and leaves each as soon as another one has it.
+
+    Until then this node goes on reading it, so that nothing waits. What nobody takes is marked for the leader, or kept
+    if it was only to be moved.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        holdings: OwnedJobs,
+        acks: JobHandoffAckListener,
+        node: str,
+        limits: HandoffLimits,
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._holdings = holdings
+        self._acks = acks
+        self._node = node
+        self._limits = limits
+
+    async def give(self, reason: str, most: int | None = None) -> int:
+        """Gives away what this node owns, at most so many; how many of them another node has taken, or have ended.
+
+        Raises `Unavailable` if they cannot be marked: then none was offered.
+        """
+        began = clock.monotonic()
+        given = await self._begun(reason, most)
+        taken = 0
+        while given:
+            now = clock.monotonic() - began
+            steps = {job_id: next_step(one.offer, now, self._limits) for job_id, one in given.items()}
+            taken += await self._leave(given, _those(steps, HandoffStep.REMOVED))
+            await self._publish(given, _those(steps, HandoffStep.PUBLISH), reason)
+            if not await self._give_up(given, _those(steps, HandoffStep.ORPHAN_PENDING), reason):
+                return taken
+            if _those(steps, HandoffStep.FORCE):
+                log.warning("jobs were not taken by another node in time: %d", len(given))
+                return taken
+            if given:
+                await self._wait(given, began)
+        return taken
+
+    async def _begun(self, reason: str, most: int | None) -> dict[str, _OfferedJob]:
+        """Marks the jobs; those that have ended are cleared away by this node, unless it ends itself."""
+        async with self._database.read() as connection:
+            owned = await jobs.owned_by(connection, self._node)
+        wanted = [one for one in owned if reason == SHUTDOWN or not one.ended][:most]
+        given = {one.id: _OfferedJob(one.owner_epoch) for one in wanted}
+        await self._mark(given, partial(rules.offered, reason=reason, ownership=HANDING_OFF))
+        return given
+
+    async def _mark(
+        self, given: dict[str, _OfferedJob], change: Callable[..., JobRow], ids: Sequence[str] | None = None
+    ) -> None:
+        chosen = sorted(given if ids is None else ids)
+        for place in range(0, len(chosen), OFFERS_PER_BATCH):
+            part = chosen[place : place + OFFERS_PER_BATCH]
+            await self._database.run(partial(self._write_marks, {id: given[id].epoch for id in part}, change))
+            crash.point("jobs.handoff.after_mark")
+
+    async def _write_marks(self, epochs: dict[str, int], change: Callable[..., JobRow], tx: Transaction) -> None:
+        rows = await jobs.lock(tx, epochs)
+        now = self._database.now()
+        mine = [job for job in rows.values() if (job.owner, job.owner_epoch) == (self._node, epochs[job.id])]
+        await jobs.store(tx, [(job.version, change(job, now=now)) for job in mine])
+        crash.point("jobs.handoff.before_mark")
+
+    async def _leave(self, given: dict[str, _OfferedJob], ids: Sequence[str]) -> int:
+        await self._holdings.leave(ids)
+        for job_id in ids:
+            crash.point("jobs.handoff.after_close")
+            del given[job_id]
+            self._acks.taken.pop(job_id, None)
+        return len(ids)
+
+    async def _publish(self, given: dict[str, _OfferedJob], ids: Sequence[str], reason: str) -> None:
+        for place in range(0, len(ids), OFFERS_PER_BATCH):
+            part = ids[place : place + OFFERS_PER_BATCH]
+            offers = [outbox_rows.handoff(job_id, self._node, given[job_id].epoch, reason) for job_id in part]
+            for job_id in part:
+                given[job_id].offer = replace(given[job_id].offer, offers=given[job_id].offer.offers + 1)
+            publishing = self._broker.publish(offers, timeout=self._limits.ack / 2)
+            await crash.within("jobs.handoff.after_publish", publishing)
+            crash.point("jobs.handoff.after_confirm")
+
+    async def _give_up(self, given: dict[str, _OfferedJob], ids: Sequence[str], reason: str) -> bool:
+        """Whether somebody may still take them."""
+        if not ids:
+            return True
+        try:
+            if reason == REBALANCE:
+                await self._mark(given, rules.kept, ids)
+                return False
+            await self._mark(given, partial(rules.offered, reason=reason, ownership=ORPHAN_PENDING), ids)
+        except RetryableError as away:
+            log.warning("jobs cannot be marked: %s", away)
+        for job_id in ids:
+            given[job_id].offer = replace(given[job_id].offer, marked=True)
+        return True
+
+    async def _wait(self, given: dict[str, _OfferedJob], began: float) -> None:
+        """Until there is something to do, or somebody has answered."""
+        soonest = min(next_look(one.offer, self._limits) for one in given.values())
+        left = began + soonest - clock.monotonic()
+        if not await self._acks.arrived.wait(min(max(left, 0.01), OWNER_POLL_INTERVAL_S)):
+            await self._look_who_owns(given)
+        for job_id, one in given.items():
+            if self._acks.taken.get(job_id, 0) > one.epoch:
+                one.offer = replace(one.offer, acked=True)
+
+    async def _look_who_owns(self, given: dict[str, _OfferedJob]) -> None:
+        """What is not this node's any more has been taken, or has ended and is cleared away."""
+        try:
+            async with self._database.read() as connection:
+                owned = {one.id: one.owner_epoch for one in await jobs.owned_by(connection, self._node)}
+        except RetryableError as away:
+            log.debug("nobody can say who owns what: %s", away)
+            return
+        for job_id, one in given.items():
+            if owned.get(job_id) != one.epoch:
+                one.offer = replace(one.offer, acked=True)
+
+
+def _those(steps: dict[str, HandoffStep], step: HandoffStep) -> list[str]:
+    return [job_id for job_id, one in steps.items() if one is step]

@@ -1,0 +1,231 @@
+"""What of a job is a node's that owns it: its channel, the reading of it, and the end of both?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from orchestrix import crash
+from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState
+from orchestrix.broker.topology import job_channels, logs_queue, status_queue
+from orchestrix.domain import jobs as rules
+from orchestrix.errors import RetryableError, Unavailable
+from orchestrix.jobs.events import ChannelBatch, ChannelState, JobEventListener
+from orchestrix.lifecycle import Loop, WakeSignal, backoff
+from orchestrix.persistence import outbox
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+
+log = logging.getLogger("orchestrix.jobs")
+
+EVENT_PREFETCH: Final = 200
+"""Messages of a queue that are on their way or in hand."""
+FIRST_EVENTS_TIMEOUT_S: Final = 0.1
+"""Seconds for which the first words of a job are waited for before it is looked whether it has ended already."""
+JOBS_PER_CONNECTION: Final = 900
+"""Jobs whose channels one connection carries: brokers allow some two thousand channels, or fewer."""
+QUEUE_DELETIONS_PER_BATCH: Final = 50
+"""Jobs whose queues are deleted together."""
+
+
+Reading = tuple[int, int]
+"""The epoch under which a job is read, and which connection of its link that is."""
+
+
+@dataclass(slots=True)
+class OwnedJob:
+    """A job that this node owns, under this epoch, and reads."""
+
+    job_id: str
+    epoch: int
+    link: JobConnection
+    consumer: Consumer
+    reading: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class JobConnection:
+    """A connection that carries the channels of jobs and nothing else."""
+
+    broker: Broker
+    jobs: int = 0
+
+
+class OwnedJobs:
+    """The jobs that this node reads. `open_link` makes a connection; each job has a channel of its own on one.
+
+    A channel is left by closing it, so that what is not acknowledged goes to the next owner, in order.
+    """
+
+    def __init__(
+        self, database: Database, events: JobEventListener, node: str, open_link: Callable[[int], Broker]
+    ) -> None:
+        self._database = database
+        self._events = events
+        self._node = node
+        self._open_link = open_link
+        self._links: list[JobConnection] = []
+        self._opening = asyncio.Lock()
+        self._held: dict[str, OwnedJob] = {}
+        self._beginning: dict[str, int] = {}
+        self._ending: dict[str, int] = {}
+        self._end_wake = WakeSignal()
+        self._loop = Loop("ends of jobs", self._end)
+        self._failures = 0
+
+    @property
+    def count(self) -> int:
+        """How many jobs it reads."""
+        return len(self._held)
+
+    @property
+    def epochs(self) -> dict[str, int]:
+        """What it reads, or is just clearing away, and under which epochs."""
+        return {**self._ending, **{held.job_id: held.epoch for held in self._held.values()}, **self._beginning}
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """How each job is read whose connection is there: another connection is another reading."""
+        up = [one for one in self._held.values() if one.link.broker.state is LinkState.UP]
+        return {one.job_id: (one.epoch, one.link.broker.generation) for one in up}
+
+    async def start(self) -> None:
+        """Begins to clear away what is complete."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Leaves every channel, then closes the connections."""
+        await self._loop.stop()
+        await self.leave(list(self._held))
+        await asyncio.gather(*(link.broker.stop() for link in self._links))
+        self._links.clear()
+
+    async def hold(self, job_id: str, epoch: int) -> None:
+        """Begins to read a job that this node has just become the owner of; one under an older epoch is left."""
+        if self.epochs.get(job_id, -1) >= epoch:
+            return
+        self._beginning[job_id] = epoch
+        try:
+            if (former := self._held.get(job_id)) is not None:
+                await self._leave(former)
+            self._ending.pop(job_id, None)
+            await self._begin(job_id, epoch)
+        finally:
+            self._beginning.pop(job_id, None)
+
+    async def _begin(self, job_id: str, epoch: int) -> None:
+        link = await self._link()
+        channels = [status_queue(job_id), logs_queue(job_id)]
+        wanted = partial(self._is_wanted, job_id, epoch)
+        consumer = await link.broker.consume(channels, EVENT_PREFETCH, own=job_channels(job_id), wanted=wanted)
+        held = self._held[job_id] = OwnedJob(job_id, epoch, link, consumer)
+        held.reading = asyncio.create_task(self._read(held), name=f"channel of job {job_id}")
+
+    async def _is_wanted(self, job_id: str, epoch: int) -> bool:
+        """Whether the queues are to be made anew that are missing: not those of a job that was cleared away."""
+        try:
+            async with self._database.read() as connection:
+                job = await jobs.get(connection, job_id)
+        except RetryableError:
+            return False
+        return job is not None and bool(job.channels) and (job.owner, job.owner_epoch) == (self._node, epoch)
+
+    async def leave(self, job_ids: Iterable[str]) -> None:
+        """Stops reading jobs; what is in hand goes to whoever reads them next."""
+        held = [self._held[job_id] for job_id in job_ids if job_id in self._held]
+        await asyncio.gather(*(self._leave(one) for one in held))
+
+    async def clear_away(self, job_id: str) -> None:
+        """Stops reading a job that has ended, and deletes its queues with all that is still in them."""
+        held = self._held.get(job_id)
+        if held is not None:
+            self._ending[job_id] = held.epoch
+            await self._leave(held)
+            self._end_wake.set()
+
+    async def _link(self) -> JobConnection:
+        async with self._opening:
+            link = next((one for one in self._links if one.jobs < JOBS_PER_CONNECTION), None)
+            if link is None:
+                link = JobConnection(self._open_link(len(self._links)))
+                await link.broker.start()
+                self._links.append(link)
+            link.jobs += 1
+            return link
+
+    async def _leave(self, held: OwnedJob) -> None:
+        """Closes the channel first: what the reader still has in hand is then acknowledged by nobody."""
+        if self._held.get(held.job_id) is held:
+            del self._held[held.job_id]
+            held.link.jobs -= 1
+        await held.consumer.close()
+        if held.reading is not None and held.reading is not asyncio.current_task():
+            held.reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await held.reading
+
+    async def _read(self, held: OwnedJob) -> None:
+        # Its last word may have come to the owner before.
+        if held.epoch > 1 and not await self._goes_on(held, await self._first(held)):
+            return
+        while deliveries := await held.consumer.receive(EVENT_PREFETCH):
+            if not await self._goes_on(held, deliveries):
+                return
+
+    @staticmethod
+    async def _first(held: OwnedJob) -> Sequence[Delivery]:
+        """What is there when it begins; nothing, if nobody says anything for a moment."""
+        try:
+            async with asyncio.timeout(FIRST_EVENTS_TIMEOUT_S):
+                return await held.consumer.receive(EVENT_PREFETCH)
+        except TimeoutError:
+            return []
+
+    async def _goes_on(self, held: OwnedJob, deliveries: Sequence[Delivery]) -> bool:
+        """Whether more is to be read once this is written."""
+        heard = ChannelBatch(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
+        verdict = await self._events.handle(heard)
+        if verdict is ChannelState.LOST:
+            log.info("job %s is another node's now", held.job_id)
+            await self._leave(held)
+        elif verdict is ChannelState.COMPLETE:
+            await self.clear_away(held.job_id)
+        return verdict is ChannelState.GOES_ON
+
+    async def _end(self) -> None:
+        if not self._ending:
+            await self._end_wake.wait(None)
+            return
+        batch = dict(list(self._ending.items())[:QUEUE_DELETIONS_PER_BATCH])
+        crash.point("jobs.end.before_delete")
+        try:
+            await asyncio.gather(*(self._delete(job_id) for job_id in batch))
+            crash.point("jobs.end.after_delete")
+            await self._database.run(lambda tx: self._close(tx, batch))
+        except Unavailable:
+            self._failures += 1
+            await asyncio.sleep(backoff(self._failures))
+            return
+        crash.point("jobs.end.after_commit")
+        self._failures = 0
+        for job_id in batch:
+            self._ending.pop(job_id, None)
+
+    async def _delete(self, job_id: str) -> None:
+        link = self._links[hash(job_id) % len(self._links)]
+        for queue in (status_queue(job_id), logs_queue(job_id)):
+            await link.broker.delete(queue)
+
+    async def _close(self, tx: Transaction, batch: dict[str, int]) -> None:
+        found = await jobs.lock(tx, batch)
+        now = self._database.now()
+        mine = [
+            job for job in found.values() if (job.owner, job.owner_epoch) == (self._node, batch[job.id]) and job.ended
+        ]
+        await jobs.store(tx, [(job.version, rules.closed(job, now)) for job in mine])
+        await outbox.delete(tx, [job.history_id for job in mine if job.history_id is not None])  # it is not needed now

@@ -1,0 +1,90 @@
+"""Does a node read exactly what it owns?"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker
+from orchestrix.broker.probe import takes_messages
+from orchestrix.jobs.ownership.owned_jobs import OwnedJobs, Reading
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.jobs import OwnedJobRow
+
+log = logging.getLogger("orchestrix.jobs")
+
+LAST_LINES_TIMEOUT_S: Final = 30.0
+"""Seconds for which the last lines of a job's log are waited for, after its end and while its queues are read."""
+
+
+class OwnershipReconciler:
+    """Compares now and then what this node owns, as the database has it, with what it reads, and mends the rest.
+
+    A job whose last lines do not come is cleared away after a while. That counts from when this node could read its
+    queues at the earliest: what was said while nobody did, or while the broker was away or took no messages, is still
+    there, or with the worker.
+    """
+
+    def __init__(self, database: Database, holdings: OwnedJobs, node: str, broker: Broker, *, every: float) -> None:
+        self._database = database
+        self._holdings = holdings
+        self._node = node
+        self._broker = broker
+        self._every = every
+        self._read_since: dict[str, tuple[Reading, float]] = {}
+        self._wake = WakeSignal()
+        self._loop = Loop("job reconciliation", self._round)
+
+    async def start(self) -> None:
+        """Begins to compare."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops comparing."""
+        await self._loop.stop()
+
+    async def look(self) -> None:
+        """Compares once."""
+        # What is read before what is owned: a job that is taken in between is owned and read, and nothing is amiss.
+        reading = self._holdings.epochs
+        async with self._database.read() as connection:
+            owned = {one.id: one for one in await jobs.owned_by(connection, self._node)}
+        lost = [job_id for job_id, epoch in reading.items() if _is_lost(owned.get(job_id), epoch)]
+        if lost:
+            log.info("jobs that this node reads are not its own any more: %d", len(lost))
+            await self._holdings.leave(lost)
+        if any(one.ended for one in owned.values()) and not await takes_messages(self._broker):
+            self._read_since.clear()
+        self._note()
+        for one in owned.values():
+            if reading.get(one.id) != one.owner_epoch:
+                await self._holdings.hold(one.id, one.owner_epoch)
+            elif self._waited_enough(one):
+                log.debug("nothing more is waited for of job %s", one.id)
+                await self._holdings.clear_away(one.id)
+
+    def _note(self) -> None:
+        """Since when each job's queues have been read without a break."""
+        now, before = clock.monotonic(), self._read_since
+        self._read_since = {
+            job_id: before[job_id] if job_id in before and before[job_id][0] == how else (how, now)
+            for job_id, how in self._holdings.readings.items()
+        }
+
+    def _waited_enough(self, one: OwnedJobRow) -> bool:
+        if one.finished_at is None or one.id not in self._read_since:
+            return False
+        read = clock.monotonic() - self._read_since[one.id][1]
+        ended = (self._database.now() - one.finished_at).total_seconds()
+        return one.ended and min(read, ended) > LAST_LINES_TIMEOUT_S
+
+    async def _round(self) -> None:
+        await self._wake.wait(clock.uniform(0.5, 1.0) * self._every)
+        await self.look()
+
+
+def _is_lost(owned: OwnedJobRow | None, epoch: int) -> bool:
+    return owned is None or owned.owner_epoch > epoch

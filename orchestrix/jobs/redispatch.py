@@ -1,0 +1,29 @@
+"""Orders: sends those again that workers may not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrix.domain.jobs import DISPATCHED, JobRow
+from orchestrix.jobs import outbox_rows
+from orchestrix.persistence import outbox
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.jobs import jobs
+
+
+async def redispatch(tx: Transaction, ids: Sequence[str]) -> list[JobRow]:
+    """Owes the orders once more of those of these jobs that no worker has begun; which those are, from now on.
+
+    Under the id that they had: a worker takes no second copy of an attempt that is in its hands, or in another's. What
+    is still in the outbox stays there once.
+    """
+    locked = await jobs.lock(tx, ids)
+    payloads = await jobs.payloads(tx, ids)
+    found = [job for job in locked.values() if job.state == DISPATCHED]
+    now = tx.now()  # its time to begin goes on as it was
+    sent = [replace(job, version=job.version + 1, updated_at=now, dispatched_at=now) for job in found]
+    await jobs.store(tx, [(before.version, job) for before, job in zip(found, sent, strict=True)])
+    rows = [outbox_rows.dispatch(replace(job, payload=payloads.get(job.id)), now) for job in sent]
+    await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+    return sent

@@ -1,0 +1,1 @@
+"""Rescue: finds jobs that nobody runs any more."""

@@ -1,0 +1,115 @@
+"""What becomes of a job whose order never came to a worker that could take it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrix import clock
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, JOB_ASSIGNED, JOB_HANDOFF, dispatch_queue
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import DISPATCHED, FAILED, LOST, AttemptEnding
+from orchestrix.jobs import messages, step_results
+from orchestrix.jobs.outbox_rows import JOBS
+from orchestrix.persistence import outbox
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import job_queues, jobs
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.saga.messages import UnreadableMessage
+
+DELIVERY_LIMIT_REASON = "delivery_limit"
+
+
+class DeadDispatchHandler:
+    """Ends attempts whose orders are dead, or cannot be sent, in the transactions of those who find that.
+
+    The jobs go on by their retry policies. Of what dies between nodes nothing follows: the leader asks anew by itself.
+    `due` says that a job may begin, `sent` that the outbox has something to send; `news` is told of each that changed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        due: Callable[[], None],
+        sent: Callable[[], None],
+        news: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._database = database
+        self._due = due
+        self._sent = sent
+        self._news = news
+
+    async def queues(self) -> set[str]:
+        """The queues in which what is said of jobs can die. Raises `Unavailable`."""
+        async with self._database.read() as connection:
+            names = await job_queues.named(connection)
+        return {JOB_ASSIGNED, JOB_HANDOFF, *map(dispatch_queue, names)}
+
+    async def died(self, tx: Transaction, letters: Sequence[tuple[DeadLetter, bytes]]) -> None:
+        """Ends the attempts whose orders these are, each letter with its whole body.
+
+        Only by an order that is word for word what is owed: of one that was forged or garbled, nothing follows, and
+        the true one is sent again where it is gone.
+        """
+        orders = [(name, *one) for one in letters if (name := _attempt(*one)) is not None]
+        found = await jobs.by_histories(tx, [name for name, _, _ in orders])
+        payloads = await jobs.payloads(tx, [job.id for job in found.values()])
+        whole = {name: replace(job, payload=payloads.get(job.id)) for name, job in found.items()}
+        true = [
+            (name, its) for name, its, body in orders if name in whole and messages.matches_dispatch(whole[name], body)
+        ]
+        await self._end(tx, {name: _death(letter) for name, letter in true})
+
+    async def refused(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
+        """Takes back what the broker will never accept; False for a row that is not about jobs."""
+        if row.saga != JOBS:
+            return False
+        if row.routing_key.startswith(DISPATCH_QUEUE_PREFIX):
+            error = {"type": "Unsendable", "message": f"the broker refuses the order for a worker: {detail}"}
+            await self._end(tx, {row.id: AttemptEnding(FAILED, error, retryable=False)})
+        await outbox.delete(tx, [row.id])
+        return True
+
+    async def _end(self, tx: Transaction, lost: Mapping[str, AttemptEnding]) -> None:
+        """The endings by the names of their attempts; of those that a worker has begun a copy has died, and no more."""
+        found = await jobs.by_histories(tx, lost)
+        rows = await jobs.lock(tx, [job.id for job in found.values()])
+        out = [job for job in rows.values() if job.state == DISPATCHED and job.history_id in lost]
+        if not out:
+            return
+        now = self._database.now()
+        moved = [rules.ended(job, lost[str(job.history_id)], now, clock.uniform(0, 1)) for job in out]
+        changed = [(before.version, one.job) for before, one in zip(out, moved, strict=True)]
+        if await step_results.store_with_results(
+            tx, changed, [one.attempt for one in moved if one.attempt is not None]
+        ):
+            tx.then(self._sent)
+        tx.then(self._due)
+        tx.then(lambda: self._news([job.id for job in out]))
+
+
+def _attempt(letter: DeadLetter, body: bytes) -> str | None:
+    """The name of the attempt whose order this is."""
+    if not letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
+        return None
+    try:
+        return messages.read_history_id(body)
+    except UnreadableMessage:
+        return None
+
+
+def _death(letter: DeadLetter) -> AttemptEnding:
+    queue = letter.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
+    if letter.reason == DELIVERY_LIMIT_REASON:
+        what = "exceeded the delivery limit (worker died or requeued it)"
+        return AttemptEnding(
+            LOST, {"type": "WorkerLost", "message": f"its order in queue {queue} {what}{_see(letter)}"}
+        )
+    message = f"its order in queue {queue} was not taken: {letter.reason[:300]}{_see(letter)}"
+    return AttemptEnding(LOST, {"type": "OrderRefused", "message": message})
+
+
+def _see(letter: DeadLetter) -> str:
+    return f" (`orchestrix dlq show {letter.id}`)"

@@ -1,0 +1,349 @@
+"""What does the leader look for among the jobs, because nobody tells it? The orphan detector."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, LinkState
+from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.topology import logs_queue, status_queue
+from orchestrix.domain import job_diagnosis
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.handoff import NODE_CRASH
+from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, ORPHAN_PENDING, WORKER_SILENT, AttemptEnding, JobRow
+from orchestrix.domain.leases import Fence
+from orchestrix.errors import StaleTermError
+from orchestrix.jobs import outbox_rows, step_results
+from orchestrix.jobs.dispatch import Relay
+from orchestrix.jobs.events import StopRequest
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence import outbox
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Connection, Database, Transaction
+from orchestrix.persistence.jobs import job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs.job_predicates import JobsToRescue
+
+T = TypeVar("T")
+Find = Callable[[Transaction, int], Awaitable[list[JobRow]]]
+Work = Callable[[Transaction], Awaitable[list[JobRow]]]
+Judge = Callable[[Transaction, Sequence[JobRow]], Awaitable[list[AttemptEnding]]]
+log = logging.getLogger("orchestrix.jobs")
+
+RESCUE_BATCH_LIMIT: Final = 200
+QUEUE_CLEANER_INTERVAL_S: Final = 30.0
+QUEUE_CLEANER_AGE_S: Final = 120.0
+"""Seconds after its end at which a job's queues are deleted once more."""
+RETRY_INTERVAL_S: Final = 1.0
+"""Seconds until the next look where there is something that cannot be done just now."""
+UNOWNED_TIMEOUT_S: Final = 30.0
+"""Seconds for which a job that was sent to a worker may be without an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderContext:
+    """What every duty of the leader stands on.
+
+    `stop` tells workers; `due` says that a job waits for another attempt.
+    """
+
+    database: Database
+    fence: Fence
+    relay: Relay
+    stop: Callable[[Sequence[StopRequest]], None]
+    due: Callable[[], None]
+
+    async def write(self, work: Callable[[Transaction], Awaitable[list[T]]]) -> list[T]:
+        """What `work` returns, written as the leader of this term unless it is nothing. Raises `StaleTermError`."""
+        done = await self.database.run(partial(self._fenced, work))
+        if done:
+            crash.point("jobs.sweep.after_commit")
+        return done
+
+    async def _fenced(self, work: Callable[[Transaction], Awaitable[list[T]]], tx: Transaction) -> list[T]:
+        done = await work(tx)
+        if done:
+            await leases.check(tx, self.fence)
+            crash.point("jobs.sweep.before_commit")
+        return done
+
+
+class PeriodicDuty:
+    """One duty: looks, then again after so many seconds as that look says, or when it is woken.
+
+    A term that has ended is no failure: there is nothing more to do.
+    """
+
+    def __init__(self, name: str, look: Callable[[], Awaitable[float]], wake: WakeSignal | None = None) -> None:
+        self._name = name
+        self._look = look
+        self._wake = wake or WakeSignal()
+        self._loop = Loop(name, self._round)
+
+    async def start(self) -> None:
+        """Begins to look."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops looking."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        try:
+            seconds = await self._look()
+        except StaleTermError as over:
+            log.warning("%s: %s", self._name, over)
+            await asyncio.Event().wait()
+        else:
+            await self._wake.wait(seconds)
+
+
+class JobRescuer:
+    """Ends attempts whose time is over, whose worker is silent, or that the broker has forgotten.
+
+    Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
+    opened last, by its gain of leadership or by the end of an outage, of an alarm of the broker or of a sleep of its
+    own: what was sent before is spared for a while. So is what nobody may have read, for its owner has not beaten for
+    `heard` seconds. What no worker has begun has its whole time again after an outage. One read tells whether there is
+    anything to do; what is to be done is found again by the transactions that do it.
+    """
+
+    def __init__(self, office: LeaderContext, broker: Broker, *, silent: float, heard: float) -> None:
+        self._office = office
+        self._broker = broker
+        self._silent = silent
+        self._heard = heard
+        self._heard_since: datetime | None = None
+        self._heard_by = 0
+        self._back_since: datetime | None = None
+        self._was_deaf = False
+        self._looked_at = self._began = 0.0
+        self._proved_at = -math.inf
+
+    async def look(self) -> float:
+        """Looks once; in how many seconds again."""
+        asked = clock.monotonic()
+        if not await self._can_be_told():
+            self._was_deaf = True
+            return 1.0
+        self._began = clock.monotonic()
+        self._looked_at += min(self._began - asked, self._silent / 3)  # a slow link is no stall of this process
+        self._open_ears()
+        signs = await self._signs()
+        if signs.unheard:
+            await self._end(jobs.unheard, _always(BROKER_LOST), "the broker lost its memory")
+        if signs.overdue:
+            await self._end(self._overdue, self._too_late, "its time is over")
+        if signs.silent:
+            await self._end(self._unheard_of, _always(WORKER_SILENT), "its worker was not heard any more")
+        self._looked_at = self._began  # it may have stood still since
+        return self._until_next(signs.left)
+
+    async def _can_be_told(self) -> bool:
+        """Whether workers can beat: proved anew after a second."""
+        if clock.monotonic() - self._proved_at > 1.0:
+            if not await takes_messages(self._broker):
+                return False
+            self._proved_at = clock.monotonic()
+        return self._broker.state is LinkState.UP and self._broker.blocked is None
+
+    async def _signs(self) -> JobsToRescue:
+        async with self._office.database.read() as connection:
+            spares = self._spares(connection)
+            limit, since = (None, self._heard_since) if spares else (self._silent, None)
+            return await job_predicates.signs(connection, limit, self._heard, since)
+
+    def _open_ears(self) -> None:
+        """Where no look has succeeded for long, no beat can have been noted either: the database was away, or this
+        process stood still.
+        """
+        now, by = self._office.database.now(), self._broker.generation
+        if self._was_deaf or self._heard_by not in (0, by):
+            self._back_since = now
+        missed = clock.monotonic() - self._looked_at > self._silent / 3
+        if self._heard_since is None or self._heard_by != by or missed or self._was_deaf:
+            self._heard_since, self._heard_by = now, by
+        self._was_deaf = False
+
+    def _slept(self) -> bool:
+        """Whether this process stood still in the middle of the look; then its ears are open from now on."""
+        if clock.monotonic() - self._began <= self._silent / 3:
+            return False
+        self._began, self._heard_since = clock.monotonic(), self._office.database.now()
+        return True
+
+    def _spares(self, connection: Connection) -> bool:
+        now = connection.now()
+        if self._heard_since is not None and self._heard_since > now:  # the clock was set back
+            self._heard_since = now
+        since = self._heard_since
+        return since is None or now - since < timedelta(seconds=self._silent)
+
+    async def _overdue(self, tx: Transaction, limit: int) -> list[JobRow]:
+        found = await jobs.overdue(tx, limit, self._heard)
+        self._slept()
+        late = [job for job in found if not (self._spares(tx) and self._is_older(job))]
+        put_off = [self._put_off(job, tx.now()) for job in late]
+        changed = [(job.version, later) for job, later in zip(late, put_off, strict=True) if later is not None]
+        await jobs.store(tx, changed)
+        if changed:  # the office looks at its term only where something ends
+            await leases.check(tx, self._office.fence)
+        return [job for job, later in zip(late, put_off, strict=True) if later is None]
+
+    def _put_off(self, job: JobRow, now: datetime) -> JobRow | None:
+        """The job with more time, where an outage since it was sent gives it that."""
+        until = self._until(job)
+        if until is None or until <= now:
+            return None
+        return replace(job, version=job.version + 1, updated_at=now, wake_at=until)
+
+    def _until(self, job: JobRow) -> datetime | None:
+        """When the time is over of a job that was sent before an outage and that no worker has begun."""
+        back, sent = self._back_since, job.dispatched_at
+        if job.state != DISPATCHED or job.timeout_ms is None or back is None or sent is None or sent >= back:
+            return None
+        return back + timedelta(milliseconds=job.timeout_ms)
+
+    def _is_older(self, job: JobRow) -> bool:
+        since = self._heard_since
+        return since is None or job.dispatched_at is None or job.dispatched_at < since
+
+    async def _unheard_of(self, tx: Transaction, limit: int) -> list[JobRow]:
+        found = [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit, self._heard)
+        return [] if self._slept() else found
+
+    def _until_next(self, due: float | None) -> float:
+        most = min(self._silent / 6, 5.0)
+        if due is None:
+            return most
+        # What is late and was not ended is spared for a while, of which no look changes anything.
+        return min(max(due, 0.1) if due > 0 else 0.3, most)
+
+    async def _too_late(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
+        crews = await job_queues.crews(tx, [job.queue for job in found], self._silent)
+        return [job_diagnosis.overdue(job, crews[job.queue]) for job in found]
+
+    async def _end(self, find: Find, judge: Judge, reason: str) -> None:
+        while stops := await self._office.write(partial(self._write, find, judge, reason)):
+            log.warning("attempts of jobs are over (%s): %d", reason, len(stops))
+            self._office.stop(stops)
+            self._office.due()
+            if len(stops) < RESCUE_BATCH_LIMIT:
+                return
+
+    async def _write(self, find: Find, judge: Judge, reason: str, tx: Transaction) -> list[StopRequest]:
+        found = await find(tx, RESCUE_BATCH_LIMIT)
+        now, endings = self._office.database.now(), await judge(tx, found)
+        moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
+        changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
+        if await step_results.store_with_results(
+            tx, changed, [one.attempt for one in moved if one.attempt is not None]
+        ):
+            tx.then(self._office.relay.poke)
+        return [StopRequest(one.job, one.stop, reason) for one in moved if one.stop is not None]
+
+
+def _always(ending: AttemptEnding) -> Judge:
+    async def judge(tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
+        return [ending] * len(found)
+
+    return judge
+
+
+class OrphanJobDetector:
+    """Offers jobs whose owner is gone, or that nobody has ever owned, to the nodes that are there.
+
+    Not while no offer could leave: each look would write others for the same jobs.
+    """
+
+    def __init__(self, office: LeaderContext, broker: Broker, *, every: float) -> None:
+        self._office = office
+        self._broker = broker
+        self._every = every
+
+    async def orphans(self) -> float:
+        """Looks once for those whose owner is gone; in how many seconds again."""
+        return await self._look(0, self._offer, self._every)
+
+    async def unowned(self) -> float:
+        """Looks once for those that nobody has ever owned; in how many seconds again."""
+        return await self._look(1, self._assign, UNOWNED_TIMEOUT_S / 3)
+
+    async def _look(self, which: int, work: Work, every: float) -> float:
+        if self._broker.blocked is not None:
+            return RETRY_INTERVAL_S
+        async with self._office.database.read() as connection:
+            found = (await job_predicates.ownerless(connection, self._every, UNOWNED_TIMEOUT_S))[which]
+        if not found:
+            return every
+        linked = self._broker.state is LinkState.UP  # else another node may have a link that takes offers
+        if linked and not await takes_messages(self._broker):
+            return RETRY_INTERVAL_S
+        # What others have in hand is passed over: it is looked for again soon, not only at the next turn.
+        return every if await self._all(work) else min(every, RETRY_INTERVAL_S)
+
+    async def _all(self, work: Work) -> int:
+        count = 0
+        while found := await self._office.write(work):
+            self._office.relay.poke()
+            count += len(found)
+            if len(found) < RESCUE_BATCH_LIMIT:
+                break
+        return count
+
+    async def _offer(self, tx: Transaction) -> list[JobRow]:
+        found = await jobs.orphans(tx, self._every, RESCUE_BATCH_LIMIT)
+        if found:
+            owners = sorted({str(job.owner) for job in found})
+            log.warning("jobs of %s need another owner: %d", ", ".join(owners), len(found))
+        now = self._office.database.now()
+        fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
+        await self._store(tx, found, fresh)
+        rows = [outbox_rows.offer(job, NODE_CRASH, now) for job in fresh]
+        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+        return fresh
+
+    async def _assign(self, tx: Transaction) -> list[JobRow]:
+        found = await jobs.unowned(tx, UNOWNED_TIMEOUT_S, RESCUE_BATCH_LIMIT)
+        now = self._office.database.now()
+        fresh = [rules.offered(job, "Unowned", None, now) for job in found]
+        await self._store(tx, found, fresh)
+        await outbox.insert(tx, [outbox_rows.assigned(job, now) for job in fresh], claimed_by=None, lease_s=0.0)
+        return fresh
+
+    @staticmethod
+    async def _store(tx: Transaction, found: Sequence[JobRow], fresh: Sequence[JobRow]) -> None:
+        await jobs.store(tx, [(before.version, job) for before, job in zip(found, fresh, strict=True)])
+
+
+class QueueCleaner:
+    """Deletes the queues of jobs that have ended once more, a while later.
+
+    A message that comes late, or for a second time, lets a worker make them anew; nobody listens to them then.
+    """
+
+    def __init__(self, office: LeaderContext, broker: Broker) -> None:
+        self._office = office
+        self._broker = broker
+        self._after: tuple[datetime, str] | None = None
+
+    async def look(self) -> float:
+        """Looks once; in how many seconds again."""
+        if self._broker.state is not LinkState.UP:
+            return QUEUE_CLEANER_INTERVAL_S
+        database = self._office.database
+        after = self._after or (database.now() - timedelta(seconds=3 * QUEUE_CLEANER_AGE_S), "")
+        async with database.read() as connection:
+            found = await jobs.cleared(connection, after, QUEUE_CLEANER_AGE_S, RESCUE_BATCH_LIMIT)
+        for _, job_id in found:
+            for queue in (status_queue(job_id), logs_queue(job_id)):
+                await self._broker.delete(queue)
+        self._after = found[-1] if found else after
+        return 1.0 if len(found) == RESCUE_BATCH_LIMIT else QUEUE_CLEANER_INTERVAL_S

@@ -1,0 +1,72 @@
+"""Lost orders: sends again what no worker can get any more, though the broker has had it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from orchestrix.broker.port import Broker, LinkState
+from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.topology import dispatch_queue
+from orchestrix.jobs import redispatch
+from orchestrix.jobs.rescue.job_rescuer import RESCUE_BATCH_LIMIT, LeaderContext
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.jobs import job_queues
+
+log = logging.getLogger("orchestrix.jobs")
+
+CHECKS_PER_LIMIT: Final = 3
+"""So many times within the limit it is looked which queues are empty."""
+
+
+class LostDispatchDetector:
+    """Sends the orders again that somebody has deleted, purged, or taken and not worked on: else nobody would begin
+    them, for ever.
+
+    An order is lost that was confirmed `after` seconds ago or earlier, and that no worker has begun or beats for, where
+    its queue has nothing ready, or is not there, in two looks; or where one of its queue that was sent later was begun
+    long ago. That nobody has begun it is known where its owner reads what is said of it, and has not beaten longer than
+    `heard` seconds ago.
+    """
+
+    def __init__(self, office: LeaderContext, broker: Broker, *, after: float, heard: float) -> None:
+        self._office = office
+        self._broker = broker
+        self._after = after
+        self._heard = heard
+        self._empty: set[str] = set()
+
+    async def look(self) -> float:
+        """Looks once; in how many seconds again."""
+        every = self._after / CHECKS_PER_LIMIT
+        if self._broker.state is not LinkState.UP:
+            self._empty = set()
+            return every
+        async with self._office.database.read() as connection:
+            queues = await job_queues.unbegun(connection)
+            passed = await job_queues.passed(connection, queues, self._after)
+        empty = {name for name in queues if await self._is_empty(name)}
+        if (empty or passed) and not await takes_messages(self._broker):  # a worker that has begun one cannot say so
+            empty, passed = set(), {}
+        twice, self._empty = empty & self._empty, empty
+        if twice or passed:
+            await self._send(twice, passed)
+        return every
+
+    async def _is_empty(self, queue: str) -> bool:
+        found = await self._broker.message_count(dispatch_queue(queue))
+        return found is None or found[0] == 0
+
+    async def _send(self, empty: Collection[str], passed: Mapping[str, datetime]) -> None:
+        while sent := await self._office.write(partial(self._write, empty, passed)):
+            self._office.relay.poke()
+            log.warning("orders of jobs were lost and are sent again: %d", len(sent))
+            if len(sent) < RESCUE_BATCH_LIMIT:
+                return
+
+    async def _write(self, empty: Collection[str], passed: Mapping[str, datetime], tx: Transaction) -> list[str]:
+        ids = await job_queues.stranded(tx, empty, passed, self._after, self._heard, RESCUE_BATCH_LIMIT)
+        return [job.id for job in await redispatch.redispatch(tx, ids)]

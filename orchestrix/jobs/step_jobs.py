@@ -1,0 +1,59 @@
+"""What can those who move sagas do with the jobs that are their steps, within their own transactions?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from orchestrix.domain.jobs import JobRow
+from orchestrix.jobs import redispatch, step_results
+from orchestrix.jobs.events import StopRequest
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.schedules import runs
+
+
+class StepJobs:
+    """What is to be said, to whom it may concern, is said after the commit.
+
+    `poke` lets the leader look for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
+    to send; `news` is told of every job that has changed.
+    """
+
+    def __init__(
+        self,
+        poke: Callable[[], None],
+        *,
+        stop: Callable[[Sequence[StopRequest]], None],
+        sent: Callable[[], None],
+        news: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._poke = poke
+        self._stop = stop
+        self._sent = sent
+        self._news = news
+
+    async def put(self, tx: Transaction, new: Sequence[JobRow]) -> None:
+        """Puts down those that are not there yet."""
+        await jobs.insert(tx, new)
+        tx.then(self._poke)
+
+    async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
+        """Cancels those that are there and have not ended; raises `Contention`."""
+        stops = await runs.cancel(tx, reasons)
+        tx.then(lambda: self._stopped(reasons, stops))
+
+    async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Says once more how those ended that have."""
+        if await step_results.insert_results(tx, await jobs.of_ids(tx, ids)):
+            tx.then(self._sent)
+
+    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Sends the orders again of those that no worker has begun; raises `Contention`."""
+        if await redispatch.redispatch(tx, ids):
+            tx.then(self._sent)
+
+    def _stopped(self, ids: Iterable[str], stops: Sequence[StopRequest]) -> None:
+        if stops:
+            self._stop(stops)
+        self._sent()
+        self._news(ids)

@@ -1,0 +1,101 @@
+"""How does a saga hear that the job which is one of its steps has ended?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from orchestrix import clock
+from orchestrix.broker.topology import EVENTS
+from orchestrix.domain.jobs import CANCELLED, FAILED, SUCCEEDED, JobAttempt, JobRow
+from orchestrix.persistence import outbox
+from orchestrix.persistence.engine import Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.saga.definition import STEP_FAILED
+from orchestrix.saga.messages import MAX_DATA, dump
+
+STEP_RESULTS: Final = "(ends of jobs)"
+"""What stands for the saga of rows by which sagas hear of jobs. No saga is called so, and none waits for another."""
+_UNKNOWN_OUTCOME_ERRORS: Final = frozenset(
+    {"Timeout", "WorkerLost", "WorkerStopped", "BrokerLost", "BegunTwice", "OrderLost"}
+)
+"""Errors after which nobody knows what the work has come to."""
+_ERROR_TEXT_LIMIT: Final = 400
+
+
+async def store_with_results(
+    tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: Iterable[JobAttempt] = ()
+) -> bool:
+    """`jobs.store`, and in the same transaction a word to the saga of each job that has ended; whether there is one."""
+    await jobs.store(tx, changed, tried)
+    return await insert_results(tx, [job for _, job in changed])
+
+
+async def insert_results(tx: Transaction, found: Iterable[JobRow]) -> bool:
+    """Owes the sagas of those jobs that have ended a word of it, which is the same each time; whether there is one."""
+    ended = [job for job in found if job.ended and job.saga is not None]
+    payloads = await jobs.payloads(tx, [job.id for job in ended])
+    rows = [row for job in ended if (row := _row(job, payloads.get(job.id), tx.now())) is not None]
+    await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+    return bool(rows)
+
+
+def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
+    event = payload.get("event") if isinstance(payload, dict) else None
+    if not isinstance(event, str) or not event:
+        return None
+    misfit = _misfit(job)
+    good = job.state == SUCCEEDED and misfit is None
+    id = clock.named_uuid(b"end of job", job.id.encode())
+    body = {
+        "id": id,
+        "type": event if good else STEP_FAILED,
+        "saga": job.saga,
+        "appId": job.instance_id,
+        "correlationId": job.correlation_id,
+        "causationId": job.id,
+        **({"data": job.result or {}} if good else {"error": _error(job, misfit)}),
+    }
+    return OutboxRow(
+        id=id,
+        saga=STEP_RESULTS,
+        instance_id=int(id.replace("-", ""), 16) >> 65,
+        version=0,
+        n=0,
+        exchange=EVENTS,
+        routing_key=str(body["type"]),
+        type=str(body["type"]),
+        correlation_id=job.correlation_id,
+        body=dump(body),
+        timeout_ms=0,
+        created_at=now,
+        traceparent=job.traceparent,
+        tracestate=job.tracestate,
+    )
+
+
+def _misfit(job: JobRow) -> str | None:
+    """Why the result is none that a saga can take over."""
+    if job.result is not None and not isinstance(job.result, dict):
+        return "the job's result is no JSON object"
+    if job.result is not None and len(dump(job.result)) > MAX_DATA:
+        return f"the job's result is over {MAX_DATA} bytes"
+    return None
+
+
+def _error(job: JobRow, misfit: str | None) -> dict[str, Any]:
+    """Never one to try again: the job's own tries were all."""
+    error = job.error if isinstance(job.error, dict) else {}
+    type, message = str(error.get("type") or "Error"), str(error.get("message") or job.state)
+    if job.state == CANCELLED:
+        type, message = "JobCancelled", job.cancel_reason or message
+    elif job.state == SUCCEEDED:
+        type, message = "BadOutput", misfit or message
+    unsure = job.attempt > 0 and not (job.state == FAILED and job.attempt == 1 and type not in _UNKNOWN_OUTCOME_ERRORS)
+    unsure = unsure or error.get("unsure") is True
+    text = f"{message[:_ERROR_TEXT_LIMIT]} (job {job.id})"
+    hold = error.get("hold") is True and job.state == FAILED
+    more = {"hold": True} if hold else {}
+    return {"type": type[:_ERROR_TEXT_LIMIT], "message": text, "retryable": False, "unsure": unsure, **more}

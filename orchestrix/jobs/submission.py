@@ -1,0 +1,114 @@
+"""How is a job put down, so that it is done whatever happens next?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orchestrix import clock, crash
+from orchestrix.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed
+from orchestrix.domain.jobs import JobRow
+from orchestrix.errors import ConflictError, Contention
+from orchestrix.persistence import idempotency
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What somebody wants done. `timeout_ms` is the time of each attempt; `after` when the first may begin."""
+
+    queue: str
+    handler: str
+    payload: Any = None
+    retries: int = 0
+    timeout_ms: int | None = None
+    created_by: str = "anonymous"
+    correlation_id: str | None = None
+    after: datetime | None = None
+    schedule_id: str | None = None
+    due_at: datetime | None = None
+    saga: str | None = None
+    instance_id: int | None = None
+    step: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+JobRequestKey = Keyed[JobRow]
+"""A client's key, whose answer is stored with the job."""
+Submitted = JobRow | Repeated
+
+
+class _KeyTaken(ConflictError):
+    """Another order with this key was put down first."""
+
+
+def job_of(order: JobRequest, now: datetime) -> JobRow:
+    """The job that `order` asks for, with an id of its own."""
+    return JobRow(
+        id=clock.uuid7(),
+        queue=order.queue,
+        handler=order.handler,
+        payload=order.payload,
+        retries=order.retries,
+        timeout_ms=order.timeout_ms,
+        created_by=order.created_by,
+        correlation_id=order.correlation_id or clock.uuid7(),
+        created_at=now,
+        updated_at=now,
+        wake_at=order.after or now,
+        schedule_id=order.schedule_id,
+        due_at=order.due_at,
+        saga=order.saga,
+        instance_id=order.instance_id,
+        step=order.step,
+        traceparent=order.traceparent,
+        tracestate=order.tracestate,
+    )
+
+
+class JobSubmitter:
+    """Puts jobs down. `poke` lets the leader look at once, wherever it is; it looks by itself a little later."""
+
+    def __init__(self, database: Database, poke: Callable[[], None]) -> None:
+        self._database = database
+        self._poke = poke
+
+    async def submit(self, order: JobRequest, key: JobRequestKey | None = None) -> Submitted:
+        """The job, committed, or what stands in its way. Raises `Unavailable` and `OutcomeUnknown`."""
+        stored = await self._stored(key) if key is not None else None
+        if stored is not None:
+            return stored
+        job = job_of(order, self._database.now())
+        try:
+            await self._database.run(lambda tx: self._write(tx, job, key), attempts=1 if key else 4)
+        except _KeyTaken:
+            return (await self._stored(key) if key is not None else None) or InFlight()
+        crash.point("jobs.submit.after_commit")
+        self._poke()
+        return job
+
+    @staticmethod
+    async def _write(tx: Transaction, job: JobRow, key: JobRequestKey | None) -> None:
+        if key is not None:
+            await JobSubmitter._claim(tx, job, key)
+        await jobs.insert(tx, [job])
+        crash.point("jobs.submit.before_commit")
+
+    @staticmethod
+    async def _claim(tx: Transaction, job: JobRow, key: JobRequestKey) -> None:
+        """Stores the answer. It stands first, so what it has to wait for is another order with this key."""
+        try:
+            mine = await idempotency.insert(tx, key.scope, key.key, key.render(job))
+        except Contention as busy:
+            raise _KeyTaken("another order with this key is not done yet") from busy
+        if not mine:
+            raise _KeyTaken("another order with this key came first")
+
+    async def _stored(self, key: JobRequestKey) -> Replayed | KeyReused | None:
+        async with self._database.read() as connection:
+            stored = await idempotency.find(connection, key.scope, key.key)
+        return key.before(stored)

@@ -1,0 +1,214 @@
+"""What follows from what workers say of themselves?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.broker.topology import worker_heartbeat_queue
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import PENDING, JobAttempt, JobRow
+from orchestrix.errors import ConflictError, RetryableError
+from orchestrix.jobs import messages
+from orchestrix.jobs.deferred_heartbeats import DeferredHeartbeats
+from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.messages import WorkerHeartbeat
+from orchestrix.jobs.rescue.job_rescuer import LeaderContext
+from orchestrix.lifecycle import Loop, Service
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import job_heartbeats, jobs
+from orchestrix.persistence.storable_text import cleaned
+from orchestrix.saga.messages import UnreadableMessage
+
+log = logging.getLogger("orchestrix.jobs")
+
+HEARTBEAT_BATCH_LIMIT: Final = 200
+_REOPEN_AFTER: Final = timedelta(seconds=30)
+
+
+class WorkerHeartbeatListener:
+    """Notes which attempts are held, and tells those to stop that are not to go on; but only while this node leads.
+
+    So a cancel reaches a worker that was away, and so does the news that its attempt is over. Beats that are lost are
+    no loss: the next ones come soon. What others hear is thrown away, so that it does not pile up. Only that a worker
+    ends, or has left, every node notes: there may be no leader just then, least of all where the worker is its own.
+    """
+
+    def __init__(self, database: Database, broker: Broker, node: str) -> None:
+        self._database = database
+        self._broker = broker
+        self._node = node
+        self._office: LeaderContext | None = None
+        self._late = DeferredHeartbeats(database)
+        self._consumer: Consumer | None = None
+        self._loop = Loop("beats of workers", self._round)
+
+    async def start(self) -> None:
+        """Begins to listen."""
+        self._consumer = await self._broker.consume(
+            [worker_heartbeat_queue(self._node)], prefetch=HEARTBEAT_BATCH_LIMIT
+        )
+        await self._late.start()
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        await self._loop.stop()
+        await self._late.stop()
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    def duty(self, office: LeaderContext) -> Service:
+        """What the leader starts to have beats heeded."""
+        return _Heeding(self, office)
+
+    def heed(self, office: LeaderContext) -> None:
+        """Beats are heeded for that leader from now on."""
+        self._office = office
+
+    def neglect(self, office: LeaderContext) -> None:
+        """They are heeded for that leader no more; another term's may have begun before this one has ended."""
+        if self._office is office:
+            self._office = None
+
+    async def _round(self) -> None:
+        assert self._consumer is not None, "it has begun"
+        deliveries = await self._consumer.receive(HEARTBEAT_BATCH_LIMIT, linger=0.05)
+        try:
+            await self._heed(_beats(deliveries))
+        except RetryableError as away:
+            log.debug("beats are lost: %s", away)
+        finally:
+            await self._consumer.acknowledge(deliveries)
+
+    async def _heed(self, beats: Sequence[WorkerHeartbeat]) -> None:
+        last = _latest_heartbeats(beats)
+        present = [one for one in beats if not one.left]
+        left = {worker: one.said_at for worker, one in last.items() if one.left}
+        ending = [one for one in last.values() if not one.left and not one.queues]
+        office = self._office
+        if office is not None and present:
+            await _Hearing(office, self._late).hear(present)
+        elif ending:
+            await self._database.run(lambda tx: nodes.hear_workers(tx, _rows(ending)))
+        if left:
+            await self._database.run(lambda tx: nodes.forget_workers(tx, left))
+
+
+@dataclass(frozen=True, slots=True)
+class _Heeding:
+    beats: WorkerHeartbeatListener
+    office: LeaderContext
+
+    async def start(self) -> None:
+        self.beats.heed(self.office)
+
+    async def stop(self) -> None:
+        self.beats.neglect(self.office)
+
+
+class _Hearing:
+    """What one leader does with the attempts that workers hold."""
+
+    def __init__(self, office: LeaderContext, late: DeferredHeartbeats) -> None:
+        self._office = office
+        self._late = late
+
+    async def hear(self, beats: Sequence[WorkerHeartbeat]) -> None:
+        """Notes them, and answers. Where the database is away, what is held is owed: these beats do not come again."""
+        held = {history for beat in beats for history in beat.histories}
+        at = self._office.database.now()
+        try:
+            await self._office.database.run(lambda tx: nodes.hear_workers(tx, _rows(beats)))
+            if held:
+                await self._answer(held)
+        except RetryableError:
+            self._late.owe(held, at)
+            raise
+
+    async def _answer(self, held: set[str]) -> None:
+        async with self._office.database.read() as connection:
+            current = await jobs.by_histories(connection, held)
+            known = await jobs.histories(connection, held - current.keys())
+        await self._note([name for name, job in current.items() if job.live])
+        stops = [stop for name, job in current.items() if (stop := _stop(name, job)) is not None]
+        stops += await self._of_others(known)
+        if stops:
+            self._office.stop(stops)
+        await self._reopen([stop.job for stop in stops])
+
+    async def _note(self, going: Sequence[str]) -> None:
+        """Owners write what workers say: rows in their hands are waited for apart, and no beat is dropped for them."""
+        if not going:
+            return
+        at = self._office.database.now()
+        try:
+            noted = await self._office.database.run(lambda tx: job_heartbeats.beaten(tx, going, at, wait=False))
+        except RetryableError as away:
+            log.debug("beats are noted later: %s", away)
+            noted = set()
+        self._late.owe(set(going) - noted, at)
+
+    async def _of_others(self, known: dict[str, JobAttempt]) -> list[StopRequest]:
+        """Attempts that were followed by others."""
+        found: list[StopRequest] = []
+        for name, attempt in known.items():
+            async with self._office.database.read() as connection:
+                job = await jobs.get(connection, attempt.job_id)
+            if job is not None:
+                found.append(StopRequest(job, name, "this attempt is over"))
+        return found
+
+    async def _reopen(self, told: Iterable[JobRow]) -> None:
+        """A worker that talks into queues that were deleted makes them anew: somebody has to clear them away."""
+        now = self._office.database.now()
+        ids = [job.id for job in told if job.finished_at is not None and now - job.finished_at > _REOPEN_AFTER]
+        if ids:
+            try:
+                await self._office.database.run(lambda tx: self._write(tx, ids))
+            except ConflictError as first:
+                log.debug("concurrent update, retrying: %s", first)
+
+    async def _write(self, tx: Transaction, ids: Sequence[str]) -> None:
+        found = [job for job in (await jobs.lock(tx, ids)).values() if job.ended and not job.channels]
+        now = self._office.database.now()
+        await jobs.store(tx, [(job.version, rules.reopened(job, now)) for job in found])
+
+
+def _beats(deliveries: Iterable[Delivery]) -> list[WorkerHeartbeat]:
+    found: list[WorkerHeartbeat] = []
+    for delivery in deliveries:
+        try:
+            found.append(messages.read_beat(delivery.body))
+        except UnreadableMessage as refused:
+            log.debug("a beat cannot be read: %s", refused)
+    return found
+
+
+def _rows(beats: Iterable[WorkerHeartbeat]) -> list[WorkerHeartbeatRow]:
+    return [
+        WorkerHeartbeatRow(cleaned(one.worker_id), one.queues, one.jobs, one.said_at, one.lost_places) for one in beats
+    ]
+
+
+def _latest_heartbeats(beats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHeartbeat]:
+    """What each worker has said last; not what it had said earlier by its own clock, though that has come later."""
+    last: dict[str, WorkerHeartbeat] = {}
+    for one in beats:
+        before = last.get(worker := cleaned(one.worker_id))
+        if before is None or before.said_at is None or one.said_at is None or one.said_at >= before.said_at:
+            last[worker] = one
+    return last
+
+
+def _stop(name: str, job: JobRow) -> StopRequest | None:
+    """What a worker is told that holds this attempt of the job, which is its last one."""
+    if job.ended or job.state == PENDING:
+        return StopRequest(job, name, job.cancel_reason or "this attempt is over")
+    return StopRequest(job, name, job.cancel_reason) if job.cancel_reason is not None else None

@@ -1,0 +1,1 @@
+"""Outbox: what is committed is published, once at least."""

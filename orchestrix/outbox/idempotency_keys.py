@@ -1,0 +1,108 @@
+"""Has what a client asks for with this Idempotency-Key been done already, or is it being done?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from orchestrix.domain.idempotency import AnyKey, InFlight, Keyed, KeyReused, Repeated, Replayed
+from orchestrix.errors import ConflictError, Contention, OrchestrixError, RetryableError, Unavailable
+from orchestrix.persistence import idempotency
+from orchestrix.persistence.engine import Database, Transaction
+
+T = TypeVar("T")
+
+KEY_WAIT_TIMEOUT_S: Final = 2.0
+"""Seconds that a request waits for another one with its key."""
+
+
+class KeyTaken(ConflictError):
+    """Another request with this key has committed first, or is about to."""
+
+
+@dataclass(slots=True)
+class _KeyLock:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+    failed: RetryableError | None = None
+    """With what the last request ended without a commit, for those that have waited for it."""
+
+
+class IdempotencyKeys:
+    """Requests that have a key, those of the same one after another; between processes its row keeps the order."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._locks: dict[tuple[str, str], _KeyLock] = {}
+
+    async def once(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+        """What `work` returns, or without it what was answered to `key` before.
+
+        `work` stores its answer in its own transaction and raises `KeyTaken` where another one's is there. Raises
+        `RetryableError` for who has waited for a request that ended without a commit.
+        """
+        name = (key.scope, key.key)
+        held = self._locks.setdefault(name, _KeyLock())
+        held.users += 1
+        waits = held.lock.locked()
+        try:
+            async with asyncio.timeout(KEY_WAIT_TIMEOUT_S):
+                await held.lock.acquire()
+        except TimeoutError:
+            return InFlight()
+        else:
+            try:
+                before = await self.answered(key)
+                if before is not None:
+                    return before
+                if waits and held.failed is not None:
+                    raise type(held.failed)(str(held.failed))
+                return await self._first(held, key, work)
+            finally:
+                held.lock.release()
+        finally:
+            held.users -= 1
+            if not held.users:
+                self._locks.pop(name, None)
+
+    async def answered(self, key: AnyKey) -> Replayed | KeyReused | None:
+        """What follows from the answer that is stored for `key`; None if none is."""
+        async with self._database.read() as connection:
+            stored = await idempotency.find(connection, key.scope, key.key)
+        return key.before(stored)
+
+    async def _first(self, held: _KeyLock, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+        held.failed = None
+        try:
+            return await work()
+        except KeyTaken:
+            return await self.answered(key) or InFlight()
+        except BaseException as error:
+            if isinstance(error, RetryableError):
+                held.failed = error
+            elif not isinstance(error, OrchestrixError):  # a refusal: who waits hears his own
+                held.failed = Unavailable("the first request with this key ended without a commit")
+            raise
+
+
+async def claim(tx: Transaction, key: AnyKey) -> None:
+    """Takes `key` for a transaction that is to store its answer. Raises `KeyTaken`.
+
+    It stands first in the transaction: who comes second has to hear what the first one was told, and not how the first
+    one has changed what the second one wanted to change.
+    """
+    try:
+        mine = await idempotency.claim(tx, key.scope, key.key, key.fingerprint)
+    except Contention as busy:  # nothing else is locked yet, so it is the key
+        raise KeyTaken("another request with this key is not done yet") from busy
+    if not mine:
+        raise KeyTaken("another request with this key came first")
+
+
+async def answer(tx: Transaction, key: Keyed[T] | None, done: T) -> T:
+    """`done`, whose answer is stored for `key`, which the transaction has claimed."""
+    if key is not None:
+        await idempotency.complete(tx, key.scope, key.key, key.render(done))
+    return done

@@ -1,0 +1,308 @@
+"""How do committed commands reach the broker, whichever node committed them?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, LinkState, Outcome, Published, Topology, WantedTopology, topology_now
+from orchestrix.broker.topology import from_json, once_each
+from orchestrix.dead_letters import redrive
+from orchestrix.dead_letters.job_dead_letters import DeadDispatchPort
+from orchestrix.errors import ConfigError, RetryableError
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.outbox import saga_log
+from orchestrix.outbox.rows import REDRIVE_OWNER, message_of
+from orchestrix.persistence import outbox
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
+from orchestrix.saga.state import UNSENDABLE
+from orchestrix.saga.transition import block
+
+log = logging.getLogger("orchestrix.relay")
+
+DECLARATIONS_PER_BATCH = 100
+"""Rows whose queues are declared together: a broker makes some eighty in a second."""
+CLAIMED_ROWS_LIMIT = 20_000
+"""Rows that wait in memory; beyond that their claims run out and they are read again."""
+LATE_CONFIRM_S = 1.0
+"""Seconds after which a confirm moves the deadline of the step that it belongs to."""
+CONFIRM_TIMEOUT_S = 5.0
+"""Seconds after which an unconfirmed message is sent again, on a path of its own."""
+DELETE_INTERVAL_S = 0.2
+"""Seconds for which confirmed rows are gathered, so that at low load not every message costs a transaction more."""
+RESEND_DELAY_S = 0.2
+POLL_INTERVAL_MIN_S, POLL_INTERVAL_MAX_S = 0.02, 5.0
+
+
+class _Claimed(NamedTuple):
+    """A row that this process may send until `until` (monotonic); `apart` if it may be what closed the channel."""
+
+    until: float
+    row: OutboxRow
+    apart: bool = False
+
+
+class OutboxRelay:
+    """Publishes rows of the outbox and deletes those that the broker has confirmed.
+
+    Rows that this process has just committed come by `take` and are claimed already. Rows whose claim ran out, of
+    whichever node, are claimed by a scan: only the oldest of each saga, so that no first copy overtakes an older one.
+    No transaction is open while it publishes. A row that brings its own queues waits beside the others until they are
+    declared. A row whose confirm did not come is sent again beside the others, so that
+    a queue that does not answer holds up nobody else; if it is not confirmed before its claim runs out, it is left to
+    the next scan of any node.
+    """
+
+    def __init__(
+        self, database: Database, broker: Broker, topology: WantedTopology, *, node: str, lease: float, batch: int
+    ) -> None:
+        self.lease = lease
+        self._database = database
+        self._broker = broker
+        self._topology = topology
+        self.orders: DeadDispatchPort | None = None
+        self.node = node
+        self._batch = batch
+        self._waiting: deque[_Claimed] = deque()
+        self._bringing: deque[_Claimed] = deque()
+        self._doubtful: deque[_Claimed] = deque()
+        self._in_hand: dict[str, OutboxRow] = {}
+        self._confirmed: list[OutboxRow] = []
+        self._send_wake, self._again_wake, self._scan_wake, self._delete_wake = (
+            WakeSignal(),
+            WakeSignal(),
+            WakeSignal(),
+            WakeSignal(),
+        )
+        self._bring_wake = WakeSignal()
+        self._pause = POLL_INTERVAL_MIN_S
+        self._expecting_until = 0.0
+        self._loops = [
+            Loop("outbox relay", self._send),
+            Loop("outbox relay, second try", self._send_again),
+            Loop("outbox relay, new queues", self._send_bringing),
+            Loop("outbox scan", self._scan),
+            Loop("outbox delete", self._delete),
+        ]
+        broker.on_up(self._link_up)
+
+    async def start(self) -> None:
+        """Begins to send."""
+        for loop in self._loops:
+            await loop.start()
+
+    async def stop(self) -> None:
+        """Stops sending and deletes what is confirmed; the claims of the rest are given up."""
+        for loop in self._loops:
+            await loop.stop()
+        with suppress(RetryableError):
+            await self._delete_confirmed()
+            queued = (*self._waiting, *self._bringing, *self._doubtful)
+            left = [one.row.id for one in queued] + list(self._in_hand)
+            self._in_hand.clear()
+            self._waiting.clear()
+            self._bringing.clear()
+            self._doubtful.clear()
+            if left:
+                await self._database.run(lambda tx: outbox.release(tx, left))
+
+    @property
+    def bringing(self) -> int:
+        """How many rows wait until their queues are declared."""
+        return len(self._bringing)
+
+    def take(self, rows: Iterable[OutboxRow]) -> None:
+        """Send these rows, which this node has committed with a claim of its own not longer ago than a commit takes."""
+        until = clock.monotonic() + self.lease * 0.6
+        for row in rows:
+            (self._waiting if row.topology is None else self._bringing).append(_Claimed(until, row))
+        for queue, wake in ((self._waiting, self._send_wake), (self._bringing, self._bring_wake)):
+            while len(queue) > CLAIMED_ROWS_LIMIT:
+                queue.pop()
+            if queue:
+                wake.set()
+
+    def poke(self) -> None:
+        """Rows without a claim may have been committed: look at once.
+
+        One that stands behind an older row of its saga can be claimed only when that is gone, so for a while every
+        deletion looks again.
+        """
+        self._expecting_until = clock.monotonic() + self.lease
+        self._look()
+
+    def _look(self) -> None:
+        self._pause = POLL_INTERVAL_MIN_S
+        self._scan_wake.set()
+
+    def _link_up(self, _generation: int) -> None:
+        for wake in (self._send_wake, self._again_wake, self._bring_wake):
+            wake.set()
+        self.poke()
+
+    async def _send(self) -> None:
+        if not self._waiting or self._broker.state is not LinkState.UP:
+            await self._send_wake.wait(1.0 if self._waiting else None)
+            return
+        await self._publish(self._next_batch(self._waiting))
+
+    async def _send_again(self) -> None:
+        if not self._doubtful or self._broker.state is not LinkState.UP:
+            await self._again_wake.wait(1.0 if self._doubtful else None)
+            return
+        await asyncio.sleep(clock.uniform(RESEND_DELAY_S / 2, RESEND_DELAY_S))
+        batch = self._next_batch(self._doubtful)
+        await self._publish([one for one in batch if not one.apart])
+        await self._publish_apart([one for one in batch if one.apart])
+
+    async def _send_bringing(self) -> None:
+        """Rows with queues of their own, which are declared first; a batch that fails comes again."""
+        if not self._bringing or self._broker.state is not LinkState.UP:
+            await self._bring_wake.wait(1.0 if self._bringing else None)
+            return
+        batch = self._next_batch(self._bringing, DECLARATIONS_PER_BATCH)
+        self._in_hand.update((one.row.id, one.row) for one in batch)
+        try:
+            await self._broker.declare(once_each(from_json(one.row.topology) for one in batch))
+        except ConfigError as wrong:
+            log.warning("%s", wrong)
+        except BaseException:
+            self._bringing.extendleft(reversed(batch))
+            for one in batch:
+                self._in_hand.pop(one.row.id, None)
+            raise
+        await self._publish(batch)
+
+    def _next_batch(self, queue: deque[_Claimed], most: int | None = None) -> list[_Claimed]:
+        now = clock.monotonic()
+        batch: list[_Claimed] = []
+        while queue and len(batch) < (most or self._batch):
+            one = queue.popleft()
+            if one.until > now:
+                batch.append(one)
+        return batch
+
+    async def _publish(self, batch: Sequence[_Claimed]) -> None:
+        if not batch:
+            return
+        self._in_hand.update((one.row.id, one.row) for one in batch)
+        messages = [message_of(one.row) for one in batch]
+        crash.point("outbox.before_publish")
+        publishing = self._broker.publish(messages, timeout=CONFIRM_TIMEOUT_S)
+        results = await crash.within("outbox.after_publish", publishing)
+        crash.point("outbox.after_confirm")
+        for one, result in zip(batch, results, strict=True):
+            await self._settle(one, result)
+            self._in_hand.pop(one.row.id, None)
+        if self._confirmed:
+            self._delete_wake.set()
+
+    async def _publish_apart(self, suspects: Sequence[_Claimed]) -> None:
+        """Declares what is missing, then sends one by one: whoever closes the channel again is the one to blame."""
+        if suspects:
+            try:
+                await self._broker.declare(self._topology_of([one.row for one in suspects]))
+            except ConfigError as wrong:
+                log.warning("%s", wrong)
+        for one in suspects:
+            if one.until > clock.monotonic():
+                await self._publish([one])
+
+    async def _settle(self, one: _Claimed, result: Published) -> None:
+        """A confirmed row is deleted soon; another is set aside, or waits for its second try."""
+        if result.outcome is Outcome.CONFIRMED:
+            self._confirmed.append(one.row)
+        elif result.outcome is Outcome.REFUSED or (one.apart and result.channel_closed and "406" in result.detail):
+            await self._park(one.row, result.detail)
+        else:
+            if one.apart and result.outcome is Outcome.RETURNED:
+                log.warning("no queue takes %s from %s yet: it is tried again", one.row.routing_key, one.row.exchange)
+            suspect = one.apart or result.channel_closed or result.outcome is Outcome.RETURNED
+            self._doubtful.append(one._replace(apart=suspect))
+            self._again_wake.set()
+
+    def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
+        own = topology_now(self._topology) or Topology()
+        return once_each([own, *(from_json(row.topology) for row in rows if row.topology is not None)])
+
+    async def _scan(self) -> None:
+        """Claims what nobody sends; sleeps until the next claim runs out, or until it is poked."""
+        if self._broker.state is LinkState.UP and len(self._waiting) + len(self._bringing) < self._batch:
+            claimed = await self._database.run(
+                lambda tx: outbox.claim(tx, self.node, lease_s=self.lease, limit=self._batch)
+            )
+            if claimed:
+                crash.point("outbox.after_claim")
+                self._pause = POLL_INTERVAL_MIN_S
+                self.take(claimed)
+                return
+        await self._scan_wake.wait(await self._until_next())
+
+    async def _until_next(self) -> float:
+        async with self._database.read() as connection:
+            due = await outbox.next_claim(connection)
+        self._pause = min(self._pause * 2, POLL_INTERVAL_MAX_S)
+        return POLL_INTERVAL_MAX_S if due is None else min(max(due, self._pause), POLL_INTERVAL_MAX_S)
+
+    async def _delete(self) -> None:
+        if not self._confirmed:
+            await self._delete_wake.wait(None)
+        if clock.monotonic() >= self._expecting_until:
+            await asyncio.sleep(DELETE_INTERVAL_S)
+        await self._delete_confirmed()
+
+    async def _delete_confirmed(self) -> None:
+        done, self._confirmed = self._confirmed, []
+        if not done:
+            return
+        try:
+            await self._database.run(lambda tx: self._forget(tx, done))
+        except BaseException:
+            self._confirmed.extend(done)
+            raise
+        saga_log.sent(done)
+        if clock.monotonic() < self._expecting_until:
+            self._look()
+
+    async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
+        now = self._database.now()
+        late: dict[SagaTables, list[tuple[int, str, int]]] = {}
+        for row in rows:
+            if row.timeout_ms and (now - row.created_at).total_seconds() > LATE_CONFIRM_S:
+                late.setdefault(saga_tables_of(row.saga), []).append((row.instance_id, row.id, row.timeout_ms))
+        for pair, moved in late.items():
+            await instances.confirmed_late(tx, pair, sorted(moved))
+        # The instances first, as everybody locks them, then what they owe.
+        await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
+
+    async def _park(self, row: OutboxRow, detail: str) -> None:
+        """Sets the row aside with its reason; the saga that owes it waits for a person, the others go on."""
+        log.error("cannot send %s of %s %s: %s", row.type, row.saga, row.instance_id, detail)
+        await self._database.run(lambda tx: self._set_aside(tx, row, detail))
+
+    async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:
+        if self.orders is not None and await self.orders.refused(tx, row, detail):
+            return
+        if row.saga == REDRIVE_OWNER:  # what no saga owes waits for a person among the dead letters
+            await redrive.refused(tx, row, detail)
+            return
+        pair = saga_tables_of(row.saga)
+        instance = await instances.lock_one(tx, pair, row.instance_id)
+        if instance is None or instance.command_id != row.id or not instance.live:
+            await outbox.delete(tx, [row.id])
+            return
+        if instance.blocker is not None:  # the person who ends that sends it anew
+            await outbox.delete(tx, [row.id])
+        else:
+            await outbox.park(tx, row.id, detail)
+            held = block(instance, UNSENDABLE, f"{UNSENDABLE}: {row.type}: {detail}", self._database.now())
+            await instances.update(tx, pair, [(instance.version, held.instance)])
+            await history.insert(tx, pair, [(instance.id, change) for change in held.history])

@@ -1,0 +1,75 @@
+"""How does a command become a row of the outbox, and the row a message?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from orchestrix.broker import dead_letter
+from orchestrix.broker.port import Outgoing
+from orchestrix.broker.topology import COMMANDS
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import SagaTransition, command_for
+from orchestrix.saga.messages import Command
+from orchestrix.saga.state import RETRY, Instance
+
+REDRIVE_OWNER: Final = "(dead letters)"
+"""What stands for the saga of rows that no saga owes. No saga has such a name, so they block none and wait for none.
+
+Their `n` says how often the letter has been sent again.
+"""
+
+
+def row_for(instance: Instance, command: Command) -> OutboxRow:
+    """The outbox row of `command`. Its id is the message's id: every copy of the command carries the same."""
+    return OutboxRow(
+        id=command.id,
+        saga=instance.saga,
+        instance_id=instance.id,
+        version=instance.version,
+        n=0,
+        exchange=COMMANDS,
+        routing_key=command.type,
+        type=command.type,
+        correlation_id=command.correlation_id,
+        body=command.body(),
+        traceparent=instance.traceparent,
+        tracestate=instance.tracestate,
+        timeout_ms=command.timeout_ms,
+        topology=None,
+        created_at=instance.updated_at,
+    )
+
+
+def rows_owed(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list[OutboxRow]:
+    """The rows of the commands that are out, for the instances of versions that `catalog` knows.
+
+    What waits for another try is not out yet, whatever was lost.
+    """
+    pairs = ((one, catalog.of(one)) for one in live if one.wake_reason != RETRY)
+    commands = ((one, command_for(saga, one, now)) for one, saga in pairs if saga is not None)
+    return [row_for(one, command) for one, command in commands if command is not None and command.job is None]
+
+
+def rows_of(moved: list[SagaTransition]) -> list[OutboxRow]:
+    """The outbox rows that `moved` owes. What a job is for needs none."""
+    pairs = ((one.instance, one.command) for one in moved)
+    return [row_for(instance, command) for instance, command in pairs if command is not None and command.job is None]
+
+
+def message_of(row: OutboxRow) -> Outgoing:
+    """The message of an outbox row; the trace context that was stored with it travels in its headers."""
+    again = str(row.n) if row.saga == REDRIVE_OWNER and row.n else None
+    context = {"traceparent": row.traceparent, "tracestate": row.tracestate, dead_letter.REDRIVEN: again}
+    return Outgoing(
+        exchange=row.exchange,
+        routing_key=row.routing_key,
+        body=row.body,
+        message_id=row.id,
+        correlation_id=row.correlation_id,
+        type=row.type,
+        timestamp=row.created_at,
+        headers={name: value for name, value in context.items() if value is not None},
+    )

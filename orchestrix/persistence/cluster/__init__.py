@@ -1,0 +1,1 @@
+"""The cluster in the database: nodes, leases, heartbeats."""

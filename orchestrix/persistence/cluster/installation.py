@@ -1,0 +1,45 @@
+"""Installation: how the id of the database is read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import select
+
+from orchestrix.domain.installation import Installation
+from orchestrix.errors import SchemaMismatch
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.tables import installation
+
+_ONLY: Final = 1
+MISSING: Final = (
+    "the row of the table `installation` is missing, by which workers find what their steps have done:"
+    " restore the whole of the backup, or run `orchestrix db clone-reset`"
+)
+HALF_RESET: Final = "`orchestrix db clone-reset` has not come to its end in this database: run it again"
+
+
+async def known(connection: Connection) -> Installation:
+    """The row as this process has read it first: it changes only while no process runs. Raises `SchemaMismatch`."""
+    database = connection.database
+    if database.installation is None:
+        database.installation = await read(connection)
+    return database.installation
+
+
+async def read(connection: Connection) -> Installation:
+    """The row as it is now. Raises `SchemaMismatch` where it is missing, or half changed."""
+    found = await find(connection)
+    if found is None:
+        raise SchemaMismatch(MISSING)
+    if found.resetting is not None:
+        raise SchemaMismatch(HALF_RESET)
+    return found
+
+
+async def find(connection: Connection) -> Installation | None:
+    """The row, whatever is in it."""
+    table = installation.c
+    query = select(table.installation, table.last_app_id, table.last_instance_id, table.resetting)
+    row = (await connection.execute(query.where(table.id == _ONLY))).first()
+    return Installation(*row) if row else None

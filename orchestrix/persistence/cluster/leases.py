@@ -1,0 +1,202 @@
+"""Who leads, in which term, and until when, by the database's clock?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Select, delete, func, insert, select, update
+
+from orchestrix.domain.leases import NOBODY, Candidacy, ElectionReason, Fence, LeaderMode, Lease, election_reason
+from orchestrix.errors import StaleTermError
+from orchestrix.persistence.dialects import BulkInsert
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.tables import handovers, leases
+
+LEADER: Final = "orchestrix:coordinator:leader"
+MAX_LEASE_S: Final = 600.0
+"""Seconds that a lease may last for those who do not know its length."""
+PLAUSIBLE_LEASE_FACTOR: Final = 2
+"""So many times the length of a lease may be left of one: more was written before the clock was set back."""
+HANDOVERS_KEPT: Final = 100
+"""So many hand-overs are remembered."""
+_COLUMNS: Final = ("term", "holder", "mode", "lease_until", "gained_at", "resigned_at")
+_INSERT: Final = BulkInsert(leases, ("name", *_COLUMNS), key=("name",))
+_MINE: Final = leases.c.name == LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A term's beginning. `began_at` is when the former leader's time was over, as far as anybody knows; or later, when
+    the new one had come: while nothing runs, nobody can take over.
+
+    `gained_at` is when the term began, `ended_at` when its leader first wrote in it; None if it never did.
+    """
+
+    term: int
+    from_holder: str | None
+    to_holder: str
+    mode: LeaderMode
+    reason: ElectionReason
+    began_at: datetime
+    gained_at: datetime
+    ended_at: datetime | None
+
+
+async def check(tx: Transaction, fence: Fence) -> None:
+    """The last statement before the commit of each leader write: nobody begins a newer term before it has ended.
+
+    Raises `StaleTermError` if a newer term has begun, and `Contention` if somebody is about to begin one.
+    """
+    # FOR KEY SHARE: waits for a change of term, which locks the whole row, but not for a renewal of the lease.
+    query = select(leases.c.term, leases.c.holder).where(_MINE)
+    found = (await tx.execute(query.with_for_update(read=True, key_share=True))).first()
+    if found is None or (found.term, found.holder) != (fence.term, fence.holder):
+        raise StaleTermError(_refusal(fence, f"term {found.term} is {found.holder}'s" if found else "there is no term"))
+
+
+async def read(connection: Connection, lease_s: float = MAX_LEASE_S) -> Lease | None:
+    """The row as it is now; None before the first term. `lease_s` is how long a lease lasts, where that is known."""
+    return _lease((await connection.execute(_query(connection))).first(), lease_s)
+
+
+async def campaign(tx: Transaction, bid: Candidacy, lease_s: float, noticed_s: float = 0.0) -> Fence | None:
+    """Begins the next term with the bidder as its holder; None if the row, as it is now, does not allow it.
+
+    `noticed_s` is for how many seconds the bidder has known that the former leader is gone. Raises `Contention` while
+    somebody else holds the row.
+    """
+    lease = await _locked(tx, lease_s)
+    reason = election_reason(bid, lease)
+    if reason is None:
+        return None
+    fence = Fence(max(lease.term, await _newest(tx)) + 1, bid.node_id)
+    values = {
+        "term": fence.term,
+        "holder": fence.holder,
+        "mode": bid.mode.value,
+        "lease_until": lease.now + timedelta(seconds=lease_s),
+        "gained_at": lease.now,
+        "resigned_at": None,
+    }
+    await tx.execute(update(leases).where(_MINE).values(values))
+    await _record(tx, fence, lease, bid, reason, noticed_s)
+    return fence
+
+
+async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float) -> None:
+    """Leases for `lease_s` seconds more. Raises `StaleTermError` if a newer term has begun."""
+    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_held(fence))
+    found = (await tx.execute(query)).first()
+    until = None if found is None else found.now + timedelta(seconds=lease_s)
+    await _write(tx, fence, {"mode": mode.value, "lease_until": until, "resigned_at": None} if until else None)
+
+
+async def resign(tx: Transaction, fence: Fence) -> None:
+    """Ends the lease now. Raises `StaleTermError` if a newer term has begun."""
+    query = select(tx.dialect.clock(tx.now())).where(*_held(fence))
+    now = (await tx.execute(query)).scalar_one_or_none()
+    await _write(tx, fence, {"lease_until": now, "resigned_at": now} if now else None)
+
+
+async def arrive(tx: Transaction, fence: Fence) -> None:
+    """Notes that the leader of the term writes. Raises `StaleTermError` if a newer term has begun."""
+    arrived = update(handovers).where(handovers.c.term == fence.term, handovers.c.ended_at.is_(None))
+    await tx.execute(arrived.values(ended_at=tx.dialect.clock(tx.now())))
+    await check(tx, fence)
+
+
+async def last_handovers(connection: Connection, limit: int) -> list[Handover]:
+    """The newest first."""
+    query = select(handovers).order_by(handovers.c.term.desc()).limit(limit)
+    return [
+        Handover(
+            term=row.term,
+            from_holder=row.from_holder,
+            to_holder=row.to_holder,
+            mode=LeaderMode(row.mode),
+            reason=ElectionReason(row.reason),
+            began_at=row.began_at,
+            gained_at=row.gained_at,
+            ended_at=row.ended_at,
+        )
+        for row in await connection.execute(query)
+    ]
+
+
+async def _newest(tx: Transaction) -> int:
+    """The newest term of which there is a trace, whatever was lost or restored: each has one holder for ever."""
+    return (await tx.execute(select(func.max(handovers.c.term)))).scalar_one() or 0
+
+
+async def _locked(tx: Transaction, lease_s: float) -> Lease:
+    """The row, which nobody else changes or checks until the end of the transaction."""
+    query = _query(tx).with_for_update()
+    found = (await tx.execute(query)).first()
+    if found is None:
+        now = tx.now()
+        await tx.dialect.insert_absent(tx, _INSERT, [(LEADER, 0, NOBODY, LeaderMode.BROKER.value, now, now, None)])
+        found = (await tx.execute(query)).first()
+    lease = _lease(found, lease_s)
+    assert lease is not None, "nobody deletes the row"
+    return lease
+
+
+def _query(connection: Connection) -> Select[Any]:
+    columns = [leases.c[name] for name in _COLUMNS]
+    return select(*columns, connection.dialect.clock(connection.now()).label("now")).where(_MINE)
+
+
+def _lease(row: Any, lease_s: float) -> Lease | None:
+    if row is None:
+        return None
+    return Lease(
+        term=row.term,
+        holder=row.holder,
+        mode=LeaderMode(row.mode),
+        lease_until=row.lease_until,
+        gained_at=row.gained_at,
+        resigned_at=row.resigned_at,
+        now=row.now,
+        longest=timedelta(seconds=PLAUSIBLE_LEASE_FACTOR * lease_s),
+    )
+
+
+def _held(fence: Fence) -> Sequence[Any]:
+    return (_MINE, leases.c.term == fence.term, leases.c.holder == fence.holder)
+
+
+async def _write(tx: Transaction, fence: Fence, values: dict[str, Any] | None) -> None:
+    held = update(leases).where(*_held(fence))
+    if values is None or (await tx.execute(held.values(values))).rowcount != 1:
+        raise StaleTermError(_refusal(fence, "a newer term has begun"))
+
+
+async def _record(
+    tx: Transaction, fence: Fence, lease: Lease, bid: Candidacy, reason: ElectionReason, noticed_s: float
+) -> None:
+    began = lease.now - timedelta(seconds=noticed_s)
+    if reason is ElectionReason.RESIGNED and lease.resigned_at is not None:
+        began = lease.resigned_at
+    elif reason is ElectionReason.EXPIRED:
+        began = lease.lease_until
+    if bid.there is not None:
+        began = max(began, lease.now - timedelta(seconds=bid.there + noticed_s))
+    began = min(began, lease.now)  # which a clock that was set back is not
+    row = {
+        "term": fence.term,
+        "from_holder": None if lease.holder == NOBODY else lease.holder,
+        "to_holder": fence.holder,
+        "mode": bid.mode.value,
+        "reason": reason.value,
+        "began_at": began,
+        "gained_at": lease.now,
+    }
+    await tx.execute(insert(handovers).values(row))
+    await tx.execute(delete(handovers).where(handovers.c.term <= fence.term - HANDOVERS_KEPT))
+
+
+def _refusal(fence: Fence, why: str) -> str:
+    return f"{fence.holder} wrote as the leader of term {fence.term}, but {why}: nothing was written"

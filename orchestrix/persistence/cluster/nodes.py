@@ -1,0 +1,205 @@
+"""Which nodes are there, and when was each heard of last, by the database's clock?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import bindparam, case, delete, or_, select, update
+from sqlalchemy.sql import ColumnElement
+
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.nodes import LIVE, NodeRow, NodeState
+from orchestrix.domain.stored_times import CLOCK_TOLERANCE
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.dialects import BulkInsert
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.tables import nodes, workers
+
+_WORDS: Final = ("id", "queues", "jobs", "started_at", "beat_at", "said_at", "lost_places")
+_WORKERS: Final = BulkInsert(workers, _WORDS, key=("id",))
+_LIVE: Final = tuple(state.value for state in LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNodes:
+    """The nodes that count as living, as they are at `now` of the database's clock."""
+
+    nodes: Sequence[NodeRow]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHeartbeatRow:
+    """What a worker says of itself: which queues it serves, how many jobs it has, and when, by its own clock.
+
+    `lost_places` are taken by functions that go on though their attempts have ended.
+    """
+
+    id: str
+    queues: Sequence[str]
+    jobs: int
+    said_at: datetime | None = None
+    lost_places: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A row of `workers`."""
+
+    id: str
+    queues: Sequence[str]
+    jobs: int
+    started_at: datetime
+    beat_at: datetime
+    lost_places: int = 0
+
+
+async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -> bool:
+    """A new node, ALIVE; False if there is one of that id, or was."""
+    now = tx.dialect.clock(tx.now())
+    row = {
+        "id": node_id,
+        "name": name,
+        "state": NodeState.ALIVE.value,
+        "roles": ",".join(sorted(roles)),
+        "job_count": 0,
+        "started_at": now,
+        "beat_at": now,
+    }
+    return await tx.dialect.insert_one(tx, nodes, row)
+
+
+async def beat(tx: Transaction, node_id: str, state: NodeState, job_count: int) -> bool:
+    """The node lives; False if it was declared dead, or nobody knows it any more. One that drains goes on to."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
+    draining = NodeState.DRAINING.value
+    now_is = case((nodes.c.state == draining, draining), else_=state.value)
+    values = {"state": now_is, "job_count": job_count, "beat_at": tx.dialect.clock(tx.now())}
+    return (await tx.execute(mine.values(values))).rowcount == 1
+
+
+async def drain(tx: Transaction, node_id: str) -> NodeRow | None:
+    """The node as it is from now on: one that lives is to give away what it has. None if nobody knows it."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state == NodeState.ALIVE.value)
+    await tx.execute(mine.values(state=NodeState.DRAINING.value))
+    return await get(tx, node_id)
+
+
+async def living_called(connection: Connection, name: str) -> list[NodeRow]:
+    """Those that live and have that name, by id."""
+    query = select(nodes).where(nodes.c.name == name, nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)
+    return [_node(row) for row in await connection.execute(query)]
+
+
+async def get(connection: Connection, node_id: str) -> NodeRow | None:
+    """One node."""
+    found = (await connection.execute(select(nodes).where(nodes.c.id == node_id))).first()
+    return _node(found) if found is not None else None
+
+
+async def leave(tx: Transaction, node_id: str) -> bool:
+    """The node has gone in good order; False if it was declared dead before."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
+    now = tx.dialect.clock(tx.now())
+    return (await tx.execute(mine.values(state=NodeState.LEFT.value, job_count=0, ended_at=now))).rowcount == 1
+
+
+async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: datetime) -> bool:
+    """The node is dead, unless it has beaten since `beat_at`; False then. Raises `Deposed` and `Contention`."""
+    silent = update(nodes).where(nodes.c.id == node_id, nodes.c.beat_at == beat_at, nodes.c.state.in_(_LIVE))
+    values = {"state": NodeState.DEAD.value, "job_count": 0, "ended_at": tx.dialect.clock(tx.now())}
+    declared = (await tx.execute(silent.values(values))).rowcount == 1
+    await leases.check(tx, fence)
+    return declared
+
+
+async def found_ended(tx: Transaction, node_id: str) -> bool:
+    """The node is dead, by whoever knows for sure that its process has ended; False if it is known to have ended."""
+    mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
+    now = tx.dialect.clock(tx.now())
+    return (await tx.execute(mine.values(state=NodeState.DEAD.value, job_count=0, ended_at=now))).rowcount == 1
+
+
+async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
+    """Deletes nodes and workers that were heard of last `kept_s` seconds ago. Raises `Deposed` and `Contention`."""
+    now, kept = tx.now(), timedelta(seconds=kept_s)
+    for table, gone in ((nodes, [nodes.c.state.not_in(_LIVE)]), (workers, [])):
+        long = or_(table.c.beat_at < now - kept, table.c.beat_at > now + kept)
+        await tx.execute(delete(table).where(*gone, long))
+    await leases.check(tx, fence)
+
+
+async def living(connection: Connection) -> LiveNodes:
+    """All that live, and what time it is."""
+    clock = connection.dialect.clock(connection.now()).label("now")
+    found = list(await connection.execute(select(nodes, clock).where(nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)))
+    return LiveNodes([_node(row) for row in found], found[0].now if found else connection.now())
+
+
+async def listed(connection: Connection, limit: int) -> list[NodeRow]:
+    """Those that live, in the order of their start; then the others, the last to end first."""
+    ended = case((nodes.c.state.in_(_LIVE), 0), else_=1)
+    alive_first = (ended, case((ended == 0, nodes.c.started_at)), nodes.c.ended_at.desc(), nodes.c.id)
+    return [_node(row) for row in await connection.execute(select(nodes).order_by(*alive_first).limit(limit))]
+
+
+async def hear_workers(tx: Transaction, beats: Sequence[WorkerHeartbeatRow]) -> None:
+    """These workers live, and say so much of themselves."""
+    now = tx.now()
+    heard = {beat.id: beat for beat in beats}
+    rows = [
+        (id, list(one.queues), one.jobs, now, now, one.said_at, one.lost_places) for id, one in sorted(heard.items())
+    ]
+    if not rows:
+        return
+    await tx.dialect.insert_absent(tx, _WORKERS, rows)
+    change = update(workers).where(workers.c.id == bindparam("which"))
+    said = [name for name in _WORDS if name not in ("id", "started_at")]
+    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in said}
+    values = [
+        {"which": row[0], **{f"new_{name}": value for name, value in zip(_WORDS, row, strict=True) if name in said}}
+        for row in rows
+    ]
+    await tx.execute(change.values(new), values)
+
+
+async def forget_workers(tx: Transaction, left: Mapping[str, datetime | None]) -> None:
+    """These workers have left, by their own word, which gives that time by their own clock, or none.
+
+    One that has said something later lives again, under the same id: its last word was on its way for long.
+    """
+    for id, at in sorted(left.items()):
+        gone = delete(workers).where(workers.c.id == id)
+        await tx.execute(gone if at is None else gone.where(or_(workers.c.said_at.is_(None), workers.c.said_at <= at)))
+
+
+def heard(connection: Connection, seconds: float) -> Sequence[ColumnElement[bool]]:
+    """That a worker has beaten in the last `seconds`. A beat yet to come is of a clock that was set back since."""
+    now = connection.now()
+    return workers.c.beat_at >= now - timedelta(seconds=seconds), workers.c.beat_at <= now + CLOCK_TOLERANCE
+
+
+async def listed_workers(connection: Connection, limit: int, seconds: float) -> list[WorkerRow]:
+    """The workers that were heard of in the last `seconds`, the last one first."""
+    query = select(workers).where(*heard(connection, seconds)).limit(limit)
+    query = query.order_by(workers.c.beat_at.desc(), workers.c.id)
+    return [
+        WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at, r.lost_places)
+        for r in await connection.execute(query)
+    ]
+
+
+def _node(row: Any) -> NodeRow:
+    return NodeRow(
+        id=row.id,
+        name=row.name,
+        state=NodeState(row.state),
+        roles=tuple(row.roles.split(",")) if row.roles else (),
+        job_count=row.job_count,
+        started_at=row.started_at,
+        beat_at=row.beat_at,
+        ended_at=row.ended_at,
+    )

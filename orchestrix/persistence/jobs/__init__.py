@@ -1,0 +1,1 @@
+"""Jobs in the database: sets of rows, read and written in few statements."""

@@ -1,0 +1,47 @@
+"""Which jobs does somebody want to see?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import and_, select
+from sqlalchemy.sql import ColumnElement
+
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.tables import jobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What the jobs of a list have in common; no field set means all.
+
+    `step_of` is the saga's name and the id of the instance that they were steps of.
+    """
+
+    states: Sequence[str] = ()
+    queue: str | None = None
+    created_by: str | None = None
+    schedule_id: str | None = None
+    step_of: tuple[str, int] | None = None
+
+
+def conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
+    """What a job has to be for `wanted`."""
+    table = jobs.c
+    same = {table.queue: wanted.queue, table.created_by: wanted.created_by, table.schedule_id: wanted.schedule_id}
+    found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
+    if wanted.states:
+        found.append(table.state.in_(sorted(set(wanted.states))))
+    if wanted.step_of is not None:
+        found.append(_step_of(*wanted.step_of))
+    return found
+
+
+def _step_of(saga: str, id: int) -> ColumnElement[bool]:
+    """A job has the id of the command that it stands for, and history, unlike jobs, is found by its instance."""
+    history = saga_tables_of(saga).history.c
+    commands = select(history.command_id).where(
+        history[saga_tables_of(saga).owner] == id, history.command_id.is_not(None)
+    )
+    return and_(jobs.c.id.in_(commands), jobs.c.saga == saga, jobs.c.instance_id == id)

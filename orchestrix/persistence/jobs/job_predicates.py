@@ -1,0 +1,125 @@
+"""Which jobs may the leader have something to do about, and is there any?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Select, func, literal, or_, select
+from sqlalchemy.sql import ColumnElement
+
+from orchestrix.domain.jobs import DISPATCHED, LIVE, ORPHAN_PENDING, OWNED, RUNNING
+from orchestrix.domain.stored_times import CLOCK_TOLERANCE
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.schema.column_types import UtcTime
+from orchestrix.persistence.tables import broker_incarnation, jobs, nodes
+
+Terms = Sequence[ColumnElement[bool]]
+"""What all has to be so."""
+_JOB: Final = jobs.c
+_UP: Final = ("ALIVE", "DRAINING")
+"""The states of nodes that may still read what they own."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsToRescue:
+    """Whether there is a job of each kind, and how many seconds are left until the next one's time is over.
+
+    That is negative where one's time is over, also if it is spared, and None where none has a time.
+    """
+
+    unheard: bool
+    overdue: bool
+    silent: bool
+    left: float | None
+
+
+async def signs(connection: Connection, limit: float | None, heard: float, since: datetime | None) -> JobsToRescue:
+    """What there is now, by `unheard`, `overdue` and `silent`, after `limit` seconds: without these, nobody is silent.
+
+    With `since`, no job that was sent before that counts as overdue.
+    """
+    sent = () if since is None else (_JOB.dispatched_at >= since,)
+    query = select(
+        _any(unheard()),
+        _any([*overdue(connection, heard), *sent]),
+        literal(False) if limit is None else _any(silent(connection, limit, heard)),
+        select(func.min(_JOB.wake_at, type_=UtcTime())).where(_JOB.state.in_(LIVE)).scalar_subquery(),
+        connection.dialect.clock(connection.now()),
+    )
+    forgotten, late, quiet, earliest, now = (await connection.execute(query)).one()
+    left = None if earliest is None else (earliest - now).total_seconds()
+    return JobsToRescue(bool(forgotten), bool(late), bool(quiet), left)
+
+
+async def ownerless(connection: Connection, orphaned: float, without: float) -> tuple[bool, bool]:
+    """Whether there is any of `orphans`, and any of `unowned`, each with its seconds."""
+    query = select(_any(orphans(connection, orphaned)), _any(unowned(connection, without)))
+    gone, never = (await connection.execute(query)).one()
+    return bool(gone), bool(never)
+
+
+def unheard() -> Terms:
+    """They were sent to a worker by a broker that has lost its memory since."""
+    forgot = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
+    return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.dispatched_at < forgot
+
+
+def overdue(connection: Connection, heard: float) -> Terms:
+    """Their time is over, and no node is just handing them to another.
+
+    Not those of an owner that has not beaten for `heard` seconds: their workers may have said what nobody has read.
+    """
+    return (
+        _JOB.state.in_(LIVE),
+        _JOB.channels == 1,
+        _JOB.wake_at <= connection.dialect.clock(connection.now()),
+        or_(_JOB.ownership.is_(None), _JOB.ownership == OWNED),
+        or_(_JOB.owner.is_(None), _JOB.owner.in_(listening(connection, heard))),
+    )
+
+
+def silent(connection: Connection, seconds: float, heard: float) -> Terms:
+    """Their worker has not beaten for so many seconds, and their owner has been that for as long: it had time to read
+    what was said while nobody did. `heard` is as in `overdue`.
+    """
+    beaten = _JOB.worker_beat_at <= ago(connection, seconds)
+    return _JOB.state == RUNNING, _JOB.channels == 1, beaten, *read(connection, seconds, heard)
+
+
+def read(connection: Connection, seconds: float, heard: float) -> Terms:
+    """What their workers say has been read for so many seconds, and by a node that has beaten for the last `heard`."""
+    since = or_(_JOB.taken_at.is_(None), _JOB.taken_at <= ago(connection, seconds))
+    return _JOB.ownership == OWNED, _JOB.owner.in_(listening(connection, heard)), since
+
+
+def unowned(connection: Connection, seconds: float) -> Terms:
+    """Nobody reads their queues, and they were not offered for so many seconds."""
+    offered = func.coalesce(_JOB.handoff_at, _JOB.dispatched_at, type_=UtcTime())
+    return _JOB.channels == 1, _JOB.owner.is_(None), offered <= ago(connection, seconds)
+
+
+def orphans(connection: Connection, seconds: float) -> Terms:
+    """Their owner is gone, or was given up, and they were not offered for so many seconds."""
+    up = select(nodes.c.id).where(nodes.c.state.in_(_UP))
+    gone = or_(_JOB.ownership == ORPHAN_PENDING, _JOB.owner.not_in(up))
+    long_ago = _JOB.handoff_at <= ago(connection, seconds)
+    offered = or_(_JOB.handoff_at.is_(None), _JOB.handoff_reason != "NodeCrash", long_ago)
+    return _JOB.channels == 1, _JOB.owner.is_not(None), gone, offered
+
+
+def listening(connection: Connection, seconds: float) -> Select[tuple[str]]:
+    """The ids of the nodes that have beaten within so many seconds."""
+    lately = nodes.c.beat_at > ago(connection, seconds), nodes.c.beat_at <= connection.now() + CLOCK_TOLERANCE
+    return select(nodes.c.id).where(nodes.c.state.in_(_UP), *lately)
+
+
+def ago(connection: Connection, seconds: float) -> datetime:
+    """So many seconds before now."""
+    return connection.now() - timedelta(seconds=seconds)
+
+
+def _any(terms: Terms) -> ColumnElement[Any]:
+    return select(_JOB.id).where(*terms).exists()

@@ -1,0 +1,136 @@
+"""Which queues of workers are there, and who serves them?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import and_, func, or_, select
+
+from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers
+from orchestrix.domain.jobs import DISPATCHED, LIVE, OWNED, RUNNING, JobRow
+from orchestrix.domain.stored_times import age_s
+from orchestrix.persistence.cluster import leases, nodes
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.jobs import job_predicates
+from orchestrix.persistence.schema.column_types import UtcTime
+from orchestrix.persistence.tables import jobs, outbox, workers
+
+RECENT_DISPATCH_S: Final = 15.0
+"""Seconds, longer than between two looks for orders that are lost where the limit is the usual one."""
+
+
+async def crews(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, QueueWorkers]:
+    """Who serves each of these queues. A worker is lost after `limit` seconds without a beat, and silent after half."""
+    wanted = set(queues)
+    if not wanted:
+        return {}
+    known = select(workers.c.id, workers.c.queues, workers.c.beat_at).where(*nodes.heard(connection, 2 * limit))
+    found = list(await connection.execute(known))
+    now, silent, beats = connection.now(), limit / 2, defaultdict[str, list[float]](list)
+    for _, served, at in found:
+        for queue in wanted.intersection(served):
+            beats[queue].append(age_s(at, now))
+    ending = [id for id, served, at in found if not served and age_s(at, now) < silent]
+    stopping = await _at_jobs(connection, wanted, ending)
+    return {queue: _crew(beats[queue], silent, stopping[queue]) for queue in wanted}
+
+
+async def _at_jobs(connection: Connection, queues: Iterable[str], ids: Sequence[str]) -> Counter[str]:
+    """How many of these workers are at jobs of each queue."""
+    if not ids:
+        return Counter()
+    query = select(jobs.c.queue, jobs.c.worker_id).where(jobs.c.state == RUNNING, jobs.c.worker_id.in_(ids)).distinct()
+    return Counter([row.queue for row in await connection.execute(query.where(jobs.c.queue.in_(sorted(queues))))])
+
+
+def _crew(beats: Sequence[float], silent: float, stopping: int) -> QueueWorkers:
+    """The crew whose last beats were so many seconds ago."""
+    heard = [seconds for seconds in beats if seconds < silent]
+    return QueueWorkers(len(heard), len(beats) - len(heard), min(heard, default=0.0), stopping)
+
+
+async def around(
+    connection: Connection, found: Iterable[JobRow], limit: float, empty: Collection[str] = ()
+) -> dict[str, DiagnosisContext]:
+    """What tells why these jobs do not go on, by their ids; `limit` as in `crews`.
+
+    `empty` are the queues of workers that are known to have no order in them.
+    """
+    waiting = list(found)
+    if not waiting:
+        return {}
+    known = await served(connection, [job.queue for job in waiting], limit)
+    listening = set((await connection.execute(job_predicates.listening(connection, limit / 2))).scalars())
+    read = {job.id: job.ownership == OWNED and job.owner in listening for job in waiting}
+    return {job.id: replace(known[job.queue], is_read=read[job.id], is_empty=job.queue in empty) for job in waiting}
+
+
+async def served(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, DiagnosisContext]:
+    """What tells why what was sent to these queues is not begun; `limit` as in `crews`."""
+    lease = await leases.read(connection)
+    since = None if lease is None or lease.lapsed else lease.gained_at
+    return {
+        queue: DiagnosisContext(crew, limit, since) for queue, crew in (await crews(connection, queues, limit)).items()
+    }
+
+
+async def named(connection: Connection) -> set[str]:
+    """The queues that known workers serve, or that jobs were sent to which have not ended."""
+    served = await connection.execute(select(workers.c.queues))
+    wanted = await connection.execute(select(jobs.c.queue).where(jobs.c.state.in_(LIVE)).distinct())
+    return {queue for (queues,) in served for queue in queues} | set(wanted.scalars())
+
+
+async def unbegun(connection: Connection) -> dict[str, int]:
+    """How many jobs of each queue are with no worker yet, though they were sent."""
+    query = select(jobs.c.queue, func.count()).where(jobs.c.state == DISPATCHED).group_by(jobs.c.queue)
+    return {str(queue): int(count) for queue, count in await connection.execute(query)}
+
+
+async def passed(connection: Connection, queues: Iterable[str], seconds: float) -> dict[str, datetime]:
+    """When the last one was sent of those jobs of each queue that were begun so many seconds ago, and are at work or
+    ended not long before: what was sent earlier has left the queue too.
+    """
+    wanted, long_ago = sorted(set(queues)), job_predicates.ago(connection, seconds)
+    if not wanted:
+        return {}
+    lately = jobs.c.finished_at.between(job_predicates.ago(connection, seconds + RECENT_DISPATCH_S), long_ago)
+    running = and_(jobs.c.state == RUNNING, jobs.c.channels == 1)
+    found = dict[str, datetime]()
+    for which in (running, lately):
+        query = select(jobs.c.queue, func.max(jobs.c.dispatched_at, type_=UtcTime()))
+        query = query.where(which, jobs.c.started_at <= long_ago, connection.dialect.among(jobs.c.queue, wanted))
+        for queue, at in await connection.execute(query.group_by(jobs.c.queue)):
+            found[queue] = max(at, found.get(queue, at))
+    return found
+
+
+async def stranded(
+    tx: Transaction,
+    empty: Collection[str],
+    passed: Mapping[str, datetime],
+    seconds: float,
+    heard: float,
+    limit: int,
+) -> list[str]:
+    """Locks up to `limit` of them, and gives their ids: those that were sent so many seconds ago to queues that are
+    `empty`, or before the moment of their queue in `passed`, that the broker has had, and that nobody has begun or has
+    beaten for. `heard` is as in `job_predicates.read`: nobody knows what others' workers may have begun.
+    """
+    waiting = select(outbox.c.id).where(outbox.c.id == jobs.c.history_id).exists()
+    long_ago = job_predicates.ago(tx, seconds)
+    behind = [and_(jobs.c.queue == queue, jobs.c.dispatched_at < at) for queue, at in sorted(passed.items())]
+    query = select(jobs.c.id).where(
+        jobs.c.state == DISPATCHED,
+        or_(tx.dialect.among(jobs.c.queue, sorted(empty)), *behind) if empty else or_(*behind),
+        jobs.c.dispatched_at <= long_ago,
+        or_(jobs.c.worker_beat_at.is_(None), jobs.c.worker_beat_at <= long_ago),
+        *job_predicates.read(tx, seconds, heard),
+        ~waiting,
+    )
+    query = query.order_by(jobs.c.dispatched_at, jobs.c.id).limit(limit)
+    return list((await tx.execute(query.with_for_update(skip_locked=True))).scalars())

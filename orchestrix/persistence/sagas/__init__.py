@@ -1,0 +1,1 @@
+"""Instances in the database: sets of rows, read and written in few statements."""

@@ -1,0 +1,145 @@
+"""Which instances are stuck, by what their rows say and by what holds them up besides?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import and_, false, func, literal_column, not_, or_, select
+from sqlalchemy.sql import ColumnElement
+
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs, is_waited_for, unworked
+from orchestrix.persistence.schema.saga_columns import STUCK
+from orchestrix.persistence.tables import jobs
+from orchestrix.saga.definition import COMPENSATING, TERMINAL
+from orchestrix.saga.state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT
+
+_OWN: Final = (UNSENT, BROKER_DOWN, NO_CONSUMER)
+"""Why instances are woken that are stuck by what their rows say."""
+NORMAL_WAIT_REASONS: Final = (DEADLINE, BACKLOG, RETRY, JOB)
+"""Why those are that are not."""
+WORKER_WAIT_REASONS: Final = (DEADLINE, BACKLOG)
+"""Why those are that wait for a worker."""
+
+Condition = ColumnElement[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalBlockers:
+    """Instances that the machine wakes, as their rows say, and that something holds up which no row tells of.
+
+    Of those that wait for their worker all in `states`, and all that are undone and whose progress names one of
+    `steps`; and all with these `ids`. Besides, where those are too many to be named by their ids: all whose wake-up was
+    at `overdue` or before, and all that wait for an `unworked` job.
+    """
+
+    states: Sequence[str] = ()
+    steps: Sequence[str] = ()
+    ids: Sequence[int] = ()
+    overdue: datetime | None = None
+    unworked: UnservedJobs | None = None
+
+    @property
+    def many(self) -> bool:
+        """Whether nobody has counted them."""
+        return self.overdue is not None or self.unworked is not None
+
+
+NO_BLOCKERS: Final = ExternalBlockers()
+"""Nothing holds any instance up."""
+
+
+def stuck_by_row(table: Any) -> list[Condition]:
+    """That a row itself says so."""
+    # The text of the index, for the planners that compare it letter by letter; the states for the one without it.
+    return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
+
+
+def stuck(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    """That a row is stuck, or may be: of one that is undone the reader has to judge himself.
+
+    `table` are the columns of a row, of whatever query; no index helps to find it.
+    """
+    found = [table.blocker.is_not(None), table.wake_reason.in_(_OWN), _late(table, hindered)]
+    found += [and_(*condition) for condition in in_states(connection, table, hindered)]
+    if hindered.ids:
+        found.append(connection.dialect.among(table.id, hindered.ids))
+    if hindered.unworked is not None:
+        found.append(_unworked(table, hindered.unworked))
+    return [table.state.not_in(sorted(TERMINAL)), or_(*found)]
+
+
+def moving(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    """The opposite, but of one that is undone the reader has to judge himself here too."""
+    never = table.wake_reason.is_(None)
+    found = [table.blocker.is_(None), or_(never, table.wake_reason.in_(NORMAL_WAIT_REASONS))]
+    if hindered.states:
+        found.append(
+            or_(never, table.wake_reason.not_in(WORKER_WAIT_REASONS), table.state.not_in(sorted(hindered.states)))
+        )
+    if hindered.ids:
+        found.append(or_(never, not_(connection.dialect.among(table.id, hindered.ids))))
+    if hindered.overdue is not None:
+        found.append(or_(never, table.wake_at > hindered.overdue))
+    if hindered.unworked is not None:
+        found.append(or_(never, not_(_unworked(table, hindered.unworked))))
+    return found
+
+
+def in_states(connection: Connection, table: Any, hindered: ExternalBlockers) -> Iterator[list[Condition]]:
+    """One condition after the other, each within one state; no row fits two of them, or says itself that it is stuck.
+
+    So that none of those that wait for their worker is found by its id or its wake-up too.
+    """
+    waiting = [table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS)]
+    for state in hindered.states:
+        yield [table.state == state, *waiting]
+    if hindered.steps:
+        progress = connection.dialect.text_of(table.progress)
+        named: list[Condition] = [progress.contains(f'"{step}"', autoescape=True) for step in hindered.steps]
+        named += [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else []
+        yield [table.state == COMPENSATING, *waiting, or_(*named, _late(table, hindered))]
+
+
+def by_id(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    """That a row is held up by its id, and is none of those `in_states`."""
+    return [connection.dialect.among(table.id, hindered.ids), *_elsewhere(table, hindered)]
+
+
+def by_wake_up(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    """That it is by its wake-up, and not by its id, or as one of those `in_states`."""
+    return [_late(table, hindered), *_elsewhere(table, hindered), *_unnamed(connection, table, hindered)]
+
+
+def by_job(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    """That it is by its job, beside which the row stands, and by nothing else."""
+    assert hindered.unworked is not None, "there are such jobs"
+    found = [is_waited_for(table), *unworked(hindered.unworked), *_unnamed(connection, table, hindered)]
+    in_time = func.coalesce(table.wake_at, table.wake_at)  # no index of it is to be used: the jobs are fewer
+    return [*found, in_time > hindered.overdue] if hindered.overdue is not None else found
+
+
+def _elsewhere(table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    states = [*hindered.states, *([COMPENSATING] if hindered.steps else [])]
+    found = [table.blocker.is_(None), table.wake_reason.in_(NORMAL_WAIT_REASONS)]
+    return (
+        [*found, or_(table.wake_reason.not_in(WORKER_WAIT_REASONS), table.state.not_in(sorted(states)))]
+        if states
+        else found
+    )
+
+
+def _unnamed(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
+    return [not_(connection.dialect.among(table.id, hindered.ids))] if hindered.ids else []
+
+
+def _late(table: Any, hindered: ExternalBlockers) -> Condition:
+    late: Condition = table.wake_at <= hindered.overdue if hindered.overdue is not None else false()
+    return late
+
+
+def _unworked(table: Any, which: UnservedJobs) -> Condition:
+    return select(jobs.c.id).where(is_waited_for(table), *unworked(which)).exists()

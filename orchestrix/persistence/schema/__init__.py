@@ -1,0 +1,1 @@
+"""Schema: column types, migrations, and what differs from them."""

@@ -1,0 +1,1 @@
+"""Actions: what a person may do to a saga, and what follows."""

@@ -1,0 +1,68 @@
+"""Cloned sagas: what becomes of a live saga in a copy of its database, where it must not go on by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from orchestrix.saga.commands import SagaTransition, progressed
+from orchestrix.saga.definition import Saga, milliseconds
+from orchestrix.saga.state import CLONED, DEADLINE, PAUSED, RETRY, UNSENT, Instance, StateChange
+from orchestrix.saga.transition import change
+
+CLONED_REASON: Final = "cloned: this is a copy of its database, and the original goes on with it"
+
+
+def held_clone(instance: Instance, now: datetime) -> SagaTransition:
+    """`instance`, which the machine or the end of a pause would move, held as by a pause, but as `cloned`.
+
+    What was sent was sent by the original, under another effect key: here nothing is out, so that what follows is sent
+    with its whole time, and no answer is waited for. Before another try the whole wait begins again, and of
+    the run's own time there is what was left at its last change: nobody knows when the copy was made.
+    """
+    row: StateChange = change(instance, instance.state, CLONED_REASON, now)
+    progress = instance.progress
+    reason = progress.resume if instance.blocker == PAUSED else instance.wake_reason
+    rest = instance.wait_ms if reason == RETRY else 0
+    if progress.awaited is not None and reason != RETRY:
+        reason = DEADLINE
+    elif reason != RETRY:
+        reason = UNSENT
+    run_ms = progress.run_ms
+    if instance.blocker != PAUSED and instance.deadline_at is not None:
+        run_ms = milliseconds(max(timedelta(0), instance.deadline_at - instance.updated_at))
+    return SagaTransition(
+        replace(
+            instance,
+            version=row.version,
+            updated_at=now,
+            blocker=CLONED,
+            wake_at=None,
+            wake_reason=None,
+            wait_ms=rest,
+            progress=replace(progress, resume=reason, run_ms=run_ms, until=None),
+        ),
+        (row,),
+        None,
+    )
+
+
+def resumed_clone(saga: Saga, instance: Instance) -> Instance:
+    """A parked instance as if it had been paused, so that it goes on as after a pause.
+
+    Its command is sent with all its time, for nobody here has it. Where nothing was kept of what it waited for, a
+    command that is out counts as sent; and of its run's own time what was left at its last change, or else all of it.
+    """
+    progress = instance.progress
+    reason = progress.resume
+    run_ms = progress.run_ms
+    if run_ms is None and instance.deadline_at is not None:
+        rest = milliseconds(instance.deadline_at - instance.updated_at)
+        run_ms = rest if rest > 0 else _whole(saga)
+    instance = instance if reason == RETRY else replace(instance, wait_ms=0)
+    return replace(progressed(instance, run_ms=run_ms), blocker=PAUSED)
+
+
+def _whole(saga: Saga) -> int | None:
+    return None if saga.timeout is None else milliseconds(saga.timeout)

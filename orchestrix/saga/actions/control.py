@@ -1,0 +1,399 @@
+"""What does a person's request do to a saga instance?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from orchestrix.saga import compensation
+from orchestrix.saga.actions import clone
+from orchestrix.saga.actions.merge_patch import merged
+from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, ActionResult, SagaAction
+from orchestrix.saga.commands import (
+    NEVER,
+    SagaTransition,
+    TransitionInputs,
+    armed,
+    command_for,
+    doubted,
+    given,
+    issued,
+    job_at_work,
+    out,
+    progressed,
+    unfrozen,
+)
+from orchestrix.saga.definition import (
+    COMPENSATING,
+    COMPENSATION_FAILED,
+    COMPLETED,
+    FAILED,
+    InvalidDataError,
+    Saga,
+    milliseconds,
+)
+from orchestrix.saga.effect_keys import next_run
+from orchestrix.saga.messages import MAX_DATA, dump
+from orchestrix.saga.retry import Failure, fail
+from orchestrix.saga.state import (
+    CLONED,
+    DEADLINE,
+    HELD,
+    JOB,
+    PAUSED,
+    RETRY,
+    UNDO_FAILED,
+    UNSENDABLE,
+    UNSENT,
+    Instance,
+    InstanceProgress,
+    StateChange,
+)
+from orchestrix.saga.transition import change, move, sending, succeed
+
+
+class InvalidActionError(InvalidDataError):
+    """What was asked makes no sense in itself."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__([{"loc": (field,), "msg": message}])
+
+
+def act(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    """What `ask` does to `instance`; without history where its effect is there already.
+
+    Raises `ActionNotAllowed`, and `InvalidDataError` for an output, a patch or a time that cannot be.
+    """
+    if ask.verb not in allowed(saga, instance):
+        if ask.verb in _idle(instance) and not ask.patch:
+            return ActionResult(instance)
+        raise ActionNotAllowed(_refusal(instance, ask.verb), allowed(saga, instance))
+    return _ACTS[ask.verb](saga, instance, ask, tick)
+
+
+def allowed(saga: Saga, instance: Instance) -> tuple[SagaAction, ...]:
+    """The verbs that would change something now."""
+    return tuple(verb for verb in SagaAction if verb in _possible(saga, instance))
+
+
+def _possible(saga: Saga, instance: Instance) -> set[SagaAction]:
+    if instance.state == COMPLETED:
+        return set()
+    if instance.state == FAILED:
+        return {SagaAction.RETRY, SagaAction.EDIT}
+    found = {SagaAction.TERMINATE}
+    if instance.state in saga.path or instance.blocker == CLONED:
+        found.add(SagaAction.CANCEL)
+    if instance.state in saga.path and instance.blocker != CLONED and saga.step_in(instance.state):
+        found.add(SagaAction.SKIP)
+    found |= _by_wait(instance)
+    return found if out(saga, instance) is not None else found - {SagaAction.RETRY}
+
+
+def _by_wait(instance: Instance) -> set[SagaAction]:
+    match instance.blocker:
+        case None:
+            retry = {SagaAction.RETRY} if instance.wake_reason == RETRY else set()
+            return {SagaAction.PAUSE, SagaAction.SET_DEADLINE, SagaAction.CANCEL_DEADLINE} | retry
+        case "paused":
+            return {SagaAction.RESUME, SagaAction.EDIT}
+        case "cloned":
+            return {SagaAction.RESUME, SagaAction.EDIT}
+        case "held":
+            return {SagaAction.RETRY, SagaAction.RESUME, SagaAction.EDIT}
+        case "undo_failed":
+            return {SagaAction.RETRY, SagaAction.SKIP, SagaAction.EDIT}
+        case _:
+            return {SagaAction.RETRY, SagaAction.EDIT}
+
+
+def _idle(instance: Instance) -> set[SagaAction]:
+    """The verbs whose effect is there already."""
+    if instance.state == COMPLETED:
+        return set()
+    if instance.state == FAILED:
+        return {SagaAction.CANCEL, SagaAction.TERMINATE}
+    found = {SagaAction.CANCEL} if instance.state in (COMPENSATING, COMPENSATION_FAILED) else set()
+    if instance.blocker == PAUSED:
+        return found | {SagaAction.PAUSE}
+    return found if instance.blocker else found | {SagaAction.RESUME, SagaAction.RETRY}
+
+
+def unchanged(instance: Instance, verb: SagaAction) -> str:
+    """Why `verb` has nothing to do, where it fits and changes nothing; and what does something."""
+    match verb:
+        case SagaAction.CANCEL if instance.state == COMPENSATION_FAILED:
+            return "it is given up already, and an undo has failed: retry or skip that one, or terminate"
+        case SagaAction.CANCEL if instance.state == COMPENSATING:
+            held = "; resume ends its pause" if instance.blocker == PAUSED else ""
+            return f"it is given up already, and is being undone{held}"
+        case SagaAction.CANCEL | SagaAction.TERMINATE:
+            return "it has ended already: retry begins it again"
+        case SagaAction.PAUSE:
+            return "it is paused already: resume ends that"
+        case SagaAction.RESUME:
+            return "it is not paused"
+        case SagaAction.RETRY:
+            return "its present try is out: nothing is to be tried again yet"
+        case SagaAction.EDIT:
+            return "its data is so already"
+        case _:
+            return "its deadline is so already"
+
+
+def _refusal(instance: Instance, verb: SagaAction) -> str:
+    if verb is SagaAction.RETRY and verb in _idle(instance):
+        return "its present try is out, and has the data that it was sent with: pause it, edit, then resume"
+    held = f" and held ({instance.blocker})" if instance.blocker else ""
+    return f"{verb.value} does not fit a saga that is {instance.state}{held}"
+
+
+def _row(instance: Instance, ask: ActionRequest, target: str, tick: TransitionInputs) -> StateChange:
+    return change(instance, target, f"{ask.verb.value}: {ask.reason}", tick.now, actor=ask.actor)
+
+
+def _acted(moved: SagaTransition, before: Instance | None = None) -> ActionResult:
+    withdrawn = before.command_id if before is not None else None
+    return ActionResult(moved.instance, moved.history, moved.command, withdrawn, moved.instance.progress.todo)
+
+
+def _stay(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> tuple[Instance, StateChange]:
+    row = _row(instance, ask, instance.state, tick)
+    return move(saga, instance, instance.state, row), row
+
+
+def _retry(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    if ask.patch:
+        instance = replace(instance, data=_patched(saga, instance, ask.patch))
+    if instance.state == FAILED:
+        return _acted(_run_again(saga, instance, ask, tick), instance)
+    if instance.blocker == UNDO_FAILED:
+        return _acted(_undo_again(saga, instance, ask, tick))
+    if instance.blocker == HELD:
+        return _acted(_held_again(saga, instance, ask, tick))
+    here = out(saga, instance)
+    assert here is not None, "only an order that is out can be tried again"
+    same, row = _stay(saga, instance, ask, tick)
+    now = armed(replace(same, blocker=None), here.reason, here.wait, tick.now)
+    return _acted(sending(saga, now, [row]))
+
+
+def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
+    """A new try of the step that was held, with all the tries of its policy. What the earlier ones left is not known
+    any better than before."""
+    same, row = _stay(saga, instance, ask, tick)
+    here = out(saga, instance)
+    assert here is not None, "what is held is a step"
+    former = (instance.command_id,) if instance.command_id else ()
+    fresh = unfrozen(progressed(same, sent=(*instance.progress.sent, *former)), tick.now)
+    fresh = replace(fresh, blocker=None, command_id=tick.command_id, attempt=instance.attempt + 1, tries=1)
+    return sending(saga, armed(fresh, here.reason, here.wait, tick.now), [row])
+
+
+def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
+    row = _row(instance, ask, saga.initial, tick)
+    before = instance.progress
+    unfinished = (*before.left, *(name for name in before.todo if name not in before.left))
+    run, runs = next_run(instance, unfinished)
+    kept = InstanceProgress(
+        attempts=compensation.all_attempts(saga, instance),
+        left=unfinished,
+        undone=before.undone,
+        refused=before.refused,
+        run=run,
+        runs=runs,
+        named=before.named,
+    )
+    deadline = tick.now + saga.timeout if saga.timeout is not None else None
+    begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)
+    return sending(saga, issued(saga, begun, tick), [row])
+
+
+def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
+    row = _row(instance, ask, COMPENSATING, tick)
+    here = out(saga, instance)
+    assert here is not None, "a failed undo is out"
+    attempts = {**instance.progress.attempts, here.key: instance.attempt}
+    back = progressed(move(saga, instance, COMPENSATING, row), attempts=attempts)
+    return sending(saga, issued(saga, replace(back, blocker=None), tick), [row])
+
+
+def _skip(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    reason = f"{ask.verb.value}: {ask.reason}"
+    if instance.blocker == UNDO_FAILED:
+        if ask.output:
+            raise InvalidActionError(
+                "output", "must be left out where an undo is skipped: that leaves nothing to go on with"
+            )
+        return _acted(compensation.undone(saga, instance, tick, skipped=(reason, ask.actor)), instance)
+    step = saga.step_in(instance.state)
+    assert step is not None, "skip is allowed where a step is out"
+    try:
+        moved = succeed(saga, instance, step, ask.output or {}, tick, reason=reason, actor=ask.actor)
+    except InvalidDataError as refused:
+        raise InvalidDataError([{**error, "loc": ("output", *error["loc"])} for error in refused.errors]) from refused
+    except ValueError as refused:
+        raise InvalidActionError("output", str(refused)) from refused
+    return _acted(moved, instance)
+
+
+def _edit(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    data = _patched(saga, instance, ask.patch or {})
+    if data == instance.data:
+        return ActionResult(instance)
+    same, row = _stay(saga, instance, ask, tick)
+    edited = _reissued(saga, replace(same, data=data), tick)
+    return ActionResult(edited, (replace(row, command_id=edited.command_id),))
+
+
+def _patched(saga: Saga, instance: Instance, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with the patch, if the model takes them; raises `InvalidDataError`."""
+    if len(dump(patch)) > MAX_DATA:
+        raise InvalidActionError("data", f"must be at most {MAX_DATA} bytes")
+    return saga.check(merged(instance.data, patch))
+
+
+def _reissued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
+    """`instance`, paused, with another attempt if the one that is out may have left: a message never changes."""
+    if instance.blocker != PAUSED or not compensation.in_flight(instance) or command_for(saga, instance) is None:
+        return instance
+    former = (instance.command_id,) if instance.command_id else ()
+    earlier = progressed(instance, sent=(*instance.progress.sent, *former), unanswered=True)
+    return replace(earlier, command_id=tick.command_id, attempt=instance.attempt + 1)
+
+
+def _pause(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    same, row = _stay(saga, instance, ask, tick)
+    reason = instance.wake_reason if instance.wake_reason in (RETRY, JOB) else DEADLINE
+    if instance.given is not None:
+        reason = DEADLINE
+    rest = min(_until(instance.given or instance.wake_at, tick) or timedelta(0), _LONGEST_REST)
+    run = _until(instance.deadline_at, tick)
+    same = progressed(replace(same, blocker=PAUSED), run_ms=None if run is None else milliseconds(run), until=None)
+    held = armed(same, reason, rest, tick.now)
+    withdrawn = instance.command_id if instance.progress.awaited is None else None
+    return ActionResult(held, (row,), None, withdrawn, held.progress.todo)
+
+
+_LONGEST_REST: Final = timedelta(days=36500)
+"""What a pause remembers of a deadline that was cancelled: no step has that much time."""
+
+
+def _until(at: datetime | None, tick: TransitionInputs) -> timedelta | None:
+    return None if at is None else max(timedelta(0), at - tick.now)
+
+
+def _freed(saga: Saga, instance: Instance, reason: str, tick: TransitionInputs) -> Instance:
+    """`instance` without its pause, which has cost it no time."""
+    rest = timedelta(milliseconds=instance.wait_ms)
+    free = unfrozen(progressed(replace(instance, blocker=None), resume=None, held=None), tick.now)
+    here = out(saga, free)
+    if here is not None and reason != RETRY and not rest:  # it was late before the pause, which is no try's fault
+        rest = here.wait
+    if here is not None and reason == UNSENT:
+        reason = here.reason
+    reason = reason if reason in (RETRY, JOB) else DEADLINE
+    if reason == DEADLINE and job_at_work(saga, free) is not None:
+        return given(free, tick.now + rest if rest < _LONGEST_REST else None, tick.now)
+    free = armed(free, reason, rest, tick.now)
+    return free if rest < _LONGEST_REST else replace(free, wake_at=NEVER)
+
+
+def _resume(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    if instance.blocker == HELD:
+        return _acted(_held_again(saga, instance, ask, tick))
+    if instance.blocker == CLONED and instance.state == COMPENSATION_FAILED:
+        same, row = _stay(saga, instance, ask, tick)
+        return ActionResult(replace(same, blocker=UNDO_FAILED), (row,))
+    instance = clone.resumed_clone(saga, instance) if instance.blocker == CLONED else instance
+    same, row = _stay(saga, instance, ask, tick)
+    reason, held = instance.progress.resume or DEADLINE, instance.progress.held
+    free = _freed(saga, same, reason, tick)
+    if held is not None:
+        judged = fail(saga, free, Failure.from_json(held), tick)
+        return _acted(replace(judged, history=(row, *judged.history)))
+    moved = sending(saga, free if reason in (RETRY, UNSENT) else doubted(free), [row])
+    return _acted(moved if reason != RETRY else replace(moved, command=None))
+
+
+def _cancel(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    if instance.state not in saga.path:  # a copy that is being undone goes on with that
+        return _resume(saga, instance, ask, tick)
+    flying = compensation.in_flight(instance) and command_for(saga, instance) is not None
+    reason = f"{ask.verb.value}: {ask.reason}"
+    waits = flying and instance.blocker != UNSENDABLE
+    moved = compensation.begin(
+        saga, instance, reason, tick, current=compensation.in_doubt(instance), awaited=waits, actor=ask.actor
+    )
+    if (awaited := moved.instance.progress.awaited) is None:
+        return _acted(moved, instance)
+    coming = compensation.with_undo(saga, [awaited, *moved.instance.progress.todo])
+    return replace(_acted(moved, instance), undo=coming)
+
+
+def _terminate(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    current = compensation.in_doubt(instance) or compensation.in_flight(instance)
+    names = [step.name for step in compensation.possible_effects(saga, instance, current=current)]
+    left = compensation.with_undo(saga, [*names, instance.progress.awaited or ""])
+    reason = f"{ask.verb.value}: {ask.reason}"
+    moved = compensation.end(saga, instance, reason, tick, actor=ask.actor, left_behind=left, forced=True)
+    return replace(_acted(moved, instance), undo=())
+
+
+def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    before = instance.given
+    if instance.wake_reason == JOB and ask.at is None and before is None:
+        raise ActionNotAllowed(
+            "the time of its job counts, and it has no deadline: say at what time", allowed(saga, instance)
+        )
+    if before is None and instance.wake_reason != JOB:  # else that is the time of the next look, and no deadline
+        before = instance.wake_at
+    at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), tick)
+    if not tick.now <= at < NEVER:
+        raise InvalidActionError("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")
+    if at == before:
+        return ActionResult(instance)
+    same, row = _stay(saga, instance, ask, tick)
+    limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
+    if job_at_work(saga, same) is not None:
+        return ActionResult(given(replace(same, deadline_at=limit), at, tick.now), (row,))
+    # A deadline begins at no sending and has no length; a retry waits for as long as was said.
+    wait_ms = milliseconds(at - tick.now) if same.wake_reason == RETRY else 0
+    return ActionResult(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
+
+
+def _extended(at: datetime | None, by: timedelta, tick: TransitionInputs) -> datetime:
+    """Of a deadline that is overdue, or was cancelled, nothing is left: it is extended from now."""
+    try:
+        return (at if at is not None and tick.now < at < NEVER else tick.now) + by
+    except OverflowError:
+        return NEVER
+
+
+def _cancel_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+    if instance.wake_reason == RETRY:
+        raise ActionNotAllowed(
+            "this wake-up is a retry and no deadline: pause the saga to hold it", allowed(saga, instance)
+        )
+    if instance.wake_at == NEVER or (instance.wake_reason == JOB and instance.limit is None):
+        return ActionResult(instance)
+    same, row = _stay(saga, instance, ask, tick)
+    free = replace(same, deadline_at=None)
+    if job_at_work(saga, free) is not None:
+        return ActionResult(given(free, None, tick.now), (row,))
+    return ActionResult(replace(free, wake_at=NEVER), (row,))
+
+
+_ACTS: Final[Mapping[SagaAction, Callable[[Saga, Instance, ActionRequest, TransitionInputs], ActionResult]]] = {
+    SagaAction.RETRY: _retry,
+    SagaAction.SKIP: _skip,
+    SagaAction.EDIT: _edit,
+    SagaAction.PAUSE: _pause,
+    SagaAction.RESUME: _resume,
+    SagaAction.CANCEL: _cancel,
+    SagaAction.TERMINATE: _terminate,
+    SagaAction.SET_DEADLINE: _set_deadline,
+    SagaAction.CANCEL_DEADLINE: _cancel_deadline,
+}

@@ -1,0 +1,67 @@
+"""What can a person ask of a saga, and what is the answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from orchestrix.saga.errors import IllegalTransition
+from orchestrix.saga.messages import Command
+from orchestrix.saga.state import Instance, StateChange
+
+
+class SagaAction(Enum):
+    """What can be asked. The value is the word in paths, in history and in the audit."""
+
+    RETRY = "retry"
+    SKIP = "skip"
+    EDIT = "edit"
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    SET_DEADLINE = "set-deadline"
+    CANCEL_DEADLINE = "cancel-deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """One request. `reason` is the person's sentence.
+
+    `output` belongs to the skip of a step: what that would have answered. `patch` belongs to edit, and can go with
+    retry: an RFC 7396 merge patch of the data. `at` or `extend_by` belongs to set-deadline.
+    """
+
+    verb: SagaAction
+    actor: str
+    reason: str
+    output: Mapping[str, Any] | None = None
+    patch: Mapping[str, Any] | None = None
+    at: datetime | None = None
+    extend_by: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionResult:
+    """The instance as it is from now on. `history` is empty where the effect was there already.
+
+    `command` is to be sent; `withdrawn` names the command that need not leave any more; `undo` lists the steps that
+    will be undone, the first one first.
+    """
+
+    instance: Instance
+    history: tuple[StateChange, ...] = ()
+    command: Command | None = None
+    withdrawn: str | None = None
+    undo: tuple[str, ...] = ()
+
+
+class ActionNotAllowed(IllegalTransition):
+    """The verb does not fit the saga as it is. `allowed` are those that do."""
+
+    def __init__(self, message: str, allowed: Sequence[SagaAction]) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)

@@ -1,0 +1,89 @@
+"""What does the report of a worker do to a saga instance?"""
+
+from __future__ import annotations
+
+from orchestrix.saga.commands import MAX_REASON, SagaTransition, TransitionInputs, out
+from orchestrix.saga.compensation import again, answered, undone
+from orchestrix.saga.definition import (
+    COMPENSATING,
+    COMPENSATION_FAILED,
+    FAILED,
+    Compensation,
+    InvalidDataError,
+    Saga,
+    Step,
+)
+from orchestrix.saga.messages import Event, StepError
+from orchestrix.saga.retry import Failure, fail, held_by_pause, hold
+from orchestrix.saga.state import CLONED, HELD, Instance
+from orchestrix.saga.transition import IgnoredEvent, succeed, unrelated, untimely
+
+UNDOING = frozenset({COMPENSATING, COMPENSATION_FAILED})
+
+
+def advance(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+    """What `event` does to `instance`; changes nothing by itself."""
+    if event.correlation_id != instance.correlation_id:
+        return IgnoredEvent("wrong-correlation")
+    if instance.blocker == CLONED:  # what comes answers the installation that this one is a copy of
+        return IgnoredEvent("cloned")
+    if event.error is not None:
+        return _failed(saga, instance, event, tick)
+    for step in saga.steps:
+        if step.event == event.type:
+            return _done(saga, instance, step, event, tick)
+        if isinstance(step.undo, Compensation) and step.undo.event == event.type:
+            return _undone(saga, instance, step, event, tick)
+    return IgnoredEvent("unknown-event", dead_letter=True)
+
+
+def _done(
+    saga: Saga, instance: Instance, step: Step, event: Event, tick: TransitionInputs
+) -> SagaTransition | IgnoredEvent:
+    if instance.state in UNDOING and instance.progress.awaited == step.name:
+        refused = unrelated(instance, event)
+        return refused or answered(saga, instance, event.type, tick, current=True, caused_by=event.id)
+    gone = {*instance.progress.undone, *instance.progress.refused}
+    if instance.state in UNDOING or (instance.state == FAILED and step.name in gone):
+        return again(saga, instance, step, event.type, tick, event.id)
+    refused = untimely(saga, instance, step, event)
+    if refused is not None:
+        return refused
+    try:
+        return succeed(saga, instance, step, event.data, tick, reason=event.type, caused_by=event.id)
+    except (InvalidDataError, ValueError) as bad:
+        if step.job is not None:  # nobody would do it again, and no deadline ends it
+            error = StepError("BadOutput", f"the job's result does not fit: {bad}", retryable=False)
+            return _judged(saga, instance, Failure.reported(error, event.id), tick)
+        return IgnoredEvent(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)
+
+
+def _undone(
+    saga: Saga, instance: Instance, step: Step, event: Event, tick: TransitionInputs
+) -> SagaTransition | IgnoredEvent:
+    if instance.state not in (*UNDOING, FAILED):
+        return IgnoredEvent("repeated" if not instance.live else "not-undoing")
+    here = out(saga, instance)
+    if here is None or here.step is not step:
+        return IgnoredEvent("future" if step.name in instance.progress.todo else "repeated")
+    return unrelated(instance, event) or undone(saga, instance, tick, caused_by=event.id)
+
+
+def _failed(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+    assert event.error is not None
+    if event.causation_id is None:
+        return IgnoredEvent("ended" if not instance.live else "failure-without-causation")
+    if not instance.live:
+        late = event.causation_id == instance.command_id
+        return IgnoredEvent("late-undo-failed", dead_letter=True) if late else IgnoredEvent("ended")
+    if event.causation_id != instance.command_id or instance.state == COMPENSATION_FAILED:
+        return IgnoredEvent("failure-of-another-attempt")
+    if instance.blocker == HELD:
+        return IgnoredEvent("repeated")
+    return _judged(saga, instance, Failure.reported(event.error, event.id), tick)
+
+
+def _judged(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+    if not held_by_pause(instance):
+        return fail(saga, instance, failure, tick)
+    return IgnoredEvent("repeated") if instance.progress.held else hold(saga, instance, failure, tick)

@@ -1,0 +1,286 @@
+"""Which command is out for an instance, and how is the next one given out?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from orchestrix.saga.definition import COMPENSATING, Compensation, Job, Order, Saga, Step, milliseconds, order_of
+from orchestrix.saga.effect_keys import effect_key, first_name
+from orchestrix.saga.messages import Command
+from orchestrix.saga.state import BACKLOG, DEADLINE, JOB, PAUSED, RETRY, UNSENT, Instance, InstanceProgress, StateChange
+
+MAX_REASON: Final = 500
+NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+"""The wake-up of an instance whose deadline a person has cancelled."""
+JOB_POLL_INTERVAL: Final = timedelta(minutes=5)
+"""How often a saga looks after its job. Its end comes by an event; the look is for one that was lost."""
+LAST_JOB_POLL_MARGIN: Final = timedelta(seconds=10)
+"""The last look comes so long before the time is over that the run, or a person, gave: a lost end can still count."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionInputs:
+    """What rules cannot find out themselves: the time, an id for a command that follows, a draw from [0, 1)."""
+
+    now: datetime
+    command_id: str
+    chance: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SagaTransition:
+    """The instance as it is from now on, the history that it owes, and the command to send, if any."""
+
+    instance: Instance
+    history: tuple[StateChange, ...]
+    command: Command | None
+
+
+class PendingCommand(NamedTuple):
+    """The order that an instance waits for: a step, or its undo."""
+
+    step: Step
+    undoes: bool
+
+    @property
+    def order(self) -> Order:
+        """What has the command and the event."""
+        return order_of(self.step, self.undoes)
+
+    @property
+    def job(self) -> Job | None:
+        """The job that does it."""
+        return self.order.job
+
+    @property
+    def wait(self) -> timedelta:
+        """The time until its deadline, or until the next look after its job."""
+        return self.order.timeout if self.job is None else JOB_POLL_INTERVAL
+
+    @property
+    def reason(self) -> str:
+        """That of the wake-up after this time."""
+        return DEADLINE if self.job is None else JOB
+
+    @property
+    def key(self) -> str:
+        """Its name among the attempts."""
+        return key_of(self.step, self.undoes)
+
+
+def key_of(step: Step, undoes: bool) -> str:
+    """The name of an order among the attempts of `InstanceProgress`."""
+    return f"{step.name}:undo" if undoes else step.name
+
+
+def out(saga: Saga, instance: Instance) -> PendingCommand | None:
+    """The order that is out; None where the instance waits for none, or for an answer that it only has to outlive."""
+    progress = instance.progress
+    if progress.awaited is not None:
+        return None
+    if progress.todo:
+        step = saga.step(progress.todo[0])
+        return PendingCommand(step, True) if step is not None and isinstance(step.undo, Compensation) else None
+    here = saga.step_in(instance.state)
+    return PendingCommand(here, False) if here is not None else None
+
+
+def expected(saga: Saga, instance: Instance) -> Order | None:
+    """Whose answer the instance waits for: also that of a step which a cancelled one only has to outlive."""
+    here = out(saga, instance)
+    return here.order if here is not None else saga.step(instance.progress.awaited or "")
+
+
+def job_at_work(saga: Saga, instance: Instance) -> str | None:
+    """The id of the job that the instance waits for; it is that of the command that is out."""
+    here, awaited = out(saga, instance), saga.step(instance.progress.awaited or "")
+    job = here.job if here is not None else awaited.job if awaited is not None else None
+    return instance.command_id if job is not None else None
+
+
+def job_let_go(saga: Saga, before: Instance, after: Instance) -> str | None:
+    """The id of the job that `before` had at work and that `after` has no use for, whether it has ended or not."""
+    here, job = out(saga, after), job_at_work(saga, before)
+    wanted = after.command_id if here is not None and here.job is not None else None
+    return job if job != wanted else None
+
+
+def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> Command | None:
+    """The command that is out, as it is sent `now`, or was at the last change; None where the instance waits for none.
+
+    Its work never has more time than what is left of the run.
+    """
+    here = out(saga, instance)
+    if here is None or instance.command_id is None:
+        return None
+    return Command(
+        id=instance.command_id,
+        type=here.order.command if here.job is None else here.job.name,
+        saga=saga.name,
+        app_id=instance.id,
+        app_name=instance.key,
+        correlation_id=instance.correlation_id,
+        expected_state=instance.state,
+        step=here.step.name,
+        attempt=instance.attempt,
+        timeout_ms=_time_of(here, instance, now or instance.updated_at),
+        idempotency_key=_idempotency_key(saga, instance, here),
+        data=instance.data,
+        undoes_attempt=instance.progress.attempts.get(here.step.name, 1) if here.undoes else None,
+        job=here.job,
+        event=here.order.event if here.job is not None else "",
+        effect_key=effect_key(instance, here.step.name, undoes=here.undoes),
+        definition_version=instance.definition_version,
+    )
+
+
+def _idempotency_key(saga: Saga, instance: Instance, here: PendingCommand) -> str:
+    name = first_name(instance, here.step.name)
+    return f"{saga.name}:{instance.id}:{name}:{'undo' if here.undoes else 'do'}"
+
+
+def _time_of(here: PendingCommand, instance: Instance, now: datetime) -> int:
+    """The milliseconds that the work has, at least one: a run whose time is over has its end judged elsewhere."""
+    if instance.deadline_at is None:
+        return here.order.timeout_ms
+    return max(1, min(here.order.timeout_ms, milliseconds(instance.deadline_at - now)))
+
+
+def to_send(saga: Saga, instance: Instance) -> Command | None:
+    """The command that is to leave now: none while the instance is held by a person, or its time is still to come."""
+    return None if instance.blocker or instance.wake_reason == RETRY else command_for(saga, instance)
+
+
+def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
+    """The queue of the command that is out, and when it was sent, where that is known for sure.
+
+    It is not of a command of which there may be several copies, and not where a person has changed its time.
+    """
+    here = out(saga, instance)
+    doubtful = instance.begun or instance.progress.unanswered or instance.wake_at == NEVER
+    if here is None or here.job is not None or doubtful:
+        return None
+    exact = instance.wait_ms == here.order.timeout_ms
+    if instance.wake_reason == BACKLOG or (instance.wake_reason == DEADLINE and exact):
+        return (here.order.command, sent) if (sent := instance.sending) is not None else None
+    return None
+
+
+def unfrozen(instance: Instance, now: datetime) -> Instance:
+    """`instance`, whose run's own time goes on from now with what was left of it when it was stopped."""
+    run_ms = instance.progress.run_ms
+    if run_ms is None:
+        return instance
+    return replace(progressed(instance, run_ms=None), deadline_at=now + timedelta(milliseconds=run_ms))
+
+
+def issued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
+    """`instance` with a first try of the order that its state and progress ask for. Without one, it waits for none."""
+    progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None)
+    if progress.migration is not None and migrates_until(instance, tick.now) is None:
+        progress = replace(progress, migration=None)
+    instance = replace(instance, progress=progress, tries=1)
+    here = out(saga, instance)
+    if here is None:
+        return rested(instance)
+    instance = replace(instance, command_id=tick.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
+    if instance.blocker == PAUSED:
+        return armed(instance, UNSENT, here.wait, tick.now)
+    if progress.migration is not None:
+        return retrying(instance, timedelta(0), tick.now)
+    return armed(instance, here.reason, here.wait, tick.now)
+
+
+def retrying(instance: Instance, wait: timedelta, now: datetime) -> Instance:
+    """`instance`, whose command leaves after `wait`; later if it is to be moved to another version before."""
+    until = migrates_until(instance, now + wait)
+    if until is None:
+        return armed(instance, RETRY, wait, now)
+    due = {"until": until.isoformat(), "due": (now + wait).isoformat()}
+    return armed(progressed(instance, migration=due), RETRY, until - now, now)
+
+
+def migrates_until(instance: Instance, now: datetime) -> datetime | None:
+    """Until when the next command waits for a migration, if that is later than `now`."""
+    marked = instance.progress.migration
+    until = None if marked is None else datetime.fromisoformat(marked["until"])
+    return until if until is not None and until > now else None
+
+
+def migration_due(instance: Instance, now: datetime) -> datetime | None:
+    """When the command was to be sent that waits for a migration; None where nothing waits for one."""
+    marked = instance.progress.migration
+    if marked is None or "due" not in marked or instance.wake_reason != RETRY or migrates_until(instance, now) is None:
+        return None
+    return datetime.fromisoformat(marked["due"])
+
+
+def rested(instance: Instance) -> Instance:
+    """`instance` waiting for nothing."""
+    return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None)
+
+
+def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
+    """`instance` to be woken after `wait`, or at the end of its run's own time; while it is paused, after the pause."""
+    if instance.blocker == PAUSED:
+        held = replace(instance.progress, resume=reason)
+        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=milliseconds(wait))
+    if instance.deadline_at is not None:
+        wait = min(wait, max(timedelta(0), instance.deadline_at - now))
+    return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait), blocker=None)
+
+
+def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:
+    """`instance`, whose job has time until then, by a person's word; without one, as long as it takes."""
+    return looking(progressed(instance, until=None if at is None else at.isoformat()), now)
+
+
+def looking(instance: Instance, now: datetime) -> Instance:
+    """`instance` to be woken for the next look after its job, or at the end of the time that it has."""
+    if instance.limit is None:
+        return armed(instance, JOB, JOB_POLL_INTERVAL, now)
+    rest = instance.limit - now
+    if rest > LAST_JOB_POLL_MARGIN:
+        return armed(instance, JOB, min(JOB_POLL_INTERVAL, rest - LAST_JOB_POLL_MARGIN), now)
+    return armed(instance, JOB if instance.given is None else DEADLINE, rest, now)
+
+
+def left(instance: Instance, key: str) -> Mapping[str, int]:
+    """The attempts once the order of that key is not out any more."""
+    before = instance.progress.attempts
+    return before if instance.attempt == 1 and key not in before else {**before, key: instance.attempt}
+
+
+def progressed(instance: Instance, **changes: Any) -> Instance:
+    """`instance` with another progress."""
+    return replace(instance, progress=replace(instance.progress, **changes))
+
+
+def cleared(instance: Instance) -> InstanceProgress:
+    """What the run still has to remember once an order has ended well: its attempts, and what earlier runs left."""
+    before = instance.progress
+    return InstanceProgress(
+        attempts=before.attempts,
+        left=before.left,
+        undone=before.undone,
+        refused=before.refused,
+        run_ms=before.run_ms,
+        run=before.run,
+        runs=before.runs,
+        named=before.named,
+        passed_over=before.passed_over,
+        migration=before.migration,
+    )
+
+
+def doubted(instance: Instance) -> Instance:
+    """`instance`, whose command is sent again: whatever is said of it then, an earlier copy may have been worked on.
+
+    Of a job there is never a second one.
+    """
+    is_job = instance.wake_reason == JOB or instance.given is not None
+    kept = instance.state == COMPENSATING or instance.wake_reason == RETRY or is_job
+    return instance if kept else progressed(instance, unanswered=True)

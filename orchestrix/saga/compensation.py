@@ -1,0 +1,313 @@
+"""How is a saga that has failed, or was cancelled, brought back to nothing?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from orchestrix.saga.commands import PendingCommand, SagaTransition, TransitionInputs, issued, out, progressed, rested
+from orchestrix.saga.definition import COMPENSATING, FAILED, Compensation, Saga, Step
+from orchestrix.saga.effect_keys import all_runs, owed_runs, without
+from orchestrix.saga.state import (
+    CLONED,
+    HELD,
+    ORCHESTRATOR,
+    PAUSED,
+    RETRY,
+    UNDO_FAILED,
+    UNSENT,
+    Instance,
+    InstanceProgress,
+    StateChange,
+)
+from orchestrix.saga.transition import IgnoredEvent, change, move, sending
+
+
+def possible_effects(saga: Saga, instance: Instance, *, current: bool) -> list[Step]:
+    """The steps that may have left something behind, the latest first; `current` says whether the one that is out has.
+
+    A step that was skipped is among them, for an earlier try of it may have done its work.
+    """
+    here = saga.position(instance.state)
+    names = set(instance.progress.left) | set(instance.progress.todo)
+    return [
+        step
+        for step in sorted(saga.steps, key=lambda step: saga.position(step.state), reverse=True)
+        if isinstance(step.undo, Compensation)
+        and (step.name in names or _is_behind(saga, instance, step, here, current))
+    ]
+
+
+def _is_behind(saga: Saga, instance: Instance, step: Step, here: int, current: bool) -> bool:
+    passed_over = step.name in instance.progress.passed_over
+    return step.state in saga.path and not passed_over and _before(saga, step, here, current)
+
+
+def _before(saga: Saga, step: Step, here: int, current: bool) -> bool:
+    there = saga.position(step.state)
+    return here < len(saga.path) and (there < here or (current and there == here))
+
+
+def _done_now(saga: Saga, instance: Instance, current: bool) -> set[str]:
+    """The steps that the present run may have done."""
+    here = saga.position(instance.state)
+    return {step.name for step in saga.steps if _is_behind(saga, instance, step, here, current)}
+
+
+def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
+    """Which of these steps have an undo, each of them once, in the order in which they are undone."""
+    wanted = set(names)
+    steps = sorted(saga.steps, key=lambda step: saga.position(step.state), reverse=True)
+    return tuple(step.name for step in steps if step.name in wanted and isinstance(step.undo, Compensation))
+
+
+def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
+    """The attempts of every step that was sent, also of those that had one and of the one that is out."""
+    here, now = saga.position(instance.state), out(saga, instance)
+    passed = {step.name: 1 for step in saga.steps if saga.position(step.state) < here < len(saga.path)}
+    present = {now.key: instance.attempt} if now is not None else {}
+    return {**passed, **instance.progress.attempts, **present}
+
+
+def begin(
+    saga: Saga,
+    instance: Instance,
+    reason: str,
+    tick: TransitionInputs,
+    *,
+    current: bool,
+    awaited: bool = False,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+) -> SagaTransition:
+    """`instance` on its way back. `current`: whether the step that is out may have done something.
+
+    `awaited`: its answer is still waited for, until its deadline; only then the first undo is sent.
+    """
+    here = saga.step_in(instance.state)
+    if here is not None and not current and not awaited:
+        instance = _refused(instance, here)
+    todo = tuple(step.name for step in possible_effects(saga, instance, current=current))
+    if not todo and not (awaited and here is not None and isinstance(here.undo, Compensation)):
+        return end(saga, instance, reason, tick, caused_by=caused_by, actor=actor)
+    row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
+    progress = InstanceProgress(
+        attempts=all_attempts(saga, instance),
+        todo=todo,
+        undone=tuple(name for name in instance.progress.undone if name not in todo),
+        refused=tuple(name for name in instance.progress.refused if name not in todo),
+        error=reason,
+        cause=reason,
+        unanswered=instance.progress.unanswered,
+        sent=instance.progress.sent,
+        awaited=here.name if awaited and here is not None else None,
+        run=instance.progress.run,
+        runs=owed_runs(instance, (*todo, here.name if here else ""), _done_now(saga, instance, current)),
+        named=instance.progress.named,
+        passed_over=instance.progress.passed_over,
+        migration=instance.progress.migration,
+    )
+    moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)
+    if progress.awaited is None:
+        return sending(saga, issued(saga, replace(moved, blocker=None), tick), [row])
+    return SagaTransition(_waiting(saga, moved, tick), (row,), None)
+
+
+def _refused(instance: Instance, step: Step) -> Instance:
+    """`instance`, which knows that the step left nothing. Should it be done all the same, it is undone then."""
+    if not isinstance(step.undo, Compensation):
+        return instance
+    others = tuple(name for name in instance.progress.refused if name != step.name)
+    return progressed(instance, refused=(*others, step.name))
+
+
+def _waiting(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
+    """`instance`, paused or not, with the rest of its step's time to wait, however long a person had given it."""
+    step = saga.step(instance.progress.awaited or "")
+    assert step is not None, "it waits for a step of its own"
+    rest = timedelta(milliseconds=instance.wait_ms) if instance.wake_at is None else instance.wake_at - tick.now
+    here = PendingCommand(step, False)
+    wait = min(max(rest, timedelta(0)), here.wait)
+    wait_ms = wait // timedelta(milliseconds=1)
+    return replace(instance, blocker=None, wake_at=tick.now + wait, wake_reason=here.reason, wait_ms=wait_ms)
+
+
+def in_flight(instance: Instance) -> bool:
+    """Whether a command may be in a worker's hands now."""
+    if instance.blocker in (HELD, CLONED):  # it was answered; or whoever has it answers another installation
+        return False
+    reason = instance.progress.resume if instance.blocker == PAUSED else instance.wake_reason
+    never_sent = instance.blocker == PAUSED and reason == UNSENT
+    return instance.progress.held is None and reason != RETRY and not never_sent
+
+
+def in_doubt(instance: Instance) -> bool:
+    """Whether the step that is out may have done something of which nobody has heard, or will hear."""
+    copied = instance.blocker == CLONED and instance.progress.resume not in (RETRY, UNSENT)
+    return instance.progress.unanswered or copied
+
+
+def end(
+    saga: Saga,
+    instance: Instance,
+    reason: str,
+    tick: TransitionInputs,
+    *,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+    left_behind: tuple[str, ...] = (),
+    forced: bool = False,
+) -> SagaTransition:
+    """`instance` FAILED. `left_behind` are steps that are not undone: another run's undo will include them.
+
+    `forced`: also where its saga knows no way to there.
+    """
+    row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
+    progress = InstanceProgress(
+        attempts=all_attempts(saga, instance),
+        error=instance.progress.cause or instance.progress.error or reason,
+        undone=tuple(name for name in instance.progress.undone if name not in left_behind),
+        refused=tuple(name for name in instance.progress.refused if name not in left_behind),
+        left=left_behind,
+        run=instance.progress.run,
+        runs=_runs_left(saga, instance, left_behind),
+        named=instance.progress.named,
+    )
+    ended = move(saga, instance, FAILED, row, forced=forced)
+    failed = rested(replace(ended, progress=progress, deadline_at=None))
+    return SagaTransition(failed, (row,), None)
+
+
+def _runs_left(saga: Saga, instance: Instance, names: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
+    if instance.state not in saga.path:
+        return owed_runs(instance, names, {instance.progress.awaited or ""})
+    return owed_runs(instance, names, _done_now(saga, instance, current=True))
+
+
+def answered(
+    saga: Saga, instance: Instance, reason: str, tick: TransitionInputs, *, current: bool, caused_by: str | None = None
+) -> SagaTransition:
+    """The step that a cancelled saga waited for has ended: `current` says whether it may have done something."""
+    progress = instance.progress
+    step = saga.step(progress.awaited or "")
+    assert step is not None
+    attempts = {**progress.attempts, step.name: instance.attempt}
+    todo = with_undo(saga, [*progress.todo, *([step.name] if current else [])])
+    if current:
+        instance = progressed(instance, runs={**progress.runs, **owed_runs(instance, [step.name], {step.name})})
+    instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
+    instance = instance if current else _refused(instance, step)
+    if not todo:
+        return end(saga, instance, reason, tick, caused_by=caused_by)
+    return _on(saga, instance, reason, tick, caused_by=caused_by)
+
+
+def undone(
+    saga: Saga,
+    instance: Instance,
+    tick: TransitionInputs,
+    *,
+    caused_by: str | None = None,
+    skipped: tuple[str, str] | None = None,
+) -> SagaTransition:
+    """The first of the steps to undo is undone, or was `skipped` for a reason by an actor.
+
+    It stays the first where it is to be undone of an earlier run too; who skips it means all runs.
+    """
+    progress = instance.progress
+    done, *rest = progress.todo
+    reason, actor = skipped or (f"undone {done}", ORCHESTRATOR)
+    runs = without(instance, done)
+    if skipped:
+        runs = {name: owed for name, owed in runs.items() if name != done}
+    rest = [done, *rest] if done in runs else rest
+    others = tuple(name for name in progress.undone if name != done)
+    gone = others if skipped or done in runs else (*others, done)
+    after = progressed(instance, todo=tuple(rest), undone=gone, attempts=all_attempts(saga, instance), runs=runs)
+    if instance.state == FAILED:
+        row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
+        return sending(saga, _unwatched(issued(saga, move(saga, after, FAILED, row), tick)), [row])
+    if rest:
+        return _on(saga, after, reason, tick, caused_by=caused_by, actor=actor)
+    if skipped:
+        return end(saga, after, reason, tick, actor=actor)
+    row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by)
+    ended = end(
+        saga,
+        move(saga, after, COMPENSATING, row),
+        f"undone: {progress.cause or progress.error}",
+        tick,
+        caused_by=caused_by,
+    )
+    return SagaTransition(ended.instance, (row, *ended.history), None)
+
+
+def again(
+    saga: Saga, instance: Instance, step: Step, reason: str, tick: TransitionInputs, caused_by: str | None
+) -> SagaTransition | IgnoredEvent:
+    """A step succeeded while, or after, its saga is brought back: it is undone, perhaps once more.
+
+    Whatever its worker has refused, the effect is there now. A step that a person has left alone is not among these.
+    """
+    if instance.state == FAILED:
+        return _again_after_the_end(saga, instance, step, reason, tick, caused_by)
+    progress = instance.progress
+    sent = 0 if _undo_is_to_be_sent(instance) else 1
+    if step.name in progress.todo[sent:]:
+        return IgnoredEvent("will-be-undone")
+    if not isinstance(step.undo, Compensation) or step.name not in progress.attempts:
+        return IgnoredEvent("nothing-to-undo")
+    row = change(instance, instance.state, reason, tick.now, caused_by=caused_by)
+    out_now = 0 if progress.awaited is not None else 1
+    todo = (*progress.todo[:out_now], *with_undo(saga, [step.name, *progress.todo[out_now:]]))
+    late = progressed(instance, todo=todo, runs=all_runs(instance, step.name))
+    return SagaTransition(move(saga, late, instance.state, row), (row,), None)
+
+
+def _again_after_the_end(
+    saga: Saga, instance: Instance, step: Step, reason: str, tick: TransitionInputs, caused_by: str | None
+) -> SagaTransition | IgnoredEvent:
+    """The undo that is out, if any, is of another step, or was sent too early: there is room for one at a time."""
+    if not isinstance(step.undo, Compensation):
+        return IgnoredEvent("nothing-to-undo")
+    todo = instance.progress.todo
+    if step.name in todo[1:]:
+        return IgnoredEvent("will-be-undone")
+    row = change(instance, FAILED, reason, tick.now, caused_by=caused_by)
+    runs = all_runs(instance, step.name)
+    if todo and todo[0] != step.name:
+        behind = progressed(instance, todo=(*todo, step.name), runs=runs)
+        return SagaTransition(move(saga, behind, FAILED, row), (row,), None)
+    attempts = all_attempts(saga, instance)
+    late = progressed(instance, todo=(step.name, *todo[1:]), attempts=attempts, runs=runs)
+    return sending(saga, _unwatched(issued(saga, move(saga, late, FAILED, row), tick)), [row])
+
+
+def _undo_is_to_be_sent(instance: Instance) -> bool:
+    """Whether the first undo leaves only after what is known now: then it undoes that too."""
+    progress = instance.progress
+    unsent = instance.blocker == PAUSED and progress.resume in (RETRY, UNSENT)  # else its row may have left long ago
+    waits = unsent or instance.wake_reason == RETRY
+    return progress.awaited is not None or instance.blocker == UNDO_FAILED or waits
+
+
+def _unwatched(instance: Instance) -> Instance:
+    """An ended instance has no wake-up: the broker alone gives its last command out again."""
+    return replace(instance, wake_at=None, wake_reason=None, wait_ms=0)
+
+
+def _on(
+    saga: Saga,
+    instance: Instance,
+    reason: str,
+    tick: TransitionInputs,
+    *,
+    caused_by: str | None = None,
+    actor: str = ORCHESTRATOR,
+) -> SagaTransition:
+    """`instance` with the undo of the first step to undo sent."""
+    row: StateChange = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
+    moved = move(saga, instance, COMPENSATING, row)
+    held = moved.blocker if moved.blocker == PAUSED else None
+    return sending(saga, issued(saga, replace(moved, blocker=held), tick), [row])

@@ -1,0 +1,172 @@
+"""What follows when a try of a step, or of its undo, has failed?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from orchestrix.saga import compensation
+from orchestrix.saga.commands import (
+    MAX_REASON,
+    PendingCommand,
+    SagaTransition,
+    TransitionInputs,
+    out,
+    progressed,
+    retrying,
+)
+from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, HOLD, STEP_FAILED, Saga, milliseconds
+from orchestrix.saga.messages import StepError
+from orchestrix.saga.state import DEADLINE, HELD, PAUSED, RETRY, UNDO_FAILED, Instance
+from orchestrix.saga.transition import change, move, sending
+
+MAX_RETRY_AFTER: Final = timedelta(days=30)
+"""The longest wait that a worker can ask for."""
+UNCERTAIN_FAILURE_TYPES: Final = frozenset(
+    {"WorkerCrashed", "DeliveryLimit", "Timeout", "BadOutput", "Unsendable", "Undone"}
+)
+"""Reports on behalf of work that nobody saw the end of, or that ended well and could not say so: it may have come into
+effect, or still be going on."""
+QUEUE_TIMEOUT: Final = "QueueTimeout"
+"""The type of the failure of a command that was given up while it still waited in its queue."""
+HOLD_TYPE: Final = "Hold"
+"""The type of a failure by which a step asks for a person and says nothing more than its sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a try ended. `answered` says that it was reported, and not only that nothing was heard of it."""
+
+    reason: str
+    type: str = "Deadline"
+    retryable: bool = True
+    after: timedelta | None = None
+    answered: bool = False
+    caused_by: str | None = None
+    unsure: bool = False
+    hold: bool = False
+
+    @classmethod
+    def reported(cls, error: StepError, caused_by: str | None) -> Failure:
+        """What a worker has reported."""
+        after = None if error.retry_after_ms is None else timedelta(milliseconds=min(error.retry_after_ms, 2**40))
+        plain = error.hold and error.type == HOLD_TYPE and error.message
+        text = (error.message if plain else f"{error.type}: {error.message}")[:MAX_REASON]
+        again = error.retryable and not error.hold
+        return cls(text, error.type, again, after, True, caused_by, unsure=error.unsure, hold=error.hold)
+
+    @property
+    def leaves_nothing(self) -> bool:
+        """Whether the worker that did the work has said that it failed, or nobody has begun: then there is nothing to
+        undo."""
+        if not self.answered:
+            return self.type == QUEUE_TIMEOUT
+        return not self.unsure and self.type not in UNCERTAIN_FAILURE_TYPES
+
+    @property
+    def told(self) -> str:
+        """How history tells that it ended the run."""
+        return f"{STEP_FAILED}: {self.reason}" if self.answered else self.reason
+
+    def to_json(self) -> dict[str, Any]:
+        """What is kept of it during a pause."""
+        after_ms = None if self.after is None else self.after // timedelta(milliseconds=1)
+        return {
+            "reason": self.reason,
+            "type": self.type,
+            "retryable": self.retryable,
+            "afterMs": after_ms,
+            "causedBy": self.caused_by,
+            **({"hold": True} if self.hold else {}),
+        }
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> Failure:
+        """The reverse of `to_json`."""
+        after_ms = held["afterMs"]
+        after = None if after_ms is None else timedelta(milliseconds=after_ms)
+        hold = held.get("hold") is True
+        return cls(held["reason"], held["type"], held["retryable"], after, True, held["causedBy"], hold=hold)
+
+
+EXPIRED: Final = Failure(DEADLINE)
+
+
+def fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
+    """What `failure` of the present try does: another try, the undo of all, or a person is asked."""
+    if instance.progress.awaited is not None:
+        unsure = instance.progress.unanswered or not failure.leaves_nothing
+        return compensation.answered(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
+    here = out(saga, instance)
+    if here is not None and _worth_another(here, instance, failure):
+        return _retry(saga, instance, here, failure, tick)
+    if instance.state == COMPENSATING:
+        return _give_up(saga, instance, failure, tick)
+    sent = instance.wake_reason != RETRY
+    unsure = instance.progress.unanswered or (sent and not failure.leaves_nothing)
+    if here is not None and _asks_a_person(here, instance, failure, tick):
+        return _held(saga, instance, failure, tick, unsure=unsure)
+    instance = progressed(instance, error=failure.told)
+    return compensation.begin(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
+
+
+def hold(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
+    """Keeps a failure that came during a pause; it is judged at the end of it."""
+    row = change(instance, instance.state, f"held: {failure.told}", tick.now, caused_by=failure.caused_by)
+    unsure = instance.progress.unanswered or not failure.leaves_nothing
+    held = progressed(instance, held=failure.to_json(), error=failure.told, unanswered=unsure)
+    return SagaTransition(move(saga, held, instance.state, row), (row,), None)
+
+
+def _asks_a_person(here: PendingCommand, instance: Instance, failure: Failure, tick: TransitionInputs) -> bool:
+    """Whether a person decides. At the end of the run's own time it is the run that fails, and not its step."""
+    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
+    return failure.hold or (here.step.on_failure == HOLD and not over)
+
+
+def _held(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs, *, unsure: bool) -> SagaTransition:
+    """`instance` waiting for a person, in its state. `unsure`: a try of its step may have done something."""
+    told = failure.reason if failure.hold else failure.told
+    row = change(instance, instance.state, f"{HELD}: {told}", tick.now, caused_by=failure.caused_by)
+    rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - tick.now))
+    held = progressed(move(saga, instance, instance.state, row), error=told, unanswered=unsure, run_ms=rest)
+    return SagaTransition(replace(held, blocker=HELD, wake_at=None, wake_reason=None, wait_ms=0), (row,), None)
+
+
+def _worth_another(here: PendingCommand, instance: Instance, failure: Failure) -> bool:
+    policy = here.order.retry
+    more = here.job is None and failure.retryable and not failure.hold and failure.type not in policy.never
+    return more and instance.tries < policy.attempts
+
+
+def _retry(
+    saga: Saga, instance: Instance, here: PendingCommand, failure: Failure, tick: TransitionInputs
+) -> SagaTransition:
+    """At once the next attempt and its command id; the command leaves when the wait is over."""
+    attempt = instance.attempt + 1
+    row = change(instance, instance.state, f"retry {attempt}: {failure.told}", tick.now, caused_by=failure.caused_by)
+    wait = here.order.retry.wait(instance.tries, tick.chance) if failure.after is None else failure.after
+    former = (instance.command_id,) if instance.command_id else ()
+    instance = progressed(
+        move(saga, instance, instance.state, row),
+        sent=(*instance.progress.sent, *former),
+        unanswered=instance.progress.unanswered or not failure.leaves_nothing,
+        error=failure.told,
+    )
+    instance = replace(instance, command_id=tick.command_id, attempt=attempt, tries=instance.tries + 1)
+    return sending(saga, retrying(instance, min(wait, MAX_RETRY_AFTER), tick.now), [row])
+
+
+def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
+    """An undo has failed for good: a person is asked."""
+    row = change(instance, COMPENSATION_FAILED, failure.told, tick.now, caused_by=failure.caused_by)
+    held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told)
+    blocked = replace(held, blocker=UNDO_FAILED, wake_at=None, wake_reason=None, wait_ms=0)
+    return SagaTransition(blocked, (row,), None)
+
+
+def held_by_pause(instance: Instance) -> bool:
+    """Whether what fails now waits for the end of a pause."""
+    return instance.blocker == PAUSED

@@ -1,0 +1,156 @@
+"""What happens to an instance whose wake-up is due?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from orchestrix.saga.commands import SagaTransition, TransitionInputs, armed, command_for, expected, looking, out
+from orchestrix.saga.definition import Order, Saga, milliseconds
+from orchestrix.saga.messages import Command
+from orchestrix.saga.retry import EXPIRED, QUEUE_TIMEOUT, Failure, fail
+from orchestrix.saga.state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
+
+SENT_ORDER_TOLERANCE: Final = timedelta(seconds=2)
+"""Commands that were sent within so much may stand in their queue in another order than that of their sending."""
+PREFETCH_ALLOWANCE: Final = timedelta(seconds=10)
+"""So long a worker may hold a command before it says that it has begun, and a look at a queue may be old."""
+MIN_PREFETCH_ALLOWANCE: Final = timedelta(seconds=3)
+"""The same at the least: a worker holds what it will begin within about a second, however short its step's time is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDeliveryStatus:
+    """Why a step may be late through no fault of its own.
+
+    `unsent`: its command is still in the outbox. `served_since`: from then on its queue had a consumer; None while it
+    has none. `listening_since`: from then on this node could have heard an answer. `waiting_at`: when its queue was
+    last seen to have messages; None if it never was. `begun_to`: a command of its queue that was sent then, the latest
+    such, has been begun or answered. `aside_at`: when a worker last noted that it has put the command back at the end
+    of its queue, since workers died with it; None if it does not wait there for that.
+    """
+
+    unsent: bool
+    served_since: datetime | None
+    listening_since: datetime
+    waiting_at: datetime | None = None
+    begun_to: datetime | None = None
+    aside_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRescheduled:
+    """The same instance with another wake-up, which is no change that its history tells; `command` is sent now."""
+
+    instance: Instance
+    command: Command | None = None
+
+
+def wake(
+    saga: Saga, instance: Instance, around: CommandDeliveryStatus, tick: TransitionInputs
+) -> SagaTransition | TimerRescheduled:
+    """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga.
+
+    Nor does the wait of its command behind others, but for the limits that its step and its run set. A job has its own
+    time, and only the run's, or a person's, ends before it.
+    """
+    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
+    if instance.wake_reason == JOB and (instance.limit is None or instance.limit > tick.now):
+        return TimerRescheduled(looking(instance, tick.now))
+    if instance.progress.awaited is not None:
+        return _expired(saga, instance, tick, final=False)
+    here = out(saga, instance)
+    assert here is not None, "what has a wake-up waits for an order"
+    if instance.wake_reason == RETRY:
+        if over:
+            return _expired(saga, instance, tick, final=True)
+        sent = armed(instance, here.reason, here.wait, tick.now)
+        return TimerRescheduled(sent, command_for(saga, sent, tick.now))
+    reason, wait = _excuse(around, here.order.timeout, tick.now)
+    if reason is not None:
+        return TimerRescheduled(_later(instance, reason, wait, tick.now))
+    if over or here.job is not None:
+        return _expired(saga, instance, tick, final=over)
+    return _queued(saga, instance, here.order, around, tick)
+
+
+def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instance | None:
+    """`instance` once the work on its command has begun, so long ago: its time counts from then.
+
+    None where that changes nothing: a person holds it, or it waits for a job, or for its next try. A begin lies between
+    the last change and now, whatever a clock says. More time that a person has given stays.
+    """
+    order = expected(saga, instance)
+    if order is None or order.job is not None or instance.blocker is not None or instance.wake_at is None:
+        return None
+    if instance.wake_reason in (RETRY, JOB):
+        return None
+    longest = max(0, milliseconds(now - instance.updated_at))
+    at = now - timedelta(milliseconds=min(ago_ms, longest)) + order.timeout
+    at = at if instance.deadline_at is None else min(at, instance.deadline_at)
+    begun = replace(instance, begun_id=instance.command_id, wake_reason=DEADLINE)
+    if instance.wake_at > at and (instance.wake_reason == DEADLINE or not instance.wait_ms):
+        return begun
+    return replace(begun, wake_at=at, wait_ms=order.timeout_ms)
+
+
+def _excuse(around: CommandDeliveryStatus, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:
+    if around.unsent:
+        return UNSENT, timeout
+    heard = around.listening_since + timeout
+    if heard > now:
+        return BROKER_DOWN, heard - now
+    served = (around.served_since or now) + timeout
+    return (NO_CONSUMER, served - now) if served > now else (None, timeout)
+
+
+def _queued(
+    saga: Saga, instance: Instance, order: Order, around: CommandDeliveryStatus, tick: TransitionInputs
+) -> SagaTransition | TimerRescheduled:
+    """More time for a command that still waits in its queue, until the wait has an end too."""
+    wait = _behind_others(instance, order, around, tick.now)
+    if wait is None:
+        return _expired(saga, instance, tick, final=False)
+    if order.queue_timeout is not None:
+        rest = (instance.sending or tick.now) + order.queue_timeout - tick.now
+        if rest <= timedelta(0):
+            return fail(saga, instance, _unbegun(order, order.queue_timeout), tick)
+        wait = min(wait, rest)
+    return TimerRescheduled(_later(instance, BACKLOG, wait, tick.now))
+
+
+def _behind_others(instance: Instance, order: Order, around: CommandDeliveryStatus, now: datetime) -> timedelta | None:
+    """For how long to wait for a command that has not begun; None if it has, or has left its queue.
+
+    One that was set aside waits again, wherever it once stood and though it has begun before.
+    """
+    if around.aside_at is not None and around.aside_at > now - max(MIN_PREFETCH_ALLOWANCE, order.timeout):
+        return order.timeout
+    if instance.begun or around.waiting_at is None:
+        return None
+    if around.begun_to is not None and around.begun_to > (instance.sending or now) + SENT_ORDER_TOLERANCE:
+        return None
+    if around.waiting_at >= now:
+        return order.timeout
+    ahead = around.waiting_at + max(MIN_PREFETCH_ALLOWANCE, min(PREFETCH_ALLOWANCE, order.timeout)) - now
+    return ahead if ahead > timedelta(0) else None
+
+
+def _unbegun(order: Order, limit: timedelta) -> Failure:
+    said = f"{QUEUE_TIMEOUT}: no worker has begun {order.command} within {limit.total_seconds():g} s"
+    return Failure(said, QUEUE_TIMEOUT, retryable=False)
+
+
+def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
+    """`instance` with another wake-up; when its command was sent is kept, which the old one told."""
+    if instance.deadline_at is not None and instance.deadline_at > now:
+        wait = min(wait, instance.deadline_at - now)
+    sent = None if reason == UNSENT else instance.sending or now
+    return replace(
+        instance, wake_at=now + wait, wake_reason=reason, wait_ms=wait // timedelta(milliseconds=1), sent_at=sent
+    )
+
+
+def _expired(saga: Saga, instance: Instance, tick: TransitionInputs, *, final: bool) -> SagaTransition:
+    return fail(saga, instance, replace(EXPIRED, retryable=not final), tick)

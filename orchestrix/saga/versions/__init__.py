@@ -1,0 +1,1 @@
+"""Versions: a definition as data, and the move of instances from one version to another."""

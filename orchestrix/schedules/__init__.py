@@ -1,0 +1,1 @@
+"""Schedules: jobs that begin by the clock."""

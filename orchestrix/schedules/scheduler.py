@@ -1,0 +1,249 @@
+"""How does a job begin by itself when its time has come, once and under one leader?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from orchestrix import clock, crash
+from orchestrix.domain.jobs import PENDING, JobRow
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.schedules import (
+    HELD_WAKE_AT,
+    Firing,
+    Schedule,
+    ScheduledRun,
+    UnfinishedRuns,
+    after_firing,
+    comes_again,
+    fire,
+    released,
+    reset_due_time,
+    times_of,
+)
+from orchestrix.domain.stored_times import CLOCK_TOLERANCE
+from orchestrix.errors import ConflictError, Invalid, StaleTermError
+from orchestrix.jobs.events import StopRequest
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs, schedules
+from orchestrix.schedules import runs
+from orchestrix.schedules.time_zones import zone
+
+log = logging.getLogger("orchestrix.schedules")
+
+SCHEDULES_PER_TRANSACTION: Final = 50
+"""Schedules that are fired in one transaction."""
+IDLE_POLL_INTERVAL_S: Final = 5.0
+"""Seconds between two looks when nothing is due earlier and nobody says that something has changed."""
+HELD_RUNS_POLL_INTERVAL_S: Final = 1.0
+"""The same while runs wait for others to end: those may end at any node."""
+LOCKED_POLL_INTERVAL_S: Final = 0.1
+"""Seconds until the next look where all that is due is in somebody else's hands."""
+UNREADABLE_RETRY_INTERVAL: Final = timedelta(minutes=1)
+"""Until a schedule that cannot be read is looked at again."""
+REPLACED_REASON: Final = "the next run of its schedule is due"
+
+
+@dataclass(slots=True)
+class _Fired:
+    """What one transaction came to: how many schedules it moved, and what is to be said after its commit."""
+
+    schedules: int = 0
+    jobs: list[JobRow] = field(default_factory=list)
+    stops: list[StopRequest] = field(default_factory=list)
+
+
+class Scheduler:
+    """A duty of the leader: makes a job of each due time, and lets waiting runs begin when their turn has come.
+
+    The job and the schedule's next due time are one transaction, which ends with the check of the term: whoever leads
+    next finds either both or none. Jobs are unique per schedule and due time besides. `wake` is set when a schedule or
+    one of its jobs has changed; `due` tells that jobs may begin; `stop` tells workers that an attempt is over.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        fence: Fence,
+        wake: WakeSignal,
+        *,
+        due: Callable[[], None],
+        stop: Callable[[Sequence[StopRequest]], None],
+    ) -> None:
+        self._database = database
+        self._fence = fence
+        self._wake = wake
+        self._due = due
+        self._stop = stop
+        self._seen: datetime | None = None
+        self._loop = Loop("schedules", self._round)
+
+    async def start(self) -> None:
+        """Begins to look for schedules that are due."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; what is due is left to the next leader."""
+        await self._loop.stop()
+
+    async def _round(self) -> None:
+        await self._follow_clock()
+        wait, held = await self._outlook()
+        try:
+            moved = await self.fire() if wait <= 0 else 0
+            moved += await self.let_go() if held or moved else 0
+        except StaleTermError as refused:
+            log.warning("%s", refused)
+            moved, wait = 0, IDLE_POLL_INTERVAL_S
+        except ConflictError as late:
+            log.debug("concurrent update, retrying: %s", late)
+            moved = 0
+        if not moved:
+            await self._wake.wait(
+                wait if wait > 0 else clock.uniform(LOCKED_POLL_INTERVAL_S / 2, LOCKED_POLL_INTERVAL_S)
+            )
+
+    async def _follow_clock(self) -> None:
+        """Brings forward what waits for a time that lies behind a later one: the clock was set back."""
+        now, before = self._database.now(), self._seen
+        self._seen = now
+        if before is not None and now >= before - CLOCK_TOLERANCE:
+            return
+        after: str | None = ""
+        try:
+            while after is not None:
+                after = await self._database.run(partial(self._rewind, after))
+        except StaleTermError as refused:
+            log.warning("%s", refused)
+
+    async def _rewind(self, after: str, tx: Transaction) -> str | None:
+        """The id of the last schedule of a full batch behind `after`; None at the end."""
+        found, now, moved = await schedules.later(tx, after, SCHEDULES_PER_TRANSACTION), tx.now(), 0
+        for one in found:
+            with suppress(Invalid):  # what cannot be read here says so when it is due
+                fresh = reset_due_time(one, times_of(one, zone(one.zone), now), now)
+                if fresh is not one:
+                    await schedules.store(tx, one, fresh)
+                    moved += 1
+        if moved:
+            log.warning("the clock went back: schedules that are due earlier now: %d", moved)
+            await leases.check(tx, self._fence)
+        return found[-1].id if len(found) == SCHEDULES_PER_TRANSACTION else None
+
+    async def fire(self) -> int:
+        """Makes jobs of what is due; how many schedules were. Raises `StaleTermError` if a newer term has begun."""
+        fired = await self._database.run(self._fire)
+        if fired.schedules:
+            crash.point("schedules.fire.after_commit")
+            log.debug("schedules were due: %d; their jobs: %d", fired.schedules, len(fired.jobs))
+            self._tell(fired)
+        return fired.schedules
+
+    async def let_go(self) -> int:
+        """Lets runs begin whose turn has come; how many. Raises `StaleTermError` if a newer term has begun."""
+        count = await self._database.run(self._let_go)
+        if count:
+            crash.point("schedules.release.after_commit")
+            self._due()
+        return count
+
+    def _tell(self, fired: _Fired) -> None:
+        if fired.stops:
+            self._stop(fired.stops)
+        if fired.jobs:
+            self._due()
+
+    async def _fire(self, tx: Transaction) -> _Fired:
+        fired = _Fired()
+        found = await schedules.due(tx, SCHEDULES_PER_TRANSACTION)
+        if not found:
+            return fired
+        busy = await schedules.busy(tx, [one.id for one in found])
+        firings = [(one, firing) for one in found if (firing := await self._firing(tx, one, busy[one.id])) is not None]
+        for one, firing in firings:
+            await self._fire_one(tx, one, firing, fired)
+        fired.stops = await self._replace(tx, {one.id for one, firing in firings if firing.cancel}, fired.jobs)
+        fired.schedules = len(found)
+        await leases.check(tx, self._fence)
+        crash.point("schedules.fire.before_commit")
+        return fired
+
+    @staticmethod
+    async def _firing(tx: Transaction, one: Schedule, busy: UnfinishedRuns) -> Firing | None:
+        """What is to be done for a schedule that is due; None for one that cannot be read here, which waits."""
+        now = tx.now()
+        try:
+            return fire(one, times_of(one, zone(one.zone), now), now, busy)
+        except Invalid as trouble:  # of another version, or of a node with other time zones: the next one may know it
+            log.error("schedule %s cannot be read: %s", one.name, trouble)
+            await schedules.store(tx, one, replace(one, trouble=str(trouble), next_at=now + UNREADABLE_RETRY_INTERVAL))
+            return None
+
+    @staticmethod
+    async def _replace(tx: Transaction, cancelling: set[str], new: Sequence[JobRow]) -> list[StopRequest]:
+        """Cancels the earlier runs of these schedules where there is a new one: a due time may have had its run."""
+        made = {job.id for job in new}
+        whose = sorted(cancelling & {job.schedule_id for job in new if job.schedule_id is not None})
+        replaced = [id for id in await schedules.unfinished(tx, whose) if id not in made]
+        return await runs.cancel(tx, dict.fromkeys(replaced, REPLACED_REASON)) if replaced else []
+
+    async def _fire_one(self, tx: Transaction, one: Schedule, firing: Firing, fired: _Fired) -> None:
+        firing, new = await self._make(tx, one, firing)
+        await schedules.store(tx, one, after_firing(one, firing, new, tx.now()))
+        fired.jobs += new
+
+    @staticmethod
+    async def _make(tx: Transaction, one: Schedule, firing: Firing) -> tuple[Firing, list[JobRow]]:
+        """The jobs of the runs, without those that there was one for already."""
+        kept = await _inserted(tx, one, firing.runs)
+        if len(kept) < len(firing.runs):
+            missing = [run for run in firing.runs if run not in [made for made, _ in kept]]
+            kept += await _inserted(tx, one, await _once_more(tx, one, missing))
+        return replace(firing, runs=tuple(run for run, _ in kept)), [job for _, job in kept]
+
+    async def _let_go(self, tx: Transaction) -> int:
+        waiting = await schedules.freed(tx, SCHEDULES_PER_TRANSACTION)
+        if not waiting:
+            return 0
+        found = await jobs.lock(tx, [one.job_id for one in waiting])
+        turn = [job for job in found.values() if job.state == PENDING and job.wake_at == HELD_WAKE_AT]
+        await jobs.store(tx, [(job.version, released(job, tx.now())) for job in turn])
+        await leases.check(tx, self._fence)
+        crash.point("schedules.release.before_commit")
+        return len(turn)
+
+    async def _outlook(self) -> tuple[float, bool]:
+        """Seconds until the next look, none if something is due, and whether runs wait for their turn."""
+        async with self._database.read() as connection:
+            due = await schedules.next_due(connection)
+            held = await schedules.any_held(connection)
+        nap = HELD_RUNS_POLL_INTERVAL_S if held else IDLE_POLL_INTERVAL_S
+        return (nap if due is None else min(due, nap)), held
+
+
+async def _inserted(
+    tx: Transaction, one: Schedule, wanted: Sequence[ScheduledRun]
+) -> list[tuple[ScheduledRun, JobRow]]:
+    """The runs for which there was no job yet, each with its own."""
+    made = runs.made(one, wanted, tx)
+    new = await jobs.insert(tx, made)
+    return [(run, job) for run, job in zip(wanted, made, strict=True) if job.id in new]
+
+
+async def _once_more(tx: Transaction, one: Schedule, missing: Sequence[ScheduledRun]) -> list[ScheduledRun]:
+    """Those that come again though there was a job for their due time: the clock was set back since it was made.
+
+    That job may have been made at the same time of the day as now; but then a later one is from the future.
+    """
+    now = tx.now()
+    if not await schedules.made_after(tx, one.id, now + CLOCK_TOLERANCE):
+        return []
+    times = times_of(one, zone(one.zone), now)
+    return [replace(run, due_at=None) for run in missing if comes_again(run, times)]

@@ -1,0 +1,1 @@
+"""Memory broker: on virtual time, for scenarios."""

@@ -1,0 +1,105 @@
+"""At which places of a story can a process be killed, so that it makes a difference?
+
+A process is known to others by what leaves it: a commit, a message that the broker has taken, the work of a handler.
+Between two of these nothing leaves, so that a death anywhere between them is the same death.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from orchestrix.crash import is_own
+from orchestrix.errors import ConfigError
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, FAILED, Saga
+
+Moment = Literal["before", "during", "after", "at"]
+BEFORE: Final[Moment] = "before"
+DURING: Final[Moment] = "during"
+AFTER: Final[Moment] = "after"
+AT: Final[Moment] = "at"
+"""The moment of a `crash_point`, which has no length."""
+SENT: Final = " sent"
+OTHER: Final = "outbox"
+"""What a commit is named that moves no saga: the node takes rows of the outbox, or removes them, or sees to retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """The `nth` time that a process comes `before`, into or behind a subject.
+
+    `cmd.pay` is the work of its handler, `cmd.pay sent` and `evt.paid` the message once the broker has it, a state the
+    commit that leads to it. What is neither is a `crash_point` of the handlers'.
+    """
+
+    moment: Moment
+    subject: str
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.moment} {self.subject}" + (f", time {self.nth}" if self.nth > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCrash:
+    """A process dies at a place, and is started again `back_after` seconds later."""
+
+    place: CrashPoint
+    back_after: float = 1.0
+
+
+@dataclass(slots=True)
+class CrashPointTracker:
+    """The places that were passed, in their order, and whether one of them is to be the last."""
+
+    crashes: Sequence[PlannedCrash]
+    passed: list[CrashPoint] = field(default_factory=list)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def through(self, moment: Moment, subject: str) -> tuple[CrashPoint, PlannedCrash | None]:
+        """One more passage, and the crash that is planned there."""
+        self.counts[moment, subject] += 1
+        place = CrashPoint(moment, subject, self.counts[moment, subject])
+        self.passed.append(place)
+        return place, next((crash for crash in self.crashes if crash.place == place), None)
+
+    def missed(self) -> list[CrashPoint]:
+        """Where a crash was planned and nobody came."""
+        return [crash.place for crash in self.crashes if crash.place not in self.passed]
+
+
+def place_of(saga: Saga, before: str | None, during: str | None, after: str | None, nth: int) -> CrashPoint:
+    """The place that an author names. Raises `ConfigError` that says which names there are."""
+    named: list[tuple[Moment, str]] = []
+    for moment, subject in ((BEFORE, before), (DURING, during), (AFTER, after)):
+        named += [(moment, subject)] if subject is not None else []
+    if len(named) != 1 or nth < 1:
+        raise ConfigError("a crash has one place, before=, during= or after= something, and nth counts from 1")
+    ((moment, subject),) = named
+    if is_own(subject) and moment != DURING:
+        return CrashPoint(AT, subject, nth)
+    catalog = Catalog([saga])
+    if moment == BEFORE and (owner := catalog.event(subject)) is not None:
+        job = owner.order.job
+        return CrashPoint(AFTER, owner.order.command if job is None else job.name, nth)
+    if subject not in _subjects(saga, catalog, moment):
+        raise ConfigError(f"no crash is {moment} {subject!r}: write {_choice(saga, catalog, moment)}")
+    return CrashPoint(moment, subject, nth)
+
+
+def _choice(saga: Saga, catalog: Catalog, moment: Moment) -> str:
+    names = ", ".join(_subjects(saga, catalog, moment))
+    return names if moment == DURING else f"{names}, or the name of a crash_point, as mail.sent"
+
+
+def _subjects(saga: Saga, catalog: Catalog, moment: Moment) -> list[str]:
+    if moment == DURING:
+        return [*catalog.commands, *catalog.jobs]
+    commits = [*saga.path, FAILED, *([COMPENSATING, COMPENSATION_FAILED] if saga.undoes else [])]
+    if moment == BEFORE:
+        return [*catalog.commands, *catalog.jobs, *commits]
+    sent = [command + SENT for command in catalog.commands]
+    return [*catalog.commands, *catalog.jobs, *sent, *catalog.events, *commits, OTHER]

@@ -1,0 +1,353 @@
+"""Where is a story played?  In a world of its own: one node, one worker, a broker in memory, a file, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from orchestrix import clock, crash
+from orchestrix.bootstrap.node import Node
+from orchestrix.broker.topology import COMMANDS, EVENTS
+from orchestrix.config.urls import sqlite_url
+from orchestrix.domain.idempotency import StoredAnswer
+from orchestrix.engine.actions import Action
+from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, StartedSaga, StartRequest
+from orchestrix.errors import OrchestrixError, RetryableError
+from orchestrix.persistence.sagas import history, instances
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.schema import migrator
+from orchestrix.saga.actions.requests import ActionRequest
+from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import TERMINAL, Saga
+from orchestrix.saga.messages import Command
+from orchestrix.saga.state import Instance, StateChange
+from orchestrix.saga.transition import SagaStart
+from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.testing.crash_points import AFTER, AT, BEFORE, OTHER, SENT, CrashPointTracker, Moment, PlannedCrash
+from orchestrix.testing.handler_runner import HandlerRunner
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.simulation.processes import NodeProcess, SharedWorld, SimulatedProcess, WorkerProcess
+from orchestrix.testing.simulation.rng import SeededRng
+from orchestrix.testing.simulation.virtual_time import EPOCH_S, VirtualClock, VirtualLoop, current_process
+from orchestrix.testing.stubs import When
+from orchestrix.testing.trace import ScenarioTrace, TraceEntry
+from orchestrix.worker.context import Context
+from orchestrix.worker.handlers import HandlerTable, Output
+
+T = TypeVar("T")
+
+NETWORK_DELAY_S: Final = 0.001
+"""Seconds that a message is under way."""
+SETTLED_AFTER_S: Final = 1.0
+"""Seconds without anything new after which a story that has ended is over."""
+INSTALLATION: Final = "00000000-0000-4000-8000-000000000000"
+"""What the effect keys of a story begin with, the same each time."""
+SETTLE_TIMEOUT_S: Final = 120.0
+"""Seconds for which the rest of an ended story is waited for at most."""
+
+
+class StoryError(OrchestrixError):
+    """The story cannot be played, or does not come to rest. The message says why, and shows what happened."""
+
+
+@dataclass(frozen=True)
+class ScenarioSetup:
+    """What is given. `whens` may still grow."""
+
+    saga: Saga
+    handlers: HandlerTable
+    data: Mapping[str, Any]
+    key: str
+    seed: int
+    whens: dict[str, When]
+
+
+class ObservedRow(NamedTuple):
+    """What a commit can change of the saga's row."""
+
+    state: str
+    version: int
+    blocker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSaga:
+    """The saga as it is stored. `began` is the wall clock at its start."""
+
+    instance: Instance
+    changes: list[StateChange]
+    began: float
+
+    def rows(self) -> list[TraceEntry]:
+        """Its history as lines of a table."""
+        return [
+            TraceEntry(
+                change.at.timestamp() - self.began, "saga", f"{change.to_state}  {change.reason}  ({change.actor})"
+            )
+            for change in self.changes
+        ]
+
+
+class ScenarioEnvironment:
+    """Plays one story, once. Make it, `play` what is to happen, `close` it."""
+
+    def __init__(self, plot: ScenarioSetup, crashes: Sequence[PlannedCrash] = ()) -> None:
+        self.plot = plot
+        self.loop = VirtualLoop()
+        self.chronicle = ScenarioTrace(lambda: self.loop.time() - self.began)
+        self.passages = CrashPointTracker(crashes)
+        self.loop.abandons = any(one.place.moment == AT for one in crashes)
+        self.row: ObservedRow | None = None
+        self.began = self.loop.time()
+        self._failed: BaseException | None = None
+        self._folder = tempfile.TemporaryDirectory(dir=_memory(), prefix="story-")
+        self._file = SqliteFile(Path(self._folder.name) / "story.db", template=_template())
+        self._file.committing, self._file.committed = self._committing, self._committed
+        self._table = saga_tables_of(plot.saga.name).instances.name
+        self._coming: ObservedRow | None = None
+        self._stirred = asyncio.Event()
+        self._watching = False
+        self._id = 0
+        self._asks = 0
+        self._chance = SeededRng(f"{plot.seed}:chance")
+        self.chronicle.on_message = self._on_message
+        self._work = HandlerRunner(plot.handlers, plot.whens, self._through, self.chronicle.note, self._mute)
+        self._jobs = HandlerRunner(plot.handlers, plot.whens, self._through, self.chronicle.note)
+        self._cast()
+
+    def _cast(self) -> None:
+        catalog = Catalog([self.plot.saga])
+        self._server = MemoryServer(SeededRng(f"{self.plot.seed}:wire"), pace=lambda: NETWORK_DELAY_S)
+        self._server.taps.append(self.chronicle)
+        scene = SharedWorld(self.loop, self._file, self._server, catalog)
+        scene.told, scene.failed = self.chronicle.note, self._broken
+        scene.do = self._do_job if catalog.jobs else None
+        handlers = HandlerTable([(command, self._work.handle) for command in catalog.commands])
+        self._node, self._worker = NodeProcess("node", scene), WorkerProcess("worker", scene, handlers)
+        self._members: tuple[SimulatedProcess, ...] = (self._node, self._worker)
+        self._queues = (*catalog.commands, *catalog.event_queues)
+
+    def play(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns once it has been done on virtual time. Raises `StoryError` within a running loop."""
+        if asyncio._get_running_loop() is not None:
+            work.close()
+            raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
+        with clock.use(VirtualClock(self.loop, self._chance)), self._heard(), crash.heard_by(self._at):
+            return self.loop.run_until_complete(work)
+
+    async def open(self) -> None:
+        """Starts the processes, then the saga."""
+        for member in self._members:
+            member.boot()
+        for member in self._members:
+            await member.ready.wait()
+        self.began, self._watching = self.loop.time(), True
+        del self.chronicle.entries[:]
+        start = SagaStart(self.plot.key, "author", f"story-{self.plot.key}", self.plot.data)
+        request = StartRequest(self.plot.saga.name, start)
+        answer = await self._asked(lambda node: node.starter.start(request))
+        if isinstance(answer, StartedSaga):
+            self._id = answer.instance.id
+        elif isinstance(answer, ExistingSaga) and answer.existing is not None:
+            self._id = answer.existing
+
+    async def ask(self, ask: ActionRequest) -> None:
+        """A person asks something of the saga, again if the node dies meanwhile; it is done once.
+
+        Raises what `Control.act` raises.
+        """
+        self.chronicle.note(ask.actor, f"{ask.verb.value}: {ask.reason}")
+        action = Action(self.plot.saga.name, self._id, ask)
+        self._asks += 1
+        key = IdempotencyKey("story", str(self._asks), ask.verb.value, _stored)
+        await self._asked(lambda node: node.control.act_once(action, key))
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Waits until something holds; False if it does not within so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not holds() and self._trouble is None:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+        except TimeoutError:
+            pass
+        if self._trouble is not None:
+            raise self._trouble
+        return holds()
+
+    async def settle(self) -> None:
+        """Waits until everybody is back and nothing new happens any more."""
+        ends = self.loop.time() + SETTLE_TIMEOUT_S
+        seen = -1
+        while self.loop.time() < ends and (seen != len(self.chronicle.entries) or not self._is_calm()):
+            seen = len(self.chronicle.entries)
+            await self.until(lambda: False, SETTLED_AFTER_S)
+
+    async def told(self) -> StoredSaga:
+        """The saga as it is stored now."""
+        pair = saga_tables_of(self.plot.saga.name)
+        database = SqliteClient(self._file).database()
+        async with database.read() as connection:
+            found = await instances.get(connection, pair, self.plot.saga.name, self._id)
+            changes = await history.listing(connection, pair, self._id, 0, 100_000)
+        await database.close()
+        assert found is not None, "the saga was started"
+        return StoredSaga(found, changes, EPOCH_S + self.began)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing will happen any more without a person."""
+        return self.row is not None and (self.row.state in TERMINAL or self.row.blocker is not None)
+
+    def passed(self, moment: Moment, subject: str) -> int:
+        """How often a place was passed."""
+        return self.passages.counts[moment, subject]
+
+    def close(self) -> None:
+        """Frees everything, whatever it was doing."""
+        running = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)  # it may be collected while another loop runs
+        try:
+            with clock.use(VirtualClock(self.loop, self._chance)), self._heard(buried=True):
+                self.loop.run_until_complete(self._end())
+                self.loop.bury()
+            self.loop.close()
+        finally:
+            asyncio._set_running_loop(running)
+            self._file.close()
+            self._folder.cleanup()
+
+    async def _end(self) -> None:
+        for member in self._members:
+            if member.process is not None:
+                member.process.kill()
+
+    async def _asked(self, question: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+        while True:
+            await self._node.ready.wait()
+            process = self._node.process
+            assert process is not None
+            asking = process.spawn(question(self._node.node))
+            gone = asyncio.ensure_future(self._node.gone.wait())
+            await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            gone.cancel()
+            if asking.done():
+                try:
+                    return asking.result()
+                except RetryableError:
+                    await asyncio.sleep(NETWORK_DELAY_S)
+
+    # What the world says of itself.
+
+    def _committing(self, raw: sqlite3.Connection) -> None:
+        found = raw.execute(f"SELECT state, version, blocker FROM {self._table}").fetchone()
+        self._coming = ObservedRow(*found) if found is not None and ObservedRow(*found) != self.row else None
+        if self._coming is not None:
+            self._through(BEFORE, self._coming.state)
+
+    def _committed(self) -> None:
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            self.row = coming
+        self._through(AFTER, coming.state if coming is not None else OTHER)
+
+    def _at(self, name: str) -> None:
+        if self._through(AT, name):
+            self.loop.abandon()
+
+    def _mute(self, command_id: str) -> None:
+        self._server.muted.add(command_id)
+
+    async def _do_job(self, context: Context, command: Command) -> Output:
+        self.chronicle.job(command.id, command.type, command.attempt)
+        return await self._jobs.handle(context, command)
+
+    def _on_message(self, exchange: str, routing_key: str) -> None:
+        if exchange == COMMANDS:
+            self._through(AFTER, routing_key + SENT, self._node)
+        elif exchange == EVENTS:
+            self._through(AFTER, routing_key, self._worker)
+
+    def _through(self, moment: Moment, subject: str, member: SimulatedProcess | None = None) -> bool:
+        """Whether the process at this place has just died."""
+        if not self._watching:
+            return False
+        if member is None:
+            member = next((one for one in self._members if one.is_in(current_process())), None)
+        place, crash = self.passages.through(moment, subject)
+        self._stirred.set()
+        if crash is None or member is None or member.process is None:
+            return False
+        (self._work if member is self._worker else self._jobs).going.clear()
+        self.chronicle.note(member.name, f"CRASH {place}")
+        member.kill(crash.back_after)
+        return True
+
+    @property
+    def _trouble(self) -> BaseException | None:
+        return self._failed or self._work.trouble or self._jobs.trouble
+
+    def _is_calm(self) -> bool:
+        if self._jobs.going or (self._work.going and self._worker.ready.is_set()):
+            return False
+        ready = (self._server.count(queue) for queue in self._queues)
+        unsent = self._file.look("SELECT 1 FROM outbox LIMIT 1")
+        return (
+            all(one.ready.is_set() for one in self._members) and not unsent and not any(one and one[0] for one in ready)
+        )
+
+    def _broken(self, error: BaseException) -> None:
+        self._failed = self._failed or error
+        self._stirred.set()
+
+    @contextmanager
+    def _heard(self, *, buried: bool = False) -> Iterator[None]:
+        """What the product logs, and what nobody has caught, is written down; the last words of the dead are not."""
+        log = logging.getLogger("orchestrix")
+        before, ears = log.propagate, logging.NullHandler() if buried else self.chronicle
+        self.loop.set_exception_handler(lambda loop, context: self.chronicle.note("log", f"uncaught: {context}"))
+        log.addHandler(ears)
+        log.propagate = before and not buried
+        try:
+            yield
+        finally:
+            log.removeHandler(ears)
+            log.propagate = before
+
+
+def _stored(_done: Instance) -> StoredAnswer:
+    return StoredAnswer("", 200, {}, b"")
+
+
+def _memory() -> Path | None:
+    """A folder in memory, where the machine has one."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else None
+
+
+@cache
+def _template() -> Path:
+    """A database with nothing in it, made once a process."""
+    folder = tempfile.TemporaryDirectory(dir=_memory(), prefix="story-template-")
+    path = Path(folder.name) / "template.db"
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(migrator.upgrade(sqlite_url(path)))
+    finally:
+        loop.close()
+    raw = sqlite3.connect(path)
+    with raw:
+        raw.execute("UPDATE installation SET installation = ?", (INSTALLATION,))
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()
+    atexit.register(folder.cleanup)
+    return path

@@ -1,0 +1,335 @@
+"""How does an author test a job?  By what is given, who wants it to stop and when, and what is to be expected.
+
+    story = given_job(reindex, payload={"pages": 3})
+    story.cancel(after="page 2")
+    story.run()
+    story.expect(status="CANCELLED", logs=["page 1", "page 2"])
+
+The worker's own code runs it, on virtual time, without a broker: what passes here is what happens in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack
+
+from orchestrix import clock
+from orchestrix.domain.jobs import TIMED_OUT, TIMEOUT
+from orchestrix.errors import ConfigError
+from orchestrix.saga.messages import dump, load
+from orchestrix.saga.validation.arguments import brief
+from orchestrix.saga.validation.signatures import called_as
+from orchestrix.testing import open_scenarios
+from orchestrix.testing.arguments import (
+    COUNT,
+    NAME,
+    OBJECT,
+    PERCENT,
+    REASON,
+    SECTIONS,
+    TEXT,
+    WHOLE,
+    demand,
+    perhaps,
+    plain,
+)
+from orchestrix.testing.author_settings import Given, check_sections, settings_of
+from orchestrix.testing.durations import Between, Span, seconds_of
+from orchestrix.testing.environment import StoryError
+from orchestrix.testing.expectations import SEVERAL, differ, differ_in_time
+from orchestrix.testing.simulation.rng import SeededRng
+from orchestrix.testing.simulation.thread_bridge import ThreadBridge
+from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop
+from orchestrix.worker.jobs.context import JobContext
+from orchestrix.worker.jobs.dispatch import JobDispatch
+from orchestrix.worker.jobs.execution import JobExecution
+from orchestrix.worker.jobs.functions import Function, JobFunction, registered_jobs
+from orchestrix.worker.jobs.outcome import AttemptOutcome
+from orchestrix.worker.jobs.stop_signal import StopCause, StopSignal
+
+StopCall = Callable[[StopSignal], None]
+
+
+class JobExpected(TypedDict, total=False):
+    """What can be expected.
+
+    `status`: SUCCEEDED, FAILED, CANCELLED or TIMED_OUT. `error`: part of its type and text; `retryable`: whether
+    another attempt may help. `progress`: the last one. `logs`: all lines. `elapsed`: a time, or `between(...)`.
+    """
+
+    status: str
+    result: Mapping[str, Any] | None
+    error: str
+    retryable: bool | None
+    progress: Mapping[str, Any] | None
+    logs: Sequence[str]
+    elapsed: Span | Between
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A line of the job's log, so many seconds after its begin."""
+
+    at: float
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """Who tells the job to stop: at a time, or when it has said something."""
+
+    tell: StopCall
+    at: float | None = None
+    after: str | None = None
+    percent: float | None = None
+
+
+class _Heard(logging.Handler):
+    """What the job has said so far (see `context.Voice`), and what the worker has logged about it.
+
+    `stirred` is told which words to stop are due by what was said.
+    """
+
+    def __init__(self, now: Callable[[], float], stirred: Callable[[Callable[[_Word], bool]], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._now, self._stirred = now, stirred
+        self.lines: list[JobLine] = []
+        self.shown: list[Mapping[str, Any]] = []
+        self.table: list[tuple[float, str, str]] = []
+
+    async def log(self, level: str, message: str) -> None:
+        self.lines.append(JobLine(self._now(), level, message))
+        self.note(level, message)
+        self._stirred(lambda word: word.after is not None and word.after in message)
+
+    async def progress(self, value: Mapping[str, Any]) -> None:
+        self.shown.append(value)
+        self.note("progress", str(value))
+        percent = value.get("percent")
+        if isinstance(percent, int | float):
+            self._stirred(lambda word: word.percent is not None and percent >= word.percent)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A warning of the worker, with the error behind it."""
+        error = record.exc_info[1] if record.exc_info else None
+        self.note("worker", record.getMessage() + (f": {error!r}" if error is not None else ""))
+
+    def note(self, what: str, text: str) -> None:
+        """One more line of the table."""
+        self.table.append((self._now(), what, text))
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hears what the product logs."""
+        log = logging.getLogger("orchestrix")
+        log.addHandler(self)
+        try:
+            yield
+        finally:
+            log.removeHandler(self)
+
+
+@called_as('given_job(reindex, payload={"pages": 3}, timeout="5m")', ConfigError)
+def given_job(
+    job: Function,
+    *,
+    payload: Mapping[str, Any] | None = None,
+    attempt: int = 1,
+    timeout: Span | None = None,
+    settings: Given | None = None,
+    key: str = "story",
+    seed: int = 0,
+) -> JobStory:
+    """A story of one attempt of a job. `job` is a function with `@job`; `key` its job id, the same over all attempts.
+
+    `settings` are those of its module, by section and name. `seed` decides what chance decides. Raises `ConfigError`
+    for a function without `@job`, and for settings that its module refuses.
+    """
+    known = [one for one in registered_jobs if one.function is job]
+    if not known:
+        name = getattr(job, "__qualname__", brief(job))
+        raise ConfigError(f'{name} does no job: write @job("…") above it')
+    demand(
+        "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, COUNT), key=(key, NAME), seed=(seed, WHOLE)
+    )
+    demand("given_job", settings=(settings, perhaps(SECTIONS)))
+    check_sections([job], settings)
+    plain("given_job", payload=payload)
+    milliseconds = None if timeout is None else max(1, round(seconds_of(timeout) * 1000))
+    order = JobDispatch(
+        job_id=key,
+        history_id=f"{key}-{attempt}",
+        handler=known[0].name,
+        payload=load(dump(dict(payload or {}))),
+        attempt=attempt,
+        timeout_ms=milliseconds,
+        correlation_id=f"story-{key}",
+        status="status",
+        logs="logs",
+    )
+    return JobStory(replace(known[0], settings=settings_of(job, settings)), order, seed)
+
+
+class JobStory:
+    """One attempt of a job: say who wants it to stop, `run` it, `expect` its end. Ten minutes pass in no time."""
+
+    def __init__(self, function: JobFunction, order: JobDispatch, seed: int) -> None:
+        self._function, self._order, self._seed = function, order, seed
+        self._words: list[_Word] = []
+        self._heard: _Heard | None = None
+        self._ending: AttemptOutcome | None = None
+        self._status = ""
+        self._elapsed = 0.0
+        open_scenarios.add(self)
+
+    def cancel(
+        self,
+        reason: str = "the story says so",
+        *,
+        at: Span | None = None,
+        after: str | None = None,
+        percent: float | None = None,
+    ) -> JobStory:
+        """Somebody cancels the job: `at` a time after its begin, `after` it has logged a line that contains this text,
+        or when its progress has come to `percent`. Raises `ConfigError` unless one of them is said."""
+        demand("cancel", reason=(reason, REASON))
+        return self._stop("cancel", lambda halt: halt.set(StopCause.CANCELLED, reason), at, after, percent)
+
+    def worker_stops(
+        self, *, at: Span | None = None, after: str | None = None, percent: float | None = None
+    ) -> JobStory:
+        """The worker ends, and has waited for the job as long as it does; where and when as in `cancel`."""
+
+        def tell(halt: StopSignal) -> None:
+            halt.set(StopCause.WORKER_STOPPED, "the worker stopped before the job had ended")
+            halt.hurry()
+
+        return self._stop("worker_stops", tell, at, after, percent)
+
+    def run(self, *, limit: Span = "1h") -> JobStory:
+        """Plays the attempt to its end. Raises `StoryError` if it does not come to one within `limit`."""
+        if asyncio._get_running_loop() is not None:
+            raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
+        loop = VirtualLoop()
+        with clock.use(VirtualClock(loop, SeededRng(f"{self._seed}:job"))):
+            try:
+                loop.run_until_complete(self._play(loop, seconds_of(limit)))
+            finally:
+                loop.bury()
+                loop.close()
+        return self
+
+    def expect(self, **expected: Unpack[JobExpected]) -> None:
+        """Raises `AssertionError`, with all that happened, if the attempt ended otherwise."""
+        __tracebackhide__ = True
+        wrong = list(self._differences(expected))
+        if wrong:
+            raise AssertionError("\n".join([*wrong, "", self.table()]))
+
+    @property
+    def ending(self) -> AttemptOutcome:
+        """The attempt's last word: its status, result and error. Raises `StoryError` before `run`."""
+        if self._ending is None:
+            raise StoryError("nothing has happened yet: run() the story first")
+        return self._ending
+
+    @property
+    def logs(self) -> list[JobLine]:
+        """Its log."""
+        return list(self._heard.lines) if self._heard is not None else []
+
+    @property
+    def progress(self) -> list[Mapping[str, Any]]:
+        """Each progress that it told."""
+        return list(self._heard.shown) if self._heard is not None else []
+
+    def table(self) -> str:
+        """All that happened, by time."""
+        told = self._heard.table if self._heard is not None else []
+        lines = [f"{at:10.3f}  {what:<8}  {text}" for at, what, text in told]
+        return "\n".join([f"{'seconds':>10}  what", *lines])
+
+    # How it is played.
+
+    def _stop(self, call: str, tell: StopCall, at: Span | None, after: str | None, percent: float | None) -> JobStory:
+        if sum(one is not None for one in (at, after, percent)) != 1:
+            raise ConfigError("say one moment: at= a time, after= a line of its log, or percent= of its progress")
+        demand(call, after=(after, perhaps(TEXT)), percent=(percent, perhaps(PERCENT)))
+        self._words.append(_Word(tell, None if at is None else seconds_of(at), after, percent))
+        return self
+
+    async def _play(self, loop: VirtualLoop, limit: float) -> None:
+        halt, turns, began = StopSignal(), ThreadBridge(), loop.time()
+
+        def stirred(fits: Callable[[_Word], bool]) -> None:
+            for word in self._words:
+                if fits(word):
+                    word.tell(halt)
+
+        self._heard = heard = _Heard(lambda: loop.time() - began, stirred)
+        context = JobContext(self._order, self._function.queue, heard, halt, turns.ask, self._function.settings)
+        for word in self._words:
+            if word.at is not None:
+                loop.call_later(word.at, word.tell, halt)
+        over = self._times_out(loop, halt)
+        performance = JobExecution(self._function, context, halt, self._order.told, turns.call)
+        try:
+            with heard.listening():
+                async with asyncio.timeout(limit):
+                    ending = await performance.run()
+        except TimeoutError:
+            raise StoryError(f"the job has not ended within {limit:g} s\n\n{self.table()}") from None
+        finally:
+            halt.over, self._elapsed = True, loop.time() - began
+        self._ending, self._status = ending, TIMED_OUT if over() or _is_timeout(ending) else ending.status
+        heard.note("ends", f"{self._status} {_error(ending)}".rstrip())
+
+    def _times_out(self, loop: VirtualLoop, halt: StopSignal) -> Callable[[], bool]:
+        """Plays the coordinator, whose word that the time is over counts; the answer says whether it was said first."""
+        said: list[bool] = []
+
+        def tell() -> None:
+            if halt.cause is None:
+                said.append(True)
+                halt.set(StopCause.CANCELLED, "its time is over")
+
+        if self._order.timeout is not None:
+            loop.call_later(self._order.timeout, tell)
+        return lambda: bool(said)
+
+    def _differences(self, expected: JobExpected) -> Iterator[str]:
+        ending = self.ending
+        error = ending.error
+        found: dict[str, Any] = {
+            "status": self._status,
+            "result": ending.result,
+            "retryable": None if error is None else error.retryable,
+            "progress": self.progress[-1] if self.progress else None,
+            "logs": [line.message for line in self.logs],
+        }
+        for name, wanted in expected.items():
+            if name == "error":
+                yield from [] if str(wanted) in _error(ending) else [f"error: {wanted!r} is not in {_error(ending)!r}"]
+            elif name == "elapsed":
+                yield from differ_in_time(self._elapsed, wanted)
+            elif name in found:
+                if name == "logs":
+                    demand("expect", logs=(wanted, SEVERAL))
+                yield from differ(name, found[name], wanted)
+            else:
+                raise TypeError(f"{name!r} cannot be expected: there are {', '.join(JobExpected.__annotations__)}")
+
+
+def _is_timeout(ending: AttemptOutcome) -> bool:
+    """What a job calls so is one, whoever has found that its time was over."""
+    return ending.status == "FAILED" and ending.error is not None and ending.error.type == TIMEOUT
+
+
+def _error(ending: AttemptOutcome | None) -> str:
+    error = ending.error if ending is not None else None
+    return f"{error.type}: {error.message}" if error is not None else ""

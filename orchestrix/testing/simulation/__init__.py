@@ -1,0 +1,1 @@
+"""Simulation: processes, network and clocks on virtual time."""

@@ -1,0 +1,167 @@
+"""How does SQLAlchemy work on virtual time?  At once, as for programs that block; its answers come a little later."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoFreeConnection
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import QueuePool
+
+from orchestrix.persistence.dialects import dialect_of
+from orchestrix.persistence.engine import parse_url
+
+if TYPE_CHECKING:
+    from orchestrix.testing.simulation.inline_sqlite import InlineConnection, SqliteClient
+
+T = TypeVar("T")
+
+CLOSED: Final = "Cannot operate on a closed database."
+"""The words by which SQLAlchemy knows that a connection is lost."""
+_POOL: Final = 10
+_POOL_LIMIT: Final = 5.0
+"""Seconds that one waits for a free place in the pool."""
+
+
+def engine(url: str, client: SqliteClient) -> AsyncEngine:
+    """What the product's database takes for SQLAlchemy's engine; `client` connects."""
+    pool = QueuePool(client.connect, pool_size=_POOL, max_overflow=0, use_lifo=True, dialect=_DIALECT)  # type: ignore[arg-type]
+    parsed = parse_url(url)
+    made = Engine(pool, _DIALECT, parsed, hide_parameters=True, execution_options={"compiled_cache": _COMPILED})
+    dialect_of(parsed).listen(made)
+    return cast(AsyncEngine, InlineEngine(made, client))
+
+
+class InlineEngine:
+    """The part of `AsyncEngine` that the product uses."""
+
+    def __init__(self, sync: Engine, client: SqliteClient) -> None:
+        self.sync = sync
+        self.pace = client.file.pace
+        self.places = asyncio.Semaphore(_POOL)
+
+    def connect(self) -> InlineAsyncConnection:
+        """A connection that is not made yet."""
+        return InlineAsyncConnection(self)
+
+    async def place(self) -> None:
+        """Takes a place in the pool. Raises what SQLAlchemy raises where none becomes free."""
+        if not self.places.locked():
+            await self.places.acquire()
+            return
+        try:
+            async with asyncio.timeout(_POOL_LIMIT):
+                await self.places.acquire()
+        except TimeoutError as late:
+            raise NoFreeConnection("no connection became free") from late
+
+    async def dispose(self) -> None:
+        """Closes all connections that are not in use."""
+        self.sync.dispose()
+
+
+class InlineAsyncConnection:
+    """The part of `AsyncConnection` that the product uses."""
+
+    _sync: Connection
+    _raw: InlineConnection
+
+    def __init__(self, engine: InlineEngine) -> None:
+        self._engine = engine
+        self.closed = True
+
+    async def start(self) -> None:
+        """Connects. Raises what SQLAlchemy raises."""
+        await self._engine.place()
+        try:
+            if not cast(QueuePool, self._engine.sync.pool).checkedin():
+                await self._answer()
+            self._sync = self._engine.sync.connect()
+        except BaseException:
+            self._engine.places.release()
+            raise
+        self._raw = cast("InlineConnection", self._sync.connection.dbapi_connection)
+        self.closed = False
+
+    async def execution_options(self, **options: Any) -> None:
+        """Sets options."""
+        self._sync.execution_options(**options)
+
+    async def begin(self) -> None:
+        """Begins to write, once nobody else does. Raises what SQLAlchemy raises."""
+        self._check()
+        try:
+            await self._raw.file.turn(self._raw)
+        except sqlite3.OperationalError as busy:
+            raise OperationalError("BEGIN IMMEDIATE", None, busy) from busy
+        except sqlite3.ProgrammingError:
+            self._check()  # it was lost meanwhile
+        self._sync.begin()
+        await self._answer()
+        self._check()
+
+    async def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        """Runs one statement. Raises what SQLAlchemy raises."""
+        try:
+            return self._sync.execute(statement, parameters)
+        finally:
+            await self._answer()
+            self._check()
+
+    async def run_sync(self, work: Callable[[Connection], T]) -> T:
+        """What `work` returns."""
+        return work(self._sync)
+
+    async def commit(self) -> None:
+        """COMMIT. On a bad day nobody learns what became of it. Raises what SQLAlchemy raises."""
+        await self._answer()
+        self._check()
+        file, raw = self._raw.file, self._raw
+        file.committing(raw.raw)
+        if not raw.is_open:
+            await asyncio.sleep(0)  # the dead do not come back from here
+            self._check()
+        lost = file.commit_lost()
+        if lost is not False:
+            self._sync.commit()
+            file.committed()
+        if lost is not None:
+            raw.lose()
+        file.release(raw)
+        await self._answer()
+        self._check()
+
+    async def close(self) -> None:
+        """Gives the connection back; what is not committed is undone."""
+        if not self.closed:
+            self.closed = True
+            self._engine.places.release()
+            self._sync.close()
+
+    async def invalidate(self) -> None:
+        """Gives the connection up."""
+        self._raw.lose()
+        await self.close()
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(self._engine.pace())
+
+    def _check(self) -> None:
+        if not self._raw.is_open:
+            self._sync.exec_driver_sql(
+                "SELECT 1"
+            )  # by which SQLAlchemy learns that the connection is lost, and says so
+
+
+def _nowhere() -> Any:
+    raise sqlite3.OperationalError("unable to open database file")
+
+
+# Statements are compiled once for all simulations: that costs more than running them.
+_DIALECT: Final = create_engine("sqlite+pysqlite:////nowhere", creator=_nowhere).dialect
+_COMPILED: Final[dict[Any, Any]] = {}

@@ -1,0 +1,149 @@
+"""Who does the jobs that are steps of a saga in a story, and says how they end?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from orchestrix import clock
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import ATTEMPT_OVERDUE, PENDING, AttemptStatus, JobAttempt, JobRow, JobTransition
+from orchestrix.jobs import step_results
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.saga.messages import Command
+from orchestrix.worker.context import Context
+from orchestrix.worker.error_mapping import ends_task, main_error
+from orchestrix.worker.handlers import Output
+from orchestrix.worker.jobs.outcome import AttemptOutcome, raised, returned
+
+BATCH_LIMIT: Final = 1000
+Do = Callable[[Context, Command], Awaitable[Output]]
+
+
+class JobStepResult(NamedTuple):
+    """A worker's last word."""
+
+    status: str
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+class JobStepWorker:
+    """Does every job, by `do`, and writes its end in the transaction that a coordinator would write it in.
+
+    What a story says of a job is what becomes of it after all its tries. What was not done when its process died is
+    done anew by the next.
+    """
+
+    def __init__(self, database: Database, do: Do, sent: Callable[[], None]) -> None:
+        self._database = database
+        self._do = do
+        self._sent = sent
+        self._wake = WakeSignal()
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._loop = Loop("jobs of the story", self._round)
+        self._wake.set()
+
+    async def start(self) -> None:
+        """Begins to look for jobs."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops, whatever is in hand."""
+        await self._loop.stop()
+        for task in self._busy.values():
+            task.cancel()
+
+    def poke(self) -> None:
+        """There is a job."""
+        self._wake.set()
+
+    def changed(self, ids: Iterable[str]) -> None:
+        """These may be cancelled: what is cancelled here has ended, and nobody is at it any more."""
+        for id in ids:
+            task = self._busy.pop(id, None)
+            if task is not None:
+                task.cancel()
+
+    async def _round(self) -> None:
+        await self._wake.wait(None)
+        async with self._database.read() as connection:
+            found = await jobs.page(connection, JobFilter(states=(PENDING,)), BATCH_LIMIT)
+            whole = [await jobs.get(connection, one.id) for one in found if one.id not in self._busy]
+        for job in whole:
+            if job is not None:
+                self._busy[job.id] = asyncio.create_task(self._run(job), name=f"job {job.handler}")
+
+    async def _run(self, job: JobRow) -> None:
+        command = _command(job)
+        doing = asyncio.create_task(_ending(self._do(Context.of(command, float("inf")), command)))
+        limit = None if job.timeout_ms is None else job.timeout_ms / 1000
+        done, _ = await asyncio.wait({doing}, timeout=limit)
+        said = _said(doing.result()) if done else None
+        await self._database.run(lambda tx: self._end(tx, job.id, said))
+        self._busy.pop(job.id, None)
+        self._sent()
+
+    @staticmethod
+    async def _end(tx: Transaction, id: str, said: JobStepResult | None) -> None:
+        """Ends the job as its worker has said, or because its time is over."""
+        job = (await jobs.lock(tx, [id]))[id]
+        if job.ended:
+            return
+        begun = rules.dispatched(job, clock.uuid7(), tx.now())
+        moved: object = rules.ended(begun.job, replace(ATTEMPT_OVERDUE, retryable=False), tx.now(), 0.5)
+        if said is not None:
+            word = AttemptStatus(
+                id, str(begun.job.history_id), "worker", 1, said.status, result=said.result, error=said.error
+            )
+            moved = rules.reported(begun.job, word, tx.now(), 0.5)
+        assert isinstance(moved, JobTransition), "nobody else says anything"
+        await jobs.store(tx, [(job.version, begun.job)], _of(begun))
+        await step_results.store_with_results(tx, [(begun.job.version, moved.job)], _of(moved))
+
+
+async def _ending(work: Awaitable[Output]) -> AttemptOutcome:
+    task = asyncio.current_task()
+    try:
+        return returned(await work)
+    except BaseException as unforeseen:
+        if ends_task(unforeseen, task):
+            raise
+        return raised(main_error(unforeseen))
+
+
+def _said(ending: AttemptOutcome) -> JobStepResult:
+    """What a worker would say of this: an end for good, whatever it was."""
+    failed = ending.error
+    error = None if failed is None else {"type": failed.type, "message": failed.message, "retryable": False}
+    return JobStepResult(ending.status, ending.result, error)
+
+
+def _of(moved: JobTransition) -> Sequence[JobAttempt]:
+    return [moved.attempt] if moved.attempt is not None else []
+
+
+def _command(job: JobRow) -> Command:
+    """The job as the command that it stands for, so that all that answers commands answers it."""
+    given = job.payload
+    return Command(
+        id=job.id,
+        type=job.handler,
+        saga=given["saga"],
+        app_id=given["appId"],
+        app_name=given["appName"],
+        correlation_id=job.correlation_id,
+        expected_state="",
+        step=given["step"],
+        attempt=given["attempt"],
+        timeout_ms=job.timeout_ms or 0,
+        idempotency_key=given["idempotencyKey"],
+        data=given["data"],
+        undoes_attempt=given.get("undoesAttempt"),
+        effect_key=given["effectKey"],
+    )

@@ -1,0 +1,143 @@
+"""Who plays in a story?  The real node and the real worker, as processes that die and come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from orchestrix.bootstrap.factories import DatabaseWatch
+from orchestrix.bootstrap.node import CommitListeners, Node
+from orchestrix.broker.topology import saga_topology
+from orchestrix.config.settings import Settings
+from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.job_steps import JobSteps
+from orchestrix.engine.starter import SagaStarter
+from orchestrix.jobs.step_jobs import StepJobs
+from orchestrix.lifecycle import Health
+from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.persistence.engine import Database
+from orchestrix.saga.catalog import Catalog
+from orchestrix.testing.broker.client import MemoryBroker
+from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
+from orchestrix.testing.simulation.job_worker import Do, JobStepWorker
+from orchestrix.testing.simulation.virtual_time import VirtualLoop, VirtualProcess, outside_context
+from orchestrix.worker.handlers import HandlerTable
+from orchestrix.worker.worker import Worker
+
+SETTINGS: Final = Settings()
+PING_INTERVAL_S: Final = 60.0
+"""Seconds between two questions whether the database is there, which it always is."""
+
+
+class SharedWorld:
+    """What the processes share. `do` does the jobs of steps, where there are any."""
+
+    def __init__(self, loop: VirtualLoop, file: SqliteFile, server: MemoryServer, catalog: Catalog) -> None:
+        self.loop, self.file, self.server, self.catalog = loop, file, server, catalog
+        self.told: Callable[[str, str], None] = lambda who, what: None
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        self.do: Do | None = None
+
+
+class SimulatedProcess:
+    """A process that can die and come again. `ready` is set while it works, `gone` while it does not."""
+
+    def __init__(self, name: str, scene: SharedWorld) -> None:
+        self.name = name
+        self.scene = scene
+        self.boots = 0
+        self.ready, self.gone = asyncio.Event(), asyncio.Event()
+        self.process: VirtualProcess | None = None
+
+    def boot(self) -> None:
+        """Starts it as a new process."""
+        self.boots += 1
+        self.process = process = self.scene.loop.process(f"{self.name}-{self.boots}")
+        self.gone.clear()
+        process.spawn(self._main(process)).add_done_callback(self._ended)
+
+    def kill(self, back_after: float) -> None:
+        """It dies now, and is started again later."""
+        process, self.process = self.process, None
+        if process is not None:
+            self.ready.clear()
+            self.gone.set()
+            process.kill()
+            self.scene.loop.call_later(back_after, self._again, context=outside_context())
+
+    def is_in(self, process: VirtualProcess | None) -> bool:
+        """Whether it is that process."""
+        return process is not None and self.process is process
+
+    def _again(self) -> None:
+        self.scene.told(self.name, "is started again")
+        self.boot()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.scene.failed(error)
+
+    async def _main(self, process: VirtualProcess) -> None:
+        client = SqliteClient(self.scene.file)
+        broker = MemoryBroker(self.scene.server, topology=saga_topology(self.scene.catalog))
+        process.on_death += [client.sever, broker.sever]
+        await self._live(process.name, client.database(), broker)
+        self.ready.set()
+
+    async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
+        """Starts what the process is made of."""
+
+
+class NodeProcess(SimulatedProcess):
+    """A node with all its roles."""
+
+    node: Node
+
+    async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
+        catalog, tuned, alarm, watch = (
+            self.scene.catalog,
+            SETTINGS.orchestrator,
+            CommitListeners(),
+            SagaChangeNotifier(database),
+        )
+        steps, batch = JobSteps(catalog), tuned.batch
+        topology = saga_topology(catalog)
+        relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
+        self.node = Node(
+            name=name,
+            settings=SETTINGS,
+            database=database,
+            broker=broker,
+            catalog=catalog,
+            health=Health(),
+            relay=relay,
+            watch=watch,
+            starter=SagaStarter(database, catalog, relay, watch, node=name, batch=batch, alarm=alarm.ring, jobs=steps),
+            job_steps=steps,
+            alarm=alarm,
+            database_watch=DatabaseWatch(database, every=PING_INTERVAL_S),
+            roles=frozenset(("api", "orchestrator")),
+        )
+        if self.scene.do is not None:
+            hands = JobStepWorker(database, self.scene.do, relay.poke)
+            steps.desk = StepJobs(hands.poke, stop=lambda stops: None, sent=relay.poke, news=hands.changed)
+            await hands.start()
+        await self.node.start()
+        await self.node.begin()
+        await self.node.settled()
+
+
+class WorkerProcess(SimulatedProcess):
+    """A worker for every command."""
+
+    def __init__(self, name: str, scene: SharedWorld, handlers: HandlerTable) -> None:
+        super().__init__(name, scene)
+        self._handlers = handlers
+
+    async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
+        worker = Worker(broker, database, self.scene.catalog, self._handlers, SETTINGS)
+        await broker.start()
+        await worker.start()
+        await broker.wait_up()

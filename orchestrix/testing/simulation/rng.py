@@ -1,0 +1,52 @@
+"""What does a simulation ask of its dice?  A seeded `random.Random` has it all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Rng(Protocol):
+    """The part of `random.Random` that is used here."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """A number in [a, b]."""
+
+    def randrange(self, start: int, stop: int) -> int:
+        """A whole number in [start, stop)."""
+
+    def randbytes(self, n: int) -> bytes:
+        """`n` bytes."""
+
+    def choice(self, seq: Sequence[T]) -> T:
+        """One of `seq`."""
+
+
+class SeededRng:
+    """Dice that fall the same way each time, on every machine and every Python."""
+
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        self._throws = 0
+
+    def randbytes(self, n: int) -> bytes:
+        self._throws += 1
+        return hashlib.shake_128(f"{self._seed}:{self._throws}".encode()).digest(n)
+
+    def random(self) -> float:
+        return (int.from_bytes(self.randbytes(7), "big") >> 3) / 2**53
+
+    def uniform(self, a: float, b: float) -> float:
+        return a + (b - a) * self.random()
+
+    def randrange(self, start: int, stop: int) -> int:
+        return start + int.from_bytes(self.randbytes(8), "big") % (stop - start)
+
+    def choice(self, seq: Sequence[T]) -> T:
+        return seq[self.randrange(0, len(seq))]

@@ -1,0 +1,126 @@
+"""What does a command get for an answer where its own handler is not asked, or is not asked at once?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from orchestrix.errors import ConfigError, Invalid
+from orchestrix.saga.validation.signatures import called_as
+from orchestrix.testing.arguments import COUNT, FLAG, OBJECT, REASON, demand, perhaps, plain
+from orchestrix.testing.durations import Span, seconds_of
+from orchestrix.testing.simulation.virtual_time import current_process
+from orchestrix.worker.errors import Hold, StepFailed
+from orchestrix.worker.handlers import Output
+
+OwnHandler: TypeAlias = Callable[[], Awaitable[Output]]
+"""The author's own handler, with what it is called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class StubbedAnswer:
+    """`play` is what happens instead; `times` for how many tries, None for all that follow."""
+
+    play: Callable[[OwnHandler], Awaitable[Output]]
+    times: int | None = None
+    silent: bool = False
+
+
+class When:
+    """The answers to one command, in the order in which they were asked for; then its own handler answers.
+
+    They are counted by tries: a copy of a command that was delivered before gets the same answer again.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.answers: list[StubbedAnswer] = []
+
+    @called_as('.fails("Busy", "no line is free", retryable=False)', ConfigError)
+    def fails(
+        self, type: str, message: str = "as told", *, retryable: bool = True, retry_after: Span | None = None
+    ) -> When:
+        """The step fails, with an error of this type; `retryable` says whether another try may help.
+
+        Raises `Invalid` for what `StepFailed` cannot mean.
+        """
+        demand("fails", retryable=(retryable, FLAG))
+        after = None if retry_after is None else seconds_of(retry_after)
+        told = StepFailed(type, message, retryable=retryable, retry_after=after)
+
+        async def play(_own: OwnHandler) -> Output:
+            raise StepFailed(told.type, told.message, retryable=told.retryable, retry_after=told.retry_after)
+
+        return self._add(StubbedAnswer(play))
+
+    @called_as('.holds("the amount is over the limit")', ConfigError)
+    def holds(self, reason: str = "as told", *, unsure: bool = False) -> When:
+        """The step asks for a person: the saga waits for one, with the blocker `held`. `unsure` is as in `Hold`."""
+        demand("holds", reason=(reason, REASON), unsure=(unsure, FLAG))
+
+        async def play(_own: OwnHandler) -> Output:
+            raise Hold(reason, unsure=unsure)
+
+        return self._add(StubbedAnswer(play))
+
+    @called_as('.succeeds({"seat": "row 1"})', ConfigError)
+    def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
+        """The step succeeds with `output`, and does nothing."""
+        demand("succeeds", output=(output, perhaps(OBJECT)))
+        plain("succeeds", output=output)
+
+        async def play(_own: OwnHandler) -> Output:
+            return output
+
+        return self._add(StubbedAnswer(play))
+
+    @called_as('.takes("5m")', ConfigError)
+    def takes(self, span: Span) -> When:
+        """The command's own handler is asked after a while."""
+        wait = seconds_of(span)
+
+        async def play(own: OwnHandler) -> Output:
+            await asyncio.sleep(wait)
+            return await own()
+
+        return self._add(StubbedAnswer(play))
+
+    def never_answers(self) -> When:
+        """Nobody ever says what became of the step: only its deadline ends the try."""
+        return self._add(StubbedAnswer(_silence, silent=True))
+
+    @called_as(".times(2)", ConfigError)
+    def times(self, tries: int) -> When:
+        """The last answer is that to so many tries, not to all that follow. Raises `Invalid`."""
+        demand("times", tries=(tries, COUNT))
+        if not self.answers:
+            raise Invalid("times(n) limits an answer to n tries: say the answer first")
+        self.answers[-1] = replace(self.answers[-1], times=tries)
+        return self
+
+    def _add(self, answer: StubbedAnswer) -> When:
+        if self.answers and self.answers[-1].times is None:
+            raise Invalid(f"{self.command} has its answer for all tries already: limit that one with .times(n)")
+        self.answers.append(answer)
+        return self
+
+
+def to_try(number: int, answers: Iterable[StubbedAnswer]) -> StubbedAnswer | None:
+    """The answer to the `number`-th try, which counts from 1; None if the command's own handler gives it."""
+    for answer in answers:
+        if answer.times is None or number <= answer.times:
+            return answer
+        number -= answer.times
+    return None
+
+
+async def _silence(_own: OwnHandler) -> Output:
+    """Like a worker that does not hear that its time is over; ends with its process."""
+    process = current_process()
+    while process is not None and process.alive:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+    raise asyncio.CancelledError

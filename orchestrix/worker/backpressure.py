@@ -1,0 +1,69 @@
+"""Is something of the worker's own away, and what does it do meanwhile?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Consumer
+from orchestrix.worker.context import LOGGER
+
+REOPEN_AFTER_S: Final = 300.0
+"""Seconds after which other workers get what this one keeps."""
+
+
+class Backpressure:
+    """While anything is away, the worker takes nothing new and keeps what it has.
+
+    Each trouble has a key, so that the consumer goes on when the last one is over. After five minutes the channel is
+    opened anew, which gives the commands to others.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._troubles: set[str] = set()
+        self._since = 0.0
+        self._paused = False
+        self._lock = asyncio.Lock()
+
+    @property
+    def current(self) -> bool:
+        """Whether anything is away."""
+        return bool(self._troubles)
+
+    async def note(self, key: str, error: object) -> None:
+        """What `key` stands for is away (still or from now on) because of `error`."""
+        if not self._troubles:
+            self._since = clock.monotonic()
+            LOGGER.warning("takes no more commands for now: %s", error)
+        self._troubles.add(key)
+        if clock.monotonic() - self._since >= REOPEN_AFTER_S:
+            self._since = clock.monotonic()
+            LOGGER.warning("gives its commands to other workers, for it has waited for %d s: %s", REOPEN_AFTER_S, error)
+            async with self._lock:
+                await self._consumer.reopen()
+                self._paused = False
+        await self._follow()
+
+    async def over(self, key: str) -> None:
+        """What `key` stands for works, or is no longer needed."""
+        if key in self._troubles:
+            self._troubles.discard(key)
+            if not self._troubles:
+                LOGGER.warning("takes commands again")
+            await self._follow()
+
+    async def halt(self) -> None:
+        """Takes nothing new from now on, whatever happens: the worker stops."""
+        self._troubles.add("stop")
+        await self._follow()
+
+    async def _follow(self) -> None:
+        async with self._lock:
+            if self.current and not self._paused:
+                self._paused = True
+                await self._consumer.pause()
+            elif self._paused and not self.current:
+                self._paused = False
+                await self._consumer.resume()

@@ -1,0 +1,1 @@
+"""Commands: the worker's side of a saga's steps."""

@@ -1,0 +1,117 @@
+"""What happens to a command after a look at its saga's row?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.commands.reporter import CommandReporter, dead_letter_report
+from orchestrix.worker.commands.state_guard import StateGuard, StateVerdict
+from orchestrix.worker.context import LOGGER
+from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
+
+KEY: Final = "database"
+EARLY_TIMEOUT_S: Final = 2.0
+"""Seconds in which a row may still come up with its command."""
+EARLY_RECHECK_INTERVAL_S: Final = 0.2
+
+
+class CommandAdmission:
+    """Lets current commands pass, drops what is past, and looks again at what seems to be early."""
+
+    def __init__(
+        self,
+        desk: InFlightCommands,
+        guard: StateGuard,
+        reporter: CommandReporter,
+        outage: Backpressure,
+        run: Callable[[CommandDelivery], None],
+    ) -> None:
+        self._desk = desk
+        self._guard = guard
+        self._reporter = reporter
+        self._outage = outage
+        self._run = run
+        self._early: dict[CommandDelivery, None] = {}
+        self._wake = WakeSignal()
+
+    async def look(self, jobs: Sequence[CommandDelivery]) -> list[CommandDelivery]:
+        """Those of `jobs` that are to be worked on now. Waits while the database is away; if the worker stops
+        meanwhile, all are given back."""
+        if not jobs:
+            return []
+        began, verdicts = await self._verdicts(jobs)
+        if verdicts is None:
+            await self._desk.give_back(jobs)
+            return []
+        current, over = [], []
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            job.looked = began
+            if verdict is StateVerdict.CURRENT:
+                job.older_since = None
+                current.append(job)
+            elif self._is_over(job, verdict, began):
+                over.append(job)
+        if over:
+            await self._desk.finish(over)
+        return current
+
+    async def round(self) -> None:
+        """Looks once more at the early commands."""
+        if not self._early:
+            await self._wake.wait(None)
+        await asyncio.sleep(EARLY_RECHECK_INTERVAL_S)
+        jobs = self._take_early()
+        for job in await self.look([job for job in jobs if self._desk.alive(job)]):
+            self._run(job)
+
+    async def give_back(self) -> None:
+        """The early commands go back to their queues."""
+        await self._desk.give_back(self._take_early())
+
+    def _take_early(self) -> list[CommandDelivery]:
+        jobs = list(self._early)
+        self._early.clear()
+        for job in jobs:
+            if not self._desk.alive(job):
+                self._desk.forget(job)
+        return jobs
+
+    async def _verdicts(self, jobs: Sequence[CommandDelivery]) -> tuple[float, list[StateVerdict] | None]:
+        failures = 0
+        while True:
+            began = clock.monotonic()
+            try:
+                verdicts = await self._guard.look(jobs)
+            except INFRASTRUCTURE_ERRORS as error:
+                failures += 1
+                await self._outage.note(KEY, error)
+                if not await self._desk.pause(backoff(failures)):
+                    return began, None
+            else:
+                await self._outage.over(KEY)
+                return began, verdicts
+
+    def _is_over(self, job: CommandDelivery, verdict: StateVerdict, now: float) -> bool:
+        """Whether the command can be acknowledged at once."""
+        if verdict is StateVerdict.NEWER:
+            self._desk.counts.dropped += 1
+            LOGGER.debug("%s is dropped: its saga has moved on", job.command.type, extra=job.told)
+            return True
+        job.older_since = now if job.older_since is None else job.older_since
+        if now - job.older_since < EARLY_TIMEOUT_S:
+            self._early[job] = None
+            self._wake.set()
+            return False
+        if verdict is StateVerdict.OLDER:
+            self._desk.counts.older += 1
+            LOGGER.debug("%s is dropped: its saga's row lies before it", job.command.type, extra=job.told)
+            return True
+        self._reporter.add(dead_letter_report(job.deliveries[0], "unknown-app", job))
+        return False

@@ -1,0 +1,118 @@
+"""How does a delivery become a job?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orchestrix import crash
+from orchestrix.broker.port import Delivery
+from orchestrix.domain.version_check import Key
+from orchestrix.saga import messages
+from orchestrix.saga.catalog import Catalog, MessageOwner
+from orchestrix.worker.commands.admission import CommandAdmission
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.commands.reporter import CommandReporter, dead_letter_report
+from orchestrix.worker.commands.version_reader import VersionReader
+from orchestrix.worker.error_mapping import ends_task
+
+BATCH_LIMIT: Final = 500
+RECEIVE_PAUSE_S: Final = 0.1
+LINGER_S: Final = 0.002
+LINGER_FROM_BATCH: Final = 4
+"""A batch of this size says that waiting `LINGER_S` seconds for the next one is worth it."""
+
+
+class CommandConsumer:
+    """Reads, joins or buries each delivery of a batch, and lets the fresh ones be looked at together."""
+
+    def __init__(
+        self,
+        desk: InFlightCommands,
+        catalog: Catalog,
+        reporter: CommandReporter,
+        triage: CommandAdmission,
+        run: Callable[[CommandDelivery], None],
+        versions: VersionReader,
+    ) -> None:
+        self._versions = versions
+        self._desk = desk
+        self._catalog = catalog
+        self._reporter = reporter
+        self._triage = triage
+        self._run = run
+        self._last = 0
+
+    async def round(self) -> None:
+        """Takes one batch."""
+        task = asyncio.current_task()
+        linger = LINGER_S if self._last >= LINGER_FROM_BATCH else 0.0
+        deliveries = await self._desk.consumer.receive(BATCH_LIMIT, linger)
+        self._last = len(deliveries)
+        if not deliveries:  # the consumer is closed: nothing will come before this loop is stopped
+            await asyncio.sleep(RECEIVE_PAUSE_S)
+            return
+        crash.point("worker.after_receive")
+        jobs = await self._admit_all(deliveries)
+        try:
+            await self._desk.answer()
+            if self._desk.stopping.is_set():
+                await self._desk.give_back(jobs)
+                return
+            for job in await self._triage.look(jobs):
+                self._run(job)
+        except BaseException as error:
+            if ends_task(error, task):
+                raise
+            await self._desk.reject(jobs)
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError("what came could not be sorted") from error
+
+    async def _admit_all(self, deliveries: Sequence[Delivery]) -> list[CommandDelivery]:
+        """The jobs of what can be worked on. Before that, versions that are not known yet are read."""
+        read = [(one, command) for one in deliveries if (command := self._read(one)) is not None]
+        unknown = {key for _, one in read if (key := self._unknown(one)) is not None}
+        if unknown and not await self._versions.find(sorted(unknown)):
+            await self._desk.consumer.give_back([one for one, _ in read])
+            return []
+        return [job for one, command in read if (job := self._admit(one, command)) is not None]
+
+    def _read(self, delivery: Delivery) -> messages.Command | None:
+        try:
+            return messages.command(delivery.body)
+        except messages.UnreadableMessage as unreadable:
+            self._reporter.add(dead_letter_report(delivery, str(unreadable)))
+            return None
+
+    def _unknown(self, command: messages.Command) -> Key | None:
+        """The version that the command goes by, if it is not known here."""
+        version = command.definition_version
+        if version is None or self._catalog.version(command.saga, version) is not None:
+            return None
+        return command.saga, version
+
+    def _admit(self, delivery: Delivery, command: messages.Command) -> CommandDelivery | None:
+        try:
+            owner = self._owner(delivery, command)
+        except messages.UnreadableMessage as unreadable:
+            self._reporter.add(dead_letter_report(delivery, str(unreadable)))
+            return None
+        return self._desk.admit(command, owner, delivery)
+
+    def _owner(self, delivery: Delivery, command: messages.Command) -> MessageOwner:
+        """The step that the queue belongs to in the command's version, if the body speaks of it too."""
+        if (unknown := self._unknown(command)) is not None and self._catalog.saga(command.saga) is not None:
+            raise messages.UnreadableMessage(f"unknown-version: {unknown[1]} of {unknown[0]}")
+        owner = self._catalog.command(delivery.queue, command.definition_version)
+        if owner is None or command.type != delivery.queue:
+            raise messages.UnreadableMessage(f"wrong-type: {command.type[:100]} in {delivery.queue}")
+        if command.saga != owner.saga.name:
+            known = self._catalog.saga(command.saga) is not None
+            raise messages.UnreadableMessage("wrong-saga" if known else "unknown-saga")
+        if owner.undoes != (command.undoes_attempt is not None):
+            wrong = "is missing" if owner.undoes else "belongs to an undo alone"
+            raise messages.UnreadableMessage(f"undoesAttempt: {wrong}")
+        return owner

@@ -1,0 +1,93 @@
+"""What does a worker report: the success of a step or of its undo, or the failure?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.topology import EVENTS
+from orchestrix.persistence.storable_text import cleaned
+from orchestrix.saga.definition import STEP_FAILED, STEP_STARTED
+from orchestrix.saga.messages import StepError, dump
+from orchestrix.worker.commands.delivery import CommandDelivery
+
+MAX_TYPE: Final = 100
+MAX_MESSAGE: Final = 2000
+MAX_TRACE: Final = 512
+
+
+def succeeded(job: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
+    """The success event of the step, or of its undo.
+
+    Raises `ValueError`, `TypeError` or `RecursionError` if `data` is no JSON.
+    """
+    return _event(job, job.order.event, {"data": data} if data else {})
+
+
+def failed(job: CommandDelivery, error: StepError) -> Outgoing:
+    """The event that says why the step failed.
+
+    Of a command that was handed out before it cannot be said that nothing was done: an earlier reader may have died
+    between its work and its answer.
+    """
+    told = replace(error, unsure=error.unsure or job.redelivered)
+    return _event(job, STEP_FAILED, {"error": error_fields(told)})
+
+
+def started(job: CommandDelivery, ago: float) -> Outgoing:
+    """The event that says that the work has begun, `ago` seconds before now."""
+    return _event(job, STEP_STARTED, {"beganMsAgo": max(0, round(ago * 1000))})
+
+
+def error_fields(error: StepError) -> dict[str, Any]:
+    """The error as it goes over the wire: cleaned, and cut where it is very long."""
+    fields: dict[str, Any] = {
+        "type": cleaned(error.type, MAX_TYPE) or "Error",
+        "message": cleaned(error.message, MAX_MESSAGE),
+        "retryable": error.retryable,
+    }
+    if error.retry_after_ms is not None:
+        fields["retryAfterMs"] = error.retry_after_ms
+    if error.unsure:
+        fields["unsure"] = True
+    if error.hold:
+        fields["hold"] = True
+    return fields
+
+
+def unsendable(job: CommandDelivery) -> Outgoing:
+    """The failure that is reported where the broker refuses a step's own event: as plain as can be."""
+    error = StepError("Unsendable", "the broker refuses the event of this step", retryable=False)
+    return replace(failed(job, error), headers={})
+
+
+def _event(job: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outgoing:
+    command, message_id = job.command, clock.uuid7()
+    body = {
+        "id": message_id,
+        "type": name,
+        "saga": command.saga,
+        "appId": command.app_id,
+        "correlationId": command.correlation_id,
+        "causationId": command.id,
+        **more,
+    }
+    return Outgoing(
+        exchange=EVENTS,
+        routing_key=name,
+        body=dump(body),
+        message_id=message_id,
+        correlation_id=command.correlation_id,
+        type=name,
+        timestamp=clock.now(),
+        headers=trace_of(job.deliveries[0]),
+    )
+
+
+def trace_of(delivery: Delivery) -> dict[str, str]:
+    """The trace context of the message, so that what follows from it joins the same trace."""
+    found = {name: delivery.headers.get(name) for name in ("traceparent", "tracestate")}
+    return {name: value for name, value in found.items() if isinstance(value, str) and 0 < len(value) <= MAX_TRACE}

@@ -1,0 +1,157 @@
+"""Which commands does the worker hold, and how do they leave its hands?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Consumer, Delivery
+from orchestrix.saga.catalog import MessageOwner
+from orchestrix.saga.messages import Command
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.redelivery.republisher import CommandRepublisher
+from orchestrix.worker.context import LOGGER
+
+REPORTED_MEMORY_S: Final = 60.0
+"""Seconds in which a lost channel's commands come again. Later copies are new orders: they are worked on."""
+REPUBLISH_FROM_DEATHS: Final = 2
+"""With so many deaths a command is not simply given back, which most brokers would count as one more."""
+REPUBLISH_TIMEOUT_S: Final = 3.0
+"""Seconds that a command which is published again in place of that may take, before it is given back all the same."""
+
+
+@dataclass(slots=True)
+class CommandCounts:
+    """How many commands ended in which way since the worker's start."""
+
+    done: int = 0
+    """Their success event is confirmed."""
+    failed: int = 0
+    """Their failure event is confirmed."""
+    dropped: int = 0
+    """The saga had moved on."""
+    older: int = 0
+    """The saga's row still lay before them; the orchestrator will send them again."""
+    dead: int = 0
+    """They went to the dead letters."""
+    joined: int = 0
+    """Further copies of a command that was in hand already."""
+    started: int = 0
+    """The orchestrator was told that they have begun."""
+    aside: int = 0
+    """They went to the end of their queue, for workers had died with them in hand."""
+
+
+class InFlightCommands:
+    """The commands in hand by their id, and the consumer that they came by."""
+
+    def __init__(self, consumer: Consumer, counts: CommandCounts, aside: CommandRepublisher) -> None:
+        self.consumer = consumer
+        self.counts = counts
+        self.stopping = asyncio.Event()
+        self.retried = 0
+        """How many were finished that had been given out before."""
+        self._aside = aside
+        self._jobs: dict[str, CommandDelivery] = {}
+        self._reported: dict[str, float] = {}
+        self._answered: list[Delivery] = []
+
+    @property
+    def held(self) -> set[CommandDelivery]:
+        """Every command in hand."""
+        return set(self._jobs.values())
+
+    def admit(self, command: Command, owner: MessageOwner, delivery: Delivery) -> CommandDelivery | None:
+        """A new job; None if the command is in hand already, or was reported when its channel was lost: the delivery
+        has joined it."""
+        if delivery.redelivered and self._reported.pop(command.id, 0.0) > clock.monotonic():
+            self._answered.append(delivery)
+            self.counts.joined += 1
+            return None
+        if job := self._jobs.get(command.id):
+            job.deliveries.append(delivery)
+            self.counts.joined += 1
+            return None
+        job = self._jobs[command.id] = CommandDelivery(command, owner, clock.monotonic(), [delivery])
+        return job
+
+    def alive(self, job: CommandDelivery) -> bool:
+        """Whether the broker still waits for this worker's word about the command: if not, others get it."""
+        return any(self.consumer.alive(delivery) for delivery in job.deliveries)
+
+    def forget(self, job: CommandDelivery) -> None:
+        """The job is over: a copy that comes from now on is a job of its own."""
+        self._jobs.pop(job.command.id, None)
+
+    async def answer(self) -> None:
+        """Acknowledges what came again after its event was confirmed."""
+        answered, self._answered = self._answered, []
+        if answered:
+            await self.consumer.acknowledge(answered)
+
+    async def reported(self, jobs: Sequence[CommandDelivery]) -> None:
+        """The events of the jobs are confirmed. Where no acknowledgement can reach the broker, the command will come
+        again, perhaps before the orchestrator has read the event."""
+        now = clock.monotonic()
+        self._reported = {id: until for id, until in self._reported.items() if until > now}
+        self._reported |= {job.command.id: now + REPORTED_MEMORY_S for job in jobs if not self.alive(job)}
+        await self.finish(jobs)
+
+    async def finish(self, jobs: Iterable[CommandDelivery]) -> None:
+        """Forgets the jobs and acknowledges every copy of their commands.
+
+        What was given out before says nothing about how much more may be taken: its last reader may have died of it.
+        """
+        fresh: list[Delivery] = []
+        again: list[Delivery] = []
+        for job in jobs:
+            self.forget(job)
+            if not job.acknowledged:  # its handler may end long after its place was lost
+                job.acknowledged = True
+                (again if job.redelivered else fresh).extend(job.deliveries)
+        if fresh:
+            await self.consumer.acknowledge(fresh)
+        if again:
+            self.retried += 1
+            await self.consumer.acknowledge(again, grow=False)
+
+    async def give_back(self, jobs: Iterable[CommandDelivery]) -> None:
+        """Forgets the jobs and gives their commands to other workers: this is no death, and is not to count as one."""
+        jobs = list(jobs)
+        counted = [job for job in jobs if job.deaths >= REPUBLISH_FROM_DEATHS or job.alone]
+        await self.reject(job for job in jobs if job not in counted)
+        if not counted:
+            return
+        try:
+            async with asyncio.timeout(REPUBLISH_TIMEOUT_S):
+                await self.set_aside(counted)
+        except TimeoutError:
+            LOGGER.warning("the broker does not take back as they were: %d of the commands", len(counted))
+            await self.reject(counted)
+
+    async def set_aside(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:
+        """Forgets the jobs, and puts their commands at the end of their queues; see `CommandRepublisher.put`."""
+        for job in jobs:
+            self.forget(job)  # first: its copy may come back here before this one is acknowledged
+        self.counts.aside += len(jobs)
+        await self._aside.put(jobs, alone=alone)
+
+    async def reject(self, jobs: Iterable[CommandDelivery]) -> None:
+        """Forgets the jobs and gives their commands back, which most brokers count."""
+        deliveries = []
+        for job in jobs:
+            self.forget(job)
+            deliveries += job.deliveries
+        await self.consumer.give_back(deliveries)
+
+    async def pause(self, seconds: float) -> bool:
+        """Waits; False if the worker is to stop."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+        except TimeoutError:
+            return True
+        return False

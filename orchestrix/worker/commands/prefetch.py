@@ -1,0 +1,110 @@
+"""Window: keeps a worker from holding more commands ahead than it will begin within about a second."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from orchestrix.broker.port import Consumer
+from orchestrix.worker.commands.delivery import CommandDelivery
+
+PREFETCH_AHEAD_S: Final = 1.0
+"""Seconds within which what is held ahead is to begin."""
+NARROW_AFTER_S: Final = 1.0
+"""Seconds that a narrower window must have been wanted: it costs round trips, and what is on its way comes again."""
+_AVERAGE_WEIGHT: Final = 0.2
+"""How much the latest time counts in the average."""
+_MIN_DURATION_S: Final = 0.0005
+
+
+class PrefetchWindow:
+    """Measures how long the commands of each queue take, and lets the consumer hold what the free places, and those
+    that will be free within a second, are enough for.
+
+    One command of each queue may always be ahead, so that no place waits for the broker. `most` is the limit of each
+    queue, however fast its handler is. Times are in seconds.
+    """
+
+    def __init__(self, consumer: Consumer, queues: Collection[str], places: int, most: int) -> None:
+        self._consumer, self._places, self._most = consumer, places, most
+        self._mean: dict[str, float] = {}
+        self._running: Counter[str] = Counter()
+        self._allowed: dict[str, int] = dict.fromkeys(queues, 0)
+        self._narrower: dict[str, float] = {}
+        self._closed: set[str] = set()
+        for queue in queues:
+            self._allow(queue, min(places, most))
+
+    def began(self, queue: str) -> None:
+        """A command of the queue is at work."""
+        self._running[queue] += 1
+
+    def ended(self, queue: str, seconds: float) -> None:
+        """It is not any more, after so many seconds."""
+        self._running[queue] -= 1
+        known = self._mean.get(queue)
+        self._mean[queue] = seconds if known is None else known + _AVERAGE_WEIGHT * (seconds - known)
+        if known is None:
+            self._widen(queue, self._places + self._soon(queue, self._places))
+
+    def close(self, queue: str) -> None:
+        """Nothing more of the queue comes."""
+        self._closed.add(queue)
+        self._consumer.allow(queue, 0)
+
+    def open(self, queue: str) -> None:
+        """Undoes `close`."""
+        if queue in self._closed:
+            self._closed.discard(queue)
+            self._consumer.allow(queue, self._allowed[queue])
+
+    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+        """Looks how much may be held of each queue, while these jobs are at work."""
+        rate = sum(1 / self._expected(job, now) for job in busy if job.begun is not None)
+        free = max(0, self._places - self._running.total())
+        for queue in self._allowed:
+            room = free + int(rate * PREFETCH_AHEAD_S) + self._soon(queue, free)
+            self._wish(queue, max(1, min(self._most, self._running[queue] + room)), now)
+
+    def ahead(self, waiting: Iterable[CommandDelivery], now: float) -> list[CommandDelivery]:
+        """Those that have waited for more than a second, without one of each queue, while no place was free: they had
+        better wait where others can take them. What workers may have died of is not given back once more."""
+        if self._running.total() < self._places:
+            return []
+        kept: set[str] = set()
+        found = []
+        for job in waiting:
+            queue = job.command.type
+            if queue not in kept:
+                kept.add(queue)
+            elif now - job.received > PREFETCH_AHEAD_S + NARROW_AFTER_S and not job.redelivered:
+                found.append(job)
+        return found
+
+    def _expected(self, job: CommandDelivery, now: float) -> float:
+        """The seconds that the job takes, as far as can be known."""
+        at_work = now - (job.begun if job.begun is not None else now)
+        return max(self._mean.get(job.command.type, PREFETCH_AHEAD_S), at_work, _MIN_DURATION_S)
+
+    def _soon(self, queue: str, places: int) -> int:
+        """How many commands of the queue these places begin within a second, beside the first of each."""
+        mean = self._mean.get(queue)
+        return 0 if mean is None else int(places * PREFETCH_AHEAD_S / max(mean, _MIN_DURATION_S))
+
+    def _wish(self, queue: str, most: int, now: float) -> None:
+        if most >= self._allowed[queue]:
+            self._narrower.pop(queue, None)
+            self._widen(queue, most)
+        elif now - self._narrower.setdefault(queue, now) >= NARROW_AFTER_S:
+            del self._narrower[queue]
+            self._allow(queue, most)
+
+    def _widen(self, queue: str, most: int) -> None:
+        if min(most, self._most) > self._allowed[queue]:
+            self._allow(queue, min(most, self._most))
+
+    def _allow(self, queue: str, most: int) -> None:
+        self._allowed[queue] = most
+        if queue not in self._closed:
+            self._consumer.allow(queue, most)

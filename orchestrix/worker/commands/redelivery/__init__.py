@@ -1,0 +1,1 @@
+"""Redelivery: commands whose workers died, tried again one by one."""

@@ -1,0 +1,46 @@
+"""Crashes: keeps in the database what became of a command whose workers died, for those who ask why it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from orchestrix.errors import OrchestrixError
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.sagas import redelivered_commands
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.context import LOGGER
+
+NOTE_TIMEOUT_S: Final = 1.0
+"""Seconds that a note may take: nothing waits longer for it."""
+TRIED_ALONE: Final = "it is tried with nothing else at work"
+
+
+class CrashNotes:
+    """Notes of suspects alone: a healthy command costs nothing here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def began_alone(self, job: CommandDelivery) -> bool:
+        """Whether it was tried with nothing else at work. If nobody can say, it was: that is what its header says."""
+        try:
+            async with asyncio.timeout(NOTE_TIMEOUT_S), self._database.read() as connection:
+                row = await redelivered_commands.of_command(connection, job.command.id)
+        except (OrchestrixError, TimeoutError):
+            return True
+        return row is None or row.place == TRIED_ALONE
+
+    async def note(self, job: CommandDelivery, place: str) -> bool:
+        """Keeps how many deaths the command has, and where it stands: `place` is a part of a sentence, which begins
+        with `redelivered_commands.WAITS` if the command is in its queue. Whether that could be written down."""
+        command = job.command
+        row = RedeliveryRecord(command.id, command.type, command.saga, command.app_id, job.deaths, place)
+        try:
+            async with asyncio.timeout(NOTE_TIMEOUT_S):
+                await self._database.run(lambda tx: redelivered_commands.put(tx, row))
+        except (OrchestrixError, TimeoutError) as away:
+            LOGGER.debug("where a suspect stands could not be noted: %s", away, extra=job.told)
+            return False
+        return True

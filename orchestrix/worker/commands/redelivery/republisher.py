@@ -1,0 +1,94 @@
+"""Aside: publishes a command again under its own id at the end of its queue, and acknowledges the copy in hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing, Published, Topology
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.lifecycle import backoff
+from orchestrix.worker.commands.delivery import ALONE_HEADER, DEATHS_HEADER, CommandDelivery
+from orchestrix.worker.context import LOGGER
+
+_OF_THE_BROKER: Final = ("x-death", "x-delivery-", "x-acquired-", "x-first-death-", "x-last-death-", "x-copy")
+"""What begins so is written by brokers, or counts for one copy alone."""
+
+
+def republished(job: CommandDelivery, *, alone: bool = False) -> Outgoing:
+    """The command once more, with the number of workers that died with it in hand; `alone` asks for a process of its
+    own."""
+    first = job.deliveries[0]
+    headers: dict[str, str | int] = {
+        name: value
+        for name, value in first.headers.items()
+        if isinstance(value, str | int)
+        and not name.startswith(_OF_THE_BROKER)
+        and name not in (DEATHS_HEADER, ALONE_HEADER)
+    }
+    headers[DEATHS_HEADER] = job.deaths
+    if alone:
+        headers[ALONE_HEADER] = 1
+    return Outgoing(
+        exchange="",
+        routing_key=first.queue,
+        body=first.body,
+        message_id=first.message_id or clock.uuid7(),
+        correlation_id=first.correlation_id,
+        type=first.type,
+        timestamp=None if first.sent_at is None else _moment(first.sent_at),
+        headers=headers,
+    )
+
+
+def _moment(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):  # a foreign client's
+        return None
+
+
+class CommandRepublisher:
+    """Publishes, waits for the confirm, and only then acknowledges: a death in between leaves two copies.
+
+    The state guard makes a copy harmless. A command whose channel is lost meanwhile is left to the broker.
+    """
+
+    def __init__(self, broker: Broker, consumer: Consumer, topology: Callable[[], Topology]) -> None:
+        self._broker, self._consumer, self._topology = broker, consumer, topology
+
+    async def put(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:
+        """Returns when each is confirmed and acknowledged, or is nobody's any more, however long that takes."""
+        left, failures = list(jobs), 0
+        while left := [job for job in left if any(self._consumer.alive(one) for one in job.deliveries)]:
+            crash.point("worker.aside.before_publish")
+            publishing = self._broker.publish([republished(job, alone=alone) for job in left])
+            results = await crash.within("worker.aside.after_publish", publishing)
+            pairs = list(zip(left, results, strict=True))
+            await self._acknowledge([job for job, result in pairs if result.outcome is Outcome.CONFIRMED])
+            await self._refuse([job for job, result in pairs if result.outcome is Outcome.REFUSED])
+            left = [job for job, result in pairs if result.outcome in (Outcome.RETURNED, Outcome.UNKNOWN)]
+            if left:
+                failures += 1
+                await self._mend(results, failures)
+
+    async def _acknowledge(self, jobs: Sequence[CommandDelivery]) -> None:
+        if jobs:
+            crash.point("worker.aside.after_confirm")
+            await self._consumer.acknowledge([one for job in jobs for one in job.deliveries], grow=False)
+
+    async def _refuse(self, jobs: Sequence[CommandDelivery]) -> None:
+        """Whatever it is that the broker does not take: the copy that it has stays."""
+        if jobs:
+            await self._consumer.give_back([one for job in jobs for one in job.deliveries])
+
+    async def _mend(self, results: Sequence[Published], failures: int) -> None:
+        if any(result.outcome is Outcome.RETURNED for result in results):
+            try:
+                await self._broker.declare(self._topology())
+            except (ConfigError, Unavailable) as error:
+                LOGGER.error("a command has no queue to go back to, and none can be declared: %s", error)
+        await asyncio.sleep(backoff(failures))

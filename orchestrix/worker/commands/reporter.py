@@ -1,0 +1,187 @@
+"""How does it become certain that the broker has every event, before its command is acknowledged?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+from orchestrix import crash
+from orchestrix.broker.dead_letter import FORMS
+from orchestrix.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.context import LOGGER
+
+BATCH_LIMIT: Final = 500
+KEY: Final = "events"
+POLL_INTERVAL_S: Final = 0.25
+START_REPORT_TRIES: Final = 3
+"""So often it is tried to tell that work has begun: that is worth something for a while only."""
+
+
+@dataclass(slots=True, eq=False)
+class CommandReport:
+    """A message that must arrive, and what it settles: a job, or a delivery that never became one.
+
+    `count` is the counter that then rises. `instead` makes what is sent, one after the other, where the broker refuses
+    the message for ever. `began` is a job of which it only tells that it is at work.
+    """
+
+    outgoing: Outgoing
+    count: Literal["done", "failed", "dead", "started"]
+    job: CommandDelivery | None = None
+    delivery: Delivery | None = None
+    instead: tuple[Callable[[], Outgoing], ...] = ()
+    suspect: bool = False
+    began: CommandDelivery | None = None
+    tries: int = 0
+
+
+def dead_letter_report(delivery: Delivery, reason: str, job: CommandDelivery | None = None) -> CommandReport:
+    """What takes the message to the dead letters of its queue, in a plainer form where the broker refuses the first."""
+    first, *others = [partial(form, delivery, reason) for form in FORMS]
+    return CommandReport(first(), "dead", job, None if job else delivery, tuple(others))
+
+
+class CommandReporter:
+    """Publishes reports in batches, again and again with the same message ids until they are confirmed."""
+
+    def __init__(
+        self, broker: Broker, desk: InFlightCommands, outage: Backpressure, topology: Callable[[], Topology]
+    ) -> None:
+        self._broker = broker
+        self._desk = desk
+        self._outage = outage
+        self._topology = topology
+        self._waiting: dict[CommandReport, None] = {}
+        self._begins: dict[CommandDelivery | None, CommandReport] = {}
+        self._wake = WakeSignal()
+        self._failures = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def add(self, report: CommandReport) -> None:
+        """Takes a report over; returns at once. After the result of a job nobody is told any more that it has begun."""
+        if (begin := self._begins.pop(report.job, None)) is not None:
+            self._waiting.pop(begin, None)
+        if report.began is not None:
+            self._begins[report.began] = report
+        self._waiting[report] = None
+        self._empty.clear()
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Waits until everything is confirmed."""
+        await self._empty.wait()
+
+    async def round(self) -> None:
+        """Sends what is there, once."""
+        if not self._waiting:
+            await self._wake.wait(None)
+        await self._reachable()
+        reports = list(self._waiting)[:BATCH_LIMIT]
+        if not reports:
+            return
+        crowd = [report for report in reports if not report.suspect]
+        complete = await self._send(crowd) if crowd else True
+        for suspect in [report for report in reports if report.suspect]:
+            complete = await self._send([suspect]) and complete
+        await self._settle_trouble(complete)
+
+    async def _reachable(self) -> None:
+        while (reason := self._obstacle()) is not None:
+            await self._outage.note(KEY, f"the broker takes no messages: {reason}")
+            if self._broker.blocked is None:
+                await self._broker.wait_up(5.0)
+            else:
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _obstacle(self) -> str | None:
+        if self._broker.blocked is not None:
+            return self._broker.blocked
+        return None if self._broker.state is LinkState.UP else self._broker.trouble or "not connected"
+
+    async def _settle_trouble(self, complete: bool) -> None:
+        if complete:
+            self._failures = 0
+            await self._outage.over(KEY)
+        else:
+            self._failures += 1
+            await asyncio.sleep(backoff(self._failures))
+
+    async def _send(self, reports: Sequence[CommandReport]) -> bool:
+        """Whether nothing is left to send again."""
+        publishing = self._broker.publish([report.outgoing for report in reports])
+        results = await crash.within("worker.after_publish", publishing)
+        pairs = list(zip(reports, results, strict=True))
+        confirmed = [report for report, result in pairs if result.outcome is Outcome.CONFIRMED]
+        await self._settle(confirmed)
+        left = [pair for pair in pairs if pair[1].outcome is not Outcome.CONFIRMED]
+        for report, result in left:
+            await self._judge(report, result)
+        if any(result.outcome is Outcome.RETURNED or result.channel_closed for _, result in left):
+            await self._declare()
+        if not self._waiting:
+            self._empty.set()
+        return not left
+
+    async def _judge(self, report: CommandReport, result: Published) -> None:
+        """Decides what is to be done about a message that was not confirmed."""
+        if report.began is not None:
+            report.tries += 1
+            if report.tries >= START_REPORT_TRIES or result.outcome is Outcome.REFUSED:
+                self._forget(report)
+            return
+        if result.outcome is Outcome.REFUSED or (result.channel_closed and report.suspect):
+            await self._replace(report, result.detail)
+        elif result.channel_closed:
+            report.suspect = True  # it, or a neighbour: from now on it is sent alone
+        elif result.outcome is Outcome.UNKNOWN:
+            await self._outage.note(KEY, f"an event was not confirmed: {result.detail or 'no answer'}")
+
+    async def _replace(self, report: CommandReport, detail: str) -> None:
+        LOGGER.error("the broker refuses %s: %s", report.outgoing.routing_key, detail)
+        if not report.instead:
+            return await self._settle([report])
+        make, *others = report.instead
+        report.outgoing, report.instead, report.suspect = make(), tuple(others), False
+        return None
+
+    async def _declare(self) -> None:
+        try:
+            await self._broker.declare(self._topology())
+        except (ConfigError, Unavailable) as error:
+            LOGGER.error("an event has no queue to go to, and none can be declared: %s", error)
+
+    async def _settle(self, reports: Sequence[CommandReport]) -> None:
+        jobs = [report.job for report in reports if report.job]
+        strays = [report.delivery for report in reports if report.delivery]
+        for report in reports:
+            self._forget(report)
+            setattr(self._desk.counts, report.count, getattr(self._desk.counts, report.count) + 1)
+        if jobs:
+            crash.point("worker.after_confirm")
+            await self._desk.reported(jobs)
+            _tell(reports)
+        if strays:
+            crash.point("worker.after_burial")
+            await self._desk.consumer.acknowledge(strays)
+
+    def _forget(self, report: CommandReport) -> None:
+        self._waiting.pop(report, None)
+        if report.began is not None and self._begins.get(report.began) is report:
+            del self._begins[report.began]
+
+
+def _tell(reports: Sequence[CommandReport]) -> None:
+    jobs = [(report.job, report.count) for report in reports if report.job is not None]
+    for job, count in jobs if LOGGER.isEnabledFor(logging.DEBUG) else ():
+        command = job.command
+        LOGGER.debug("%s %d: %s is %s", command.saga, command.app_id, command.type, count, extra=job.told)

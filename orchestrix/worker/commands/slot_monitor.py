@@ -1,0 +1,74 @@
+"""Watch: looks at what is at work, five times a second, and not at all while nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from orchestrix import clock
+from orchestrix.broker.port import Consumer
+from orchestrix.lifecycle import WakeSignal
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.commands.redelivery.policy import TRUSTED_AFTER_S
+
+MONITOR_INTERVAL_S: Final = 0.2
+
+
+class SlotObserver(Protocol):
+    """Whoever wants to know what is at work."""
+
+    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+        """`busy` are the commands at work, `now` is of `clock.monotonic()`. Must not block."""
+
+
+class SlotMonitor:
+    """Shows the commands at work to each of `looks`, one after the other; then `ease` may give some back."""
+
+    def __init__(
+        self,
+        busy: Callable[[], Sequence[CommandDelivery]],
+        looks: Sequence[SlotObserver],
+        ease: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._busy, self._looks, self._ease = busy, looks, ease
+        self._wake = WakeSignal()
+
+    def wake(self) -> None:
+        """There is work."""
+        self._wake.set()
+
+    async def round(self) -> None:
+        """One look."""
+        if not self._busy():
+            await self._wake.wait(None)
+        await asyncio.sleep(MONITOR_INTERVAL_S)
+        busy, now = self._busy(), clock.monotonic()
+        for one in self._looks:
+            one.look(busy, now)
+        await self._ease(now)
+
+
+class PrefetchGrowth:
+    """Lets the consumer take more where what it has took two seconds without ending its process.
+
+    What is finished at its first reading lets it take more at once; what came again does not, for it may be what its
+    last reader has died of, and whatever is in hand beside it then counts a death.
+    """
+
+    def __init__(self, consumer: Consumer, desk: InFlightCommands) -> None:
+        self._consumer, self._desk = consumer, desk
+        self._last = float("-inf")
+        self._retried, self._since = 0, float("inf")
+
+    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+        """Grows by one step every two seconds, as long as there is a reason."""
+        if self._desk.retried > self._retried:
+            self._since = min(self._since, now)
+        if now - self._last < TRUSTED_AFTER_S:
+            return
+        working = any(job.begun is not None and now - job.begun >= TRUSTED_AFTER_S for job in busy)
+        if working or now - self._since >= TRUSTED_AFTER_S:
+            self._last, self._retried, self._since = now, self._desk.retried, float("inf")
+            self._consumer.grow()

@@ -1,0 +1,217 @@
+"""Runners: works on so many commands at once as there are places."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import Final
+
+from orchestrix import clock, crash
+from orchestrix.config.settings import WorkerSettings
+from orchestrix.lifecycle import backoff
+from orchestrix.saga.messages import StepError
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands import events
+from orchestrix.worker.commands.admission import CommandAdmission
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.execution import invoke
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.commands.prefetch import PrefetchWindow
+from orchestrix.worker.commands.redelivery.scheduler import RedeliveryScheduler
+from orchestrix.worker.commands.reporter import CommandReport, CommandReporter
+from orchestrix.worker.commands.slot_monitor import SlotMonitor
+from orchestrix.worker.commands.stuck_slots import StuckSlots
+from orchestrix.worker.commands.time_limit import MoreTime
+from orchestrix.worker.context import LOGGER, Context, GroupStore
+from orchestrix.worker.error_mapping import ends_task, printable
+from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
+from orchestrix.worker.handlers import HandlerTable
+
+GUARD_MAX_AGE_S: Final = 1.0
+"""Seconds after which a look at the row is too old to begin the work on it."""
+EMPTY_POLL_INTERVAL_S: Final = 0.05
+EMPTY_POLLS: Final = 2
+"""So many looks in a row find nothing else in hand, for what has just arrived is not known yet."""
+
+
+class CommandSlots:
+    """As many tasks as commands may run at once; those that may end their workers come one by one, by `suspects`."""
+
+    def __init__(
+        self,
+        desk: InFlightCommands,
+        handlers: HandlerTable,
+        reporter: CommandReporter,
+        outage: Backpressure,
+        settings: WorkerSettings,
+        more: MoreTime,
+        window: PrefetchWindow,
+        suspects: RedeliveryScheduler,
+        places: StuckSlots,
+        groups: GroupStore,
+    ) -> None:
+        self._desk = desk
+        self._handlers = handlers
+        self._reporter = reporter
+        self._outage = outage
+        self._settings = settings
+        self._more = more
+        self._window, self._suspects, self._places = window, suspects, places
+        self._groups = groups
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._ready: deque[CommandDelivery] = deque()
+        self._arrived = asyncio.Semaphore(0)
+        self._busy: dict[CommandDelivery, None] = {}
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        suspects.use(self)
+
+    @property
+    def busy(self) -> list[CommandDelivery]:
+        """The commands that are worked on."""
+        return list(self._busy)
+
+    def put(self, job: CommandDelivery) -> None:
+        """Puts the job where its turn comes; returns at once."""
+        if job.suspect:
+            self._suspects.put(job)
+        else:
+            self._ready.append(job)
+            self._arrived.release()
+
+    def start(self, triage: CommandAdmission, watch: SlotMonitor) -> None:
+        """Begins to work; `triage` looks again at what had to wait."""
+        self._triage, self._watch = triage, watch
+        self._tasks = {asyncio.create_task(self._serve(), name="runner") for _ in range(self._settings.concurrency)}
+
+    @property
+    def free(self) -> bool:
+        """Whether a place is free."""
+        return len(self._busy) < self._settings.concurrency
+
+    def begin(self, job: CommandDelivery) -> asyncio.Task[None]:
+        """Works on a suspect as soon as a place is free."""
+        self._take(job)
+        task = asyncio.create_task(self._work(job), name="runner of a suspect")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def beside(self, job: CommandDelivery) -> set[CommandDelivery]:
+        """What else is in hand, but for what will not end at all."""
+        return self._desk.held - {job} - self._places.lost.keys()
+
+    async def emptied(self, job: CommandDelivery) -> None:
+        """Waits until there is nothing beside the job."""
+        quiet = 0
+        while quiet < EMPTY_POLLS:
+            quiet = quiet + 1 if not self.beside(job) else 0
+            await asyncio.sleep(EMPTY_POLL_INTERVAL_S)
+
+    def condemn(self, job: CommandDelivery) -> None:
+        """Fails the step before the broker's own delivery limit takes the command away without a word."""
+        message = (
+            f"{job.command.type} was in hand when {job.deaths} workers ended, the last time with nothing beside it"
+        )
+        LOGGER.error("%s: it is not tried again", message, extra=job.told)
+        outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
+        self._reporter.add(CommandReport(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))
+
+    async def ease(self, now: float) -> None:
+        """Gives back what has waited for long, for others may have a place; all that waits if no place is left here."""
+        waiting = list(self._ready) if self._places.gone else self._window.ahead(self._ready, now)
+        for job in waiting:
+            self._ready.remove(job)
+        await self._desk.give_back(waiting)
+
+    async def stop(self, timeout: float) -> None:
+        """Gives back what has not begun, and waits up to `timeout` seconds for the rest, which is then cancelled."""
+        await self._suspects.stop()
+        waiting, self._ready = list(self._ready), deque()
+        await self._desk.give_back(waiting + self._suspects.drain())
+        try:
+            async with asyncio.timeout(timeout):
+                await self._quiet.wait()
+        except TimeoutError:
+            LOGGER.warning("did not end in time, and will be done again: %d of the commands", len(self._busy))
+        left = self.busy
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        await self._desk.give_back(left + self._suspects.drain())  # some may have come meanwhile
+
+    async def _serve(self) -> None:
+        while True:
+            await self._arrived.acquire()
+            if self._ready:  # else it was given back meanwhile
+                job = self._ready.popleft()
+                self._take(job)
+                await self._work(job)
+
+    def _take(self, job: CommandDelivery) -> None:
+        self._busy[job] = None
+        self._quiet.clear()
+        self._watch.wake()
+
+    async def _work(self, job: CommandDelivery) -> None:
+        task = asyncio.current_task()
+        try:
+            async with self._slots:
+                await self._run(job)
+        except BaseException as error:
+            if ends_task(error, task):
+                raise
+            LOGGER.error("the worker itself failed at %s", job.command.type, exc_info=printable(error))
+            await self._desk.reject([job])
+        finally:
+            self._busy.pop(job, None)
+            if not self._busy:
+                self._quiet.set()
+        await self._places.back(job)
+
+    async def _run(self, job: CommandDelivery) -> None:
+        failures = 0
+        try:
+            while await self._due(job):
+                crash.point("worker.after_guard")
+                if await self._attempt(job, failures + 1):
+                    return
+                failures += 1
+        finally:
+            if failures:
+                await self._outage.over(job.command.id)
+
+    async def _due(self, job: CommandDelivery) -> bool:
+        """Whether the work is to begin now; if not, the job has been taken care of."""
+        if self._desk.stopping.is_set():
+            await self._desk.give_back([job])
+            return False
+        if not self._desk.alive(job):
+            self._desk.forget(job)
+            return False
+        if job.looked is not None and clock.monotonic() - job.looked <= GUARD_MAX_AGE_S:
+            return True
+        return bool(await self._triage.look([job]))
+
+    async def _attempt(self, job: CommandDelivery, failures: int) -> bool:
+        """Whether there is something to report; if not, something of the worker's own is away."""
+        queue, job.begun = job.command.type, clock.monotonic()
+        self._window.began(queue)
+        try:
+            context = Context.of(job.command, job.ends, self._handlers.settings.get(queue), self._groups)
+            outgoing, good = await invoke(self._handlers[queue], job, self._more, context)
+        except INFRASTRUCTURE_ERRORS as error:
+            await self._outage.note(job.command.id, error)
+            await self._desk.pause(backoff(failures))
+            return False
+        finally:
+            begun, job.begun = job.begun, None
+            self._window.ended(queue, clock.monotonic() - begun)
+        crash.point("worker.after_effect")
+        self._reporter.add(
+            CommandReport(outgoing, "done" if good else "failed", job, instead=(partial(events.unsendable, job),))
+        )
+        return True

@@ -1,0 +1,86 @@
+"""Places: finds out which places of a worker will not come back, for what runs there does not end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.errors import OrchestrixError
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.commands.state_guard import StateGuard, StateVerdict
+from orchestrix.worker.context import LOGGER
+
+KEY: Final = "places"
+GRACE_S: Final = 10.0
+"""Seconds that a handler may go on after its time before its place counts as lost."""
+STUCK_SLOT_HINT: Final = (
+    "nothing can end a thread or what ignores that it is cancelled: give its calls time limits, have it ask "
+    "its context whether it is to stop, or write an async def; start this worker anew to have the place back"
+)
+
+
+class StuckSlots:
+    """Those that are lost, and what follows: when none is left, the worker takes nothing more and says so."""
+
+    def __init__(self, desk: InFlightCommands, guard: StateGuard, outage: Backpressure, places: int) -> None:
+        self._desk, self._guard, self._outage, self._places = desk, guard, outage, places
+        self.lost: dict[CommandDelivery, None] = {}
+        self._ask_at: dict[CommandDelivery, float] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether no place is left."""
+        return len(self.lost) >= self._places
+
+    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+        """Asks of those whose time is over whether their sagas have given them more."""
+        over = [job for job in busy if job.begun is not None and now >= job.ends + GRACE_S and job not in self.lost]
+        due = [job for job in over if now >= self._ask_at.get(job, now)]
+        if due and (self._asking is None or self._asking.done()):
+            self._ask_at = {job: at for job, at in self._ask_at.items() if job in over}
+            self._asking = asyncio.create_task(self._ask(due), name="what goes on after its time")
+
+    async def back(self, job: CommandDelivery) -> None:
+        """The job has ended, however late."""
+        self._ask_at.pop(job, None)
+        if job not in self.lost:
+            return
+        del self.lost[job]
+        LOGGER.warning("%s has ended after all: its place is free again", job.what, extra=job.told)
+        await self._outage.over(KEY)
+
+    def stop(self) -> None:
+        """Asks no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self, jobs: list[CommandDelivery]) -> None:
+        for job in jobs:
+            try:
+                left, (verdict,) = await self._guard.time_left(job), await self._guard.look([job])
+            except OrchestrixError:
+                left, verdict = GRACE_S, StateVerdict.CURRENT
+            if job.begun is None:
+                continue  # it has ended meanwhile
+            if left > 0:
+                self._ask_at[job] = clock.monotonic() + min(left + GRACE_S, 60.0)
+            else:
+                await self._lose(job, verdict)
+
+    async def _lose(self, job: CommandDelivery, verdict: StateVerdict) -> None:
+        self.lost[job] = None
+        late = clock.monotonic() - job.ends
+        left = self._places - len(self.lost)
+        LOGGER.error(
+            "%s goes on %.0f s after its time: its place is lost until it ends, %d of %d are left; %s",
+            job.command.type, late, left, self._places, STUCK_SLOT_HINT, extra=job.told,
+        )  # fmt: skip
+        if verdict is not StateVerdict.CURRENT:
+            await self._desk.finish([job])  # else the broker would take all from this worker after half an hour
+        if self.gone:
+            await self._outage.note(KEY, f"all of its {self._places} places are lost: start it anew")

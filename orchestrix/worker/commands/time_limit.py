@@ -1,0 +1,82 @@
+"""How long may a step still take, if its saga has been given more time meanwhile?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final
+
+from orchestrix.errors import OrchestrixError
+from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.context import LOGGER
+
+MAX_RECHECK_INTERVAL_S: Final = 3600.0
+"""Seconds after which a saga that has no deadline is looked at again."""
+
+RECHECK_INTERVAL_S: Final = 1.0
+"""Seconds until the next question where the database is away: an outage of its own ends no step."""
+
+MoreTime = Callable[[CommandDelivery], Awaitable[float]]
+"""The seconds that the saga of a job still waits for it; 0 if it does not. May raise `Unavailable`."""
+
+
+async def no_more(job: CommandDelivery) -> float:
+    """The time of a step is what its command says."""
+    return 0.0
+
+
+class StepTimeLimit:
+    """Cancels the body with `TimeoutError` when the time of its step is over, unless the saga then says otherwise.
+
+    The row is asked only then, so that a step that is done in its time costs no look more.
+    """
+
+    def __init__(self, job: CommandDelivery, seconds: float, more: MoreTime) -> None:
+        self._job = job
+        self._seconds = seconds
+        self._more = more
+        self._scope = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def expired(self) -> bool:
+        """Whether it is this limit that has ended the body."""
+        return self._scope.expired()
+
+    async def __aenter__(self) -> StepTimeLimit:
+        await self._scope.__aenter__()
+        self._wait(self._seconds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+        await self._scope.__aexit__(kind, error, trace)
+
+    def _wait(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(seconds, MAX_RECHECK_INTERVAL_S), self._ask)
+
+    def _ask(self) -> None:
+        self._asking = asyncio.create_task(self._decide(), name="deadline of a step")
+
+    async def _decide(self) -> None:
+        try:
+            left = await self._more(self._job)
+        except OrchestrixError as away:
+            LOGGER.debug("nobody can say whether %s has more time: %s", self._job.what, away, extra=self._job.told)
+            left = RECHECK_INTERVAL_S
+        except Exception:
+            LOGGER.exception("nobody can say whether %s has more time", self._job.what, extra=self._job.told)
+            left = 0.0
+        self._asking = None
+        if left > 0:
+            self._wait(left)
+        else:
+            self._scope.reschedule(asyncio.get_running_loop().time())

@@ -1,0 +1,39 @@
+"""Version reader: finds the definitions by which commands go, where the worker's code has others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from orchestrix.domain.version_check import Key
+from orchestrix.lifecycle import backoff
+from orchestrix.persistence.sagas.definition_store import DefinitionReader
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
+
+KEY: Final = "definitions"
+
+
+class VersionReader:
+    """Reads stored versions. While the database is away the worker takes no more commands, and keeps what it has."""
+
+    def __init__(self, reader: DefinitionReader, desk: InFlightCommands, outage: Backpressure) -> None:
+        self._reader = reader
+        self._desk = desk
+        self._outage = outage
+
+    async def find(self, keys: Sequence[Key]) -> bool:
+        """Learns those of these versions that are stored; False if the worker stops before the database is there."""
+        failures = 0
+        while True:
+            try:
+                await self._reader.find(keys)
+            except INFRASTRUCTURE_ERRORS as error:
+                failures += 1
+                await self._outage.note(KEY, error)
+                if not await self._desk.pause(backoff(failures)):
+                    return False
+            else:
+                await self._outage.over(KEY)
+                return True

@@ -1,0 +1,193 @@
+"""Job intake: makes attempts of deliveries that the database owes, and keeps the others apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from orchestrix import clock, crash
+from orchestrix.broker.dead_letter import publish_dead_letter
+from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.lifecycle import backoff
+from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.worker.backpressure import REOPEN_AFTER_S
+from orchestrix.worker.context import LOGGER
+from orchestrix.worker.error_mapping import ends_task
+from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
+from orchestrix.worker.jobs.dispatch import JobCancel, read
+from orchestrix.worker.jobs.slots import JobCounts, JobSlots
+from orchestrix.worker.jobs.state_guard import (
+    CurrentDispatch,
+    DispatchHeldElsewhere,
+    DispatchVerdict,
+    InvalidDispatch,
+    ReceivedDispatch,
+    StaleDispatch,
+    StateLookup,
+    UnknownDispatch,
+)
+
+T = TypeVar("T")
+
+BATCH_LIMIT: Final = 500
+RECEIVE_PAUSE_S: Final = 0.1
+HOLDER_POLL_INTERVAL_S: Final = 1.0
+"""Seconds between two looks whether the worker that has begun an order lives."""
+ROW_VISIBLE_TIMEOUT_S: Final = 2.0
+"""Seconds after which the row of an order would be visible, if there were one."""
+
+
+class JobConsumer:
+    """Reads each dispatch and looks at what the database owes: the floor takes it, it goes to the dead letters, or back
+    to other workers.
+
+    While the database is away it keeps what it has and takes nothing; after five minutes others get it.
+    """
+
+    def __init__(
+        self, broker: Broker, consumer: Consumer, floor: JobSlots, counts: JobCounts, look: StateLookup
+    ) -> None:
+        self._broker, self._consumer, self._floor, self._counts = broker, consumer, floor, counts
+        self._look = look
+        self._beside: set[asyncio.Task[None]] = set()
+        floor.look_again = self._take
+
+    async def round(self) -> None:
+        """Takes one batch."""
+        deliveries = await self._consumer.receive(BATCH_LIMIT)
+        if not deliveries:  # the consumer is closed: nothing will come before this loop is stopped
+            await asyncio.sleep(RECEIVE_PAUSE_S)
+            return
+        crash.point("worker.jobs.after_receive")
+        await self._take(deliveries)
+
+    def stop(self) -> None:
+        """Buries nothing more, and looks at nothing again: the broker gives out what is left."""
+        for task in self._beside:
+            task.cancel()
+
+    async def _take(self, deliveries: Sequence[Delivery]) -> None:
+        surplus = await self._sift([one for one in map(self._asked, deliveries) if one is not None])
+        await self._floor.follow()  # first, else what is given back comes again at once
+        await self._consumer.give_back(surplus)
+
+    def _asked(self, delivery: Delivery) -> ReceivedDispatch | None:
+        try:
+            return ReceivedDispatch(read(delivery.body), delivery)
+        except UnreadableMessage as unreadable:
+            self._refuse(delivery, str(unreadable))
+            return None
+
+    async def _sift(self, asked: Sequence[ReceivedDispatch]) -> list[Delivery]:
+        """Those that are to be given back. Whatever goes wrong with one of a batch, the others are taken."""
+        if not asked:
+            return []
+        verdicts = await self._tried(lambda: self._looked(asked), asked[0].delivery)
+        if verdicts is None:
+            return [one.delivery for one in asked]
+        kept = {id(one) for one, verdict in verdicts if await self._tried(self._doing(one, verdict), one.delivery)}
+        return [one.delivery for one in asked if id(one) not in kept]
+
+    async def _tried(self, work: Callable[[], Awaitable[T]], delivery: Delivery) -> T | None:
+        """What `work` returns; None where it fails, which the worker survives."""
+        task = asyncio.current_task()
+        try:
+            return await work()
+        except BaseException as error:
+            if ends_task(error, task):
+                raise
+            LOGGER.exception("the worker itself failed at what came from %s", delivery.queue)
+            await asyncio.sleep(RECEIVE_PAUSE_S)  # it may come again at once
+            return None
+
+    async def _looked(self, asked: Sequence[ReceivedDispatch]) -> list[tuple[ReceivedDispatch, DispatchVerdict]]:
+        """What the database says to those whose channel lives, as soon as it says anything."""
+        failures, since = 0, clock.monotonic()
+        while True:
+            living = [one for one in asked if self._consumer.alive(one.delivery)]
+            try:
+                found = list(zip(living, await self._look(living), strict=True))
+                break
+            except INFRASTRUCTURE_ERRORS as away:
+                if self._floor.stopping:
+                    found = []
+                    break
+                failures += 1
+                await self._wait(failures, away)
+                if clock.monotonic() - since >= REOPEN_AFTER_S:
+                    since = clock.monotonic()
+                    LOGGER.warning("gives its orders of jobs to other workers: it has waited for %d s", REOPEN_AFTER_S)
+                    await self._consumer.reopen()
+        if failures:
+            LOGGER.warning("takes jobs again")
+            self._floor.away = False
+            await self._floor.follow()
+        return found
+
+    async def _wait(self, failures: int, away: Exception) -> None:
+        if failures == 1:
+            LOGGER.warning("takes no more jobs for now: %s", away)
+        self._floor.away = True
+        await self._floor.follow()
+        await asyncio.sleep(backoff(failures))
+
+    def _doing(self, one: ReceivedDispatch, verdict: DispatchVerdict) -> Callable[[], Awaitable[bool]]:
+        return lambda: self._do(one, verdict)
+
+    async def _do(self, one: ReceivedDispatch, verdict: DispatchVerdict) -> bool:
+        """False if the delivery is to be given back."""
+        match verdict:
+            case CurrentDispatch(order, cancelled):
+                if cancelled is not None:
+                    self._floor.cancel(JobCancel(order.job_id, order.history_id, cancelled))
+                return await self._floor.admit(order, one.delivery)
+            case StaleDispatch():
+                self._counts.stale += 1
+                await self._consumer.acknowledge([one.delivery])
+            case DispatchHeldElsewhere():
+                self._begin(self._watch(one, verdict))
+            case UnknownDispatch():
+                self._begin(self._look_again(one))
+            case InvalidDispatch(reason):
+                self._refuse(one.delivery, reason)
+        return True
+
+    async def _look_again(self, one: ReceivedDispatch) -> None:
+        """For a while: the commit of its row may not be visible here yet. Nobody else waits for that."""
+        until = clock.monotonic() + ROW_VISIBLE_TIMEOUT_S
+        verdict: DispatchVerdict = UnknownDispatch("unknown")
+        while isinstance(verdict, UnknownDispatch) and clock.monotonic() < until:
+            await asyncio.sleep(RECEIVE_PAUSE_S)
+            [(_, verdict)] = await self._looked([one]) or [
+                (one, StaleDispatch())
+            ]  # its channel is lost: it comes again
+        if isinstance(verdict, UnknownDispatch):
+            await self._bury(one.delivery, verdict.reason)
+        elif not await self._do(one, verdict):
+            await self._consumer.give_back([one.delivery])
+
+    async def _watch(self, one: ReceivedDispatch, first: DispatchHeldElsewhere) -> None:
+        """Until the worker that has begun it has beaten for it once more, or is silent, or the attempt is over.
+
+        One that has lost the order before its work began lives, and does not beat for it.
+        """
+        verdict: DispatchVerdict = first
+        while verdict == first:
+            await asyncio.sleep(HOLDER_POLL_INTERVAL_S)
+            [(_, verdict)] = await self._looked([one]) or [(one, StaleDispatch())]
+        if not await self._do(one, StaleDispatch() if isinstance(verdict, DispatchHeldElsewhere) else verdict):
+            await self._consumer.give_back([one.delivery])
+
+    def _refuse(self, delivery: Delivery, reason: str) -> None:
+        self._begin(self._bury(delivery, reason))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="order of a job that is not taken")
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def _bury(self, delivery: Delivery, reason: str) -> None:
+        self._counts.dead += 1
+        await publish_dead_letter(self._broker, self._consumer, [(delivery, reason)])
+        await self._consumer.acknowledge([delivery])

@@ -1,0 +1,130 @@
+"""How does a job's function run, and how is it brought to its end?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
+
+from orchestrix import crash
+from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
+from orchestrix.worker.context import LOGGER
+from orchestrix.worker.error_mapping import ends_task, main_error, step_error_of, traced
+from orchestrix.worker.errors import StepFailed
+from orchestrix.worker.jobs.context import JobContext
+from orchestrix.worker.jobs.functions import JobFunction
+from orchestrix.worker.jobs.outcome import AttemptOutcome, halted, raised, returned
+from orchestrix.worker.jobs.stop_signal import StopCause, StopSignal
+from orchestrix.worker.threads import call, is_async
+
+Call = Callable[..., Coroutine[Any, Any, Any]]
+TIMEOUT_GRACE_S: Final = 2.0
+"""Seconds that the coordinator's word that the time is over may take before the worker says so itself."""
+CANCEL_GRACE_S: Final = 5.0
+"""Seconds in which a function that was cancelled may still clean up before the attempt ends without it."""
+
+
+class FunctionResult(NamedTuple):
+    """What came of the call."""
+
+    value: object = None
+    error: BaseException | None = None
+
+
+class JobExecution:
+    """One function at work: it ends by itself, or is told to stop, then cancelled, then left alone."""
+
+    def __init__(
+        self, function: JobFunction, context: JobContext, halt: StopSignal, told: Mapping[str, object], how: Call = call
+    ) -> None:
+        self._function, self._context, self._halt, self._told, self._how = function, context, halt, told, how
+        self._work: asyncio.Task[FunctionResult] | None = None
+
+    async def run(self) -> AttemptOutcome:
+        """How it ended. A thread, or a function that does not let itself be cancelled, may still go on then."""
+        if self._halt.cause is not None:
+            return halted(self._halt)
+        work = self._work = asyncio.create_task(self._outcome(), name=f"job {self._context.history_id}")
+        try:
+            timeout = self._context.timeout
+            await _first(work, self._halt.wait(), None if timeout is None else timeout + TIMEOUT_GRACE_S)
+            if not work.done():
+                self._time_out()
+                await _first(work, self._halt.urgent(), self._function.grace)
+            if not work.done():
+                await self._cancel(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        return self._judged(work)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self._work is None or self._work.done()
+
+    async def gone(self) -> None:
+        """Waits until nothing of it runs any more."""
+        if self._work is not None:
+            await asyncio.wait([self._work])
+
+    async def _outcome(self) -> FunctionResult:
+        task = asyncio.current_task()
+        try:
+            work = self._how(self._function.function, self._context)
+            return FunctionResult(await crash.within("worker.jobs.in_work", work))
+        except BaseException as error:  # whatever it is derived from: nobody else would answer
+            if isinstance(error, GeneratorExit) and ends_task(error, task):
+                raise
+            return FunctionResult(error=main_error(error))
+
+    def _time_out(self) -> None:
+        timeout = self._context.timeout
+        if timeout is not None:  # else it was told to stop: the first word counts
+            self._halt.set(StopCause.TIMED_OUT, f"it did not end within {timeout:g} s")
+
+    async def _cancel(self, work: asyncio.Task[FunctionResult]) -> None:
+        if is_async(self._function.function):  # the thread behind another would go on, and nobody would wait for it
+            work.cancel()
+            await asyncio.wait([work], timeout=CANCEL_GRACE_S)
+
+    def _judged(self, work: asyncio.Task[FunctionResult]) -> AttemptOutcome:
+        if not work.done():
+            name = self._context.name
+            LOGGER.warning(
+                "job %s was told to stop and goes on, unheard: its place is lost until it ends; %s",
+                name,
+                STUCK_SLOT_HINT,
+                extra=self._told,
+            )
+            return halted(self._halt, "; it did not stop in time, and may go on unheard")
+        value, error = work.result()
+        if error is not None:
+            self._tell(error)
+        if self._halt.cause is not None and (error is not None or self._halt.noticed):
+            return halted(self._halt)
+        return raised(error) if error is not None else self._returned(value)
+
+    def _returned(self, value: object) -> AttemptOutcome:
+        ending = returned(value)
+        if ending.error is not None:
+            LOGGER.error("job %s failed: %s", self._context.name, ending.error.message, extra=self._told)
+        return ending
+
+    def _tell(self, error: BaseException) -> None:
+        """The stack trace of an error that the function did not foresee stays in this worker's log."""
+        if isinstance(error, StepFailed):
+            failure = step_error_of(error)
+            told = self._context.name, failure.type, failure.message
+            LOGGER.warning("job %s failed: %s: %s", *told, extra=self._told)
+        elif self._halt.cause is None or not isinstance(error, asyncio.CancelledError):
+            LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._told)
+
+
+async def _first(work: asyncio.Task[FunctionResult], other: Coroutine[Any, Any, None], timeout: float | None) -> None:
+    """Waits for the end of `work` or of `other`, or for `timeout` seconds."""
+    waiting = asyncio.create_task(other)
+    try:
+        await asyncio.wait({work, waiting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

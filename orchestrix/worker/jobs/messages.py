@@ -1,0 +1,66 @@
+"""What do the messages look like that an attempt sends?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Outgoing
+from orchestrix.saga.messages import dump
+from orchestrix.worker.commands.events import error_fields
+from orchestrix.worker.jobs.dispatch import JobDispatch
+from orchestrix.worker.jobs.outcome import AttemptOutcome
+
+STATUS: Final = "job.status"
+LOG: Final = "job.log"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptMessages:
+    """Makes the messages of one attempt. `headers` are the trace context that its dispatch brought."""
+
+    order: JobDispatch
+    worker_id: str
+    headers: Mapping[str, str]
+
+    def running(self, seq: int, progress: Mapping[str, Any] | None) -> Outgoing:
+        """It runs, and is so far."""
+        return self._status(seq, "RUNNING", progress)
+
+    def ended(self, seq: int, ending: AttemptOutcome, progress: Mapping[str, Any] | None, last_log: int) -> Outgoing:
+        """Its last word; `last_log` is the number of the last log line, 0 if there was none."""
+        error = None if ending.error is None else error_fields(ending.error)
+        more = {"result": ending.result, "error": error, "lastLogSeq": last_log}
+        return self._status(seq, ending.status, progress, **more)
+
+    def log(self, seq: int, level: str, message: str) -> Outgoing:
+        """A line of its log."""
+        now = clock.now()
+        fields = {"level": level, "message": message, "at": moment(now)}
+        return self._message(self.order.logs, LOG, seq, now, fields)
+
+    def _status(self, seq: int, status: str, progress: Mapping[str, Any] | None, **more: object) -> Outgoing:
+        fields = {"status": status, "progress": progress, "result": None, "error": None, **more}
+        return self._message(self.order.status, STATUS, seq, clock.now(), fields)
+
+    def _message(self, queue: str, type: str, seq: int, now: datetime, fields: Mapping[str, object]) -> Outgoing:
+        order = self.order
+        who = {"jobId": order.job_id, "historyId": order.history_id, "workerId": self.worker_id, "seq": seq}
+        return Outgoing(
+            exchange="",
+            routing_key=queue,
+            body=dump({**who, **fields}),
+            message_id=clock.uuid7(),
+            correlation_id=order.correlation_id,
+            type=type,
+            timestamp=now,
+            headers=self.headers,
+        )
+
+
+def moment(time: datetime) -> str:
+    """RFC 3339 with six digits and `Z`; `time` is in UTC."""
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,184 @@
+"""How do an attempt's words reach the broker, each of them and in their order?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final, TypeAlias
+
+from orchestrix import clock, crash
+from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Published, Topology
+from orchestrix.errors import ConfigError, Unavailable
+from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.worker.context import LOGGER
+from orchestrix.worker.jobs.stop_signal import JobCancelled
+
+MessageFactory: TypeAlias = Callable[[int], Outgoing]
+"""Makes the message of a number."""
+
+MAX_UNCONFIRMED: Final = 1000
+MAX_UNCONFIRMED_BYTES: Final = 1024 * 1024
+"""So much of one attempt may be under way; then whoever has more to say waits."""
+BATCH_LIMIT: Final = 200
+PROGRESS_BACKLOG_LIMIT: Final = 20
+"""While more is under way, progress waits: what is older by then is not worth sending."""
+PROGRESS_INTERVAL_S: Final = 0.5
+"""Seconds between two words of which only the last counts."""
+POLL_INTERVAL_S: Final = 0.25
+
+
+class ReportBuffer:
+    """Numbers the words of one attempt from 1, and sends them until all are confirmed.
+
+    Many are in flight at once. Where one is not confirmed, it and all behind it are sent again, so that the last copies
+    stand in order; a word that nobody has confirmed is never forgotten. `last` is the number of the latest word;
+    `remade` says whether its channels were missing and were made anew.
+    """
+
+    def __init__(self, broker: Broker, topology: Topology) -> None:
+        self._broker, self._topology = broker, topology
+        self.last = 0
+        self.remade = False
+        self._waiting: deque[Outgoing] = deque()
+        self._bytes = 0
+        self._latest: MessageFactory | None = None
+        self._due = 0.0
+        self._closed = self._alone = False
+        self._wake = WakeSignal()
+        self._room, self._empty = asyncio.Event(), asyncio.Event()
+
+    async def put(self, make: MessageFactory) -> None:
+        """Takes a word over, as soon as there is room. Raises `JobCancelled` once the last word is said."""
+        while not self._closed and self._is_full:
+            self._room.clear()
+            await self._room.wait()
+        if self._closed:
+            raise JobCancelled("the job has ended")
+        self._add(make)
+
+    def show(self, make: MessageFactory) -> None:
+        """Takes a word over that the next one of its kind replaces, if that comes before it could be sent."""
+        if self._closed:
+            raise JobCancelled("the job has ended")
+        self._latest = make
+        if len(self._waiting) < PROGRESS_BACKLOG_LIMIT and self._due <= clock.monotonic():
+            self._flush()
+        self._wake.set()
+
+    def end(self, make: MessageFactory) -> None:
+        """Takes the last word over."""
+        self._flush()
+        self._add(make)
+        self._closed = True
+        self._room.set()
+
+    async def confirmed(self) -> None:
+        """Waits until the broker has all that was said."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Sends, until the last word is confirmed."""
+        failures = 0
+        while self._waiting or not self._closed:
+            try:
+                await self._something()
+                await self._reachable()
+                sent = await self._send(self._batch())
+            except Exception:
+                LOGGER.exception("the words of a job could not be sent, and are tried again")
+                sent = False
+            failures = 0 if sent else failures + 1
+            if failures:
+                await asyncio.sleep(backoff(failures))
+
+    # What waits.
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= MAX_UNCONFIRMED or self._bytes >= MAX_UNCONFIRMED_BYTES
+
+    def _add(self, make: MessageFactory) -> None:
+        message = make(self.last + 1)
+        self.last += 1
+        self._waiting.append(message)
+        self._bytes += len(message.body)
+        self._empty.clear()
+        self._wake.set()
+
+    def _flush(self) -> None:
+        if (make := self._latest) is not None:
+            self._latest, self._due = None, clock.monotonic() + PROGRESS_INTERVAL_S
+            self._add(make)
+
+    async def _something(self) -> None:
+        """Waits until there is something to send."""
+        while True:
+            wait = max(0.0, self._due - clock.monotonic())
+            if not wait and len(self._waiting) < PROGRESS_BACKLOG_LIMIT:
+                self._flush()
+            if self._waiting:
+                return
+            await self._wake.wait(wait if self._latest is not None else None)
+
+    def _batch(self) -> Sequence[Outgoing]:
+        """The next ones; the last word only when all before it is confirmed, for nobody waits for more behind it."""
+        before = len(self._waiting) - (1 if self._closed and len(self._waiting) > 1 else 0)
+        return list(islice(self._waiting, 1 if self._alone else min(BATCH_LIMIT, before)))
+
+    def _confirm(self, count: int) -> None:
+        for _ in range(count):
+            self._bytes -= len(self._waiting.popleft().body)
+        self._room.set()
+        if not self._waiting:
+            self._empty.set()
+
+    # How it is sent.
+
+    async def _reachable(self) -> None:
+        while True:
+            if self._broker.blocked is not None:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            elif self._broker.state is not LinkState.UP:
+                await self._broker.wait_up(5.0)
+            else:
+                return
+
+    async def _send(self, batch: Sequence[Outgoing]) -> bool:
+        """Whether all of it is confirmed."""
+        results = await crash.within("worker.jobs.after_publish", self._broker.publish(batch))
+        crash.point("worker.jobs.after_confirm")
+        good = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(batch))
+        self._confirm(good)
+        if good == len(batch):
+            self._alone = False
+            return True
+        await self._mend(results[good])
+        return False
+
+    async def _mend(self, result: Published) -> None:
+        """Does what lets the word that now comes first be confirmed the next time."""
+        if result.outcome is Outcome.RETURNED:
+            await self._declare()
+        elif result.outcome is Outcome.REFUSED:
+            self._replace(result.detail)
+        else:
+            self._alone = result.channel_closed  # it, or one behind it, is to blame: the next one goes alone
+
+    async def _declare(self) -> None:
+        self.remade = True  # also by a declaration that was cut short: some may be there
+        try:
+            await self._broker.declare(self._topology)
+        except (ConfigError, Unavailable) as error:
+            LOGGER.error("a job's channel is missing and cannot be declared: %s", error)
+
+    def _replace(self, detail: str) -> None:
+        """What the broker refuses goes without what strangers have chosen; if that does not help, not at all."""
+        first = self._waiting[0]
+        LOGGER.error("the broker refuses a message for %s: %s", first.routing_key, detail)
+        if first.headers or first.correlation_id:
+            self._waiting[0] = replace(first, headers={}, correlation_id=None)
+        else:
+            self._confirm(1)

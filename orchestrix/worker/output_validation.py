@@ -1,0 +1,71 @@
+"""Is what an author's function has returned something that can be sent?"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from orchestrix.saga.messages import MAX_DATA, UnreadableMessage, dump, explained, load
+from orchestrix.saga.validation.arguments import called
+from orchestrix.saga.validation.json_values import flaw
+from orchestrix.worker.errors import text_of
+
+
+def sendable(output: object) -> dict[str, Any] | None:
+    """`output` as its reader will have it. Raises `ValueError` with a sentence that says where it cannot be sent."""
+    if output is None:
+        return None
+    if not isinstance(output, Mapping):
+        raise ValueError(f"it is {called(output)}{_instead(output)}")
+    return carried(output, MAX_DATA)
+
+
+def carried(value: Mapping[Any, Any], most: int) -> dict[str, Any]:
+    """`value` as the reader of a message will have it; at most `most` bytes of JSON.
+
+    Raises `ValueError` with a sentence that says where it cannot be sent.
+    """
+    try:
+        return _read(dict(value), most)
+    except (TypeError, ValueError, RecursionError, UnreadableMessage) as bad:
+        raise ValueError(explained(bad)) from bad
+    except BaseException as broken:  # of a mapping of the author's own
+        raise ValueError(f"it cannot be read: {type(broken).__name__}: {text_of(broken)}") from broken
+
+
+def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
+    """Only what does not come back as it was is gone through part by part, for that takes far longer than JSON."""
+    found: dict[str, Any] | None = None
+    try:
+        body = dump(plain)
+        if len(body) <= most:
+            found = load(b'{"data":%b}' % body)["data"]
+    except (TypeError, ValueError, RecursionError, UnreadableMessage):
+        _refuse(flaw(plain))
+        raise
+    if found is None:
+        raise ValueError(f"it has {len(body)} bytes, at most {most} are allowed")
+    if found != plain:  # a key that is no text comes as one
+        _refuse(flaw(plain))
+    return found
+
+
+def _refuse(wrong: str | None) -> None:
+    if wrong is not None:
+        raise ValueError(wrong)
+
+
+def _instead(output: object) -> str:
+    if inspect.iscoroutine(output):
+        output.close()  # nobody awaits it any more, and this is where that is said
+    if inspect.isawaitable(output):
+        return ", for an await is missing: write return await … in an async def"
+    if isinstance(output, BaseModel):
+        return ': return its .model_dump(mode="json")'
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return ": return dataclasses.asdict(…) of it"
+    return ": return a mapping, or None"
