@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 from app.apps import APPS
 from orchestrix import COMPLETED, NothingToUndo, Resource, Saga, Step
 from orchestrix.api.requests import RequestModel
-from orchestrix.cli.tries import first_line
+from orchestrix.cli.commands.suggested_command import first_line
 
 UNDO = NothingToUndo("it is gone")
 API = "http://127.0.0.1:8080"
