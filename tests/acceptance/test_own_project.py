@@ -111,6 +111,7 @@ def processes(server_run: Run, tmp_path: Path, fresh: Installed) -> Iterator[Pro
     started.close()
 
 
+@pytest.mark.req("X-4")
 async def test_its_saga_its_worker_and_its_job_run(processes: Processes, project: Path) -> None:
     dev = processes.spawn("dev", "--port", str(free_port()), cwd=project)
     await dev.wait_for_line("^Ready in")

@@ -28,7 +28,6 @@ def settings(folder: Path, text: str, environ: Mapping[str, str] | None = None, 
     return load(environ or {}, file=read(written(folder, text), "test"), **flags)
 
 
-@pytest.mark.req("X-4")
 def test_it_is_looked_for_in_this_order(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
