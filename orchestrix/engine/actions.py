@@ -1,4 +1,4 @@
-"""What can be asked of a running saga, and what does the orchestrator answer?"""
+"""Saga actions: what an operator can ask of a running saga, and what the orchestrator answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Action", "ActionResult", "VersionMismatch"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One verb for one instance. `version` is what the client last saw, if it says so; a dry run changes nothing."""
+    """One verb for one instance. `version` is what the client last read, if given; a dry run changes nothing."""
 
     saga: str
     id: int
@@ -22,7 +22,7 @@ class Action:
 
 
 class VersionMismatch(ConflictError):
-    """The saga is not at the version that the client names any more. Nothing was changed."""
+    """The saga is no longer at the version that the client names. Nothing was changed."""
 
     def __init__(self, current: int) -> None:
         super().__init__(f"the saga is at version {current} now: read it again, then decide")

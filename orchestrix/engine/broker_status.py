@@ -1,4 +1,4 @@
-"""Are the broker and the workers there that a saga waits for?"""
+"""Broker status: whether the broker and the workers that a saga waits for are available."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from orchestrix.saga.definition import Compensation, Saga
 from orchestrix.saga.state import Instance
 
 COUNT_TTL_S: Final = 1.0
-"""Seconds for which lists believe what a queue was last known to have."""
+"""Seconds for which lists use the last known counts of a queue."""
 
 KNOWN_QUEUES_LIMIT: Final = 10_000
-"""Queues of which the last count is remembered: names come and go."""
+"""Queues whose last count is remembered: names come and go."""
 
 Counts = Mapping[str, tuple[int, int]]
-"""(messages, consumers) by queue, of those of which it is known."""
+"""(messages, consumers) by queue, of those that are known."""
 
 
 class BrokerStatus:
-    """What the broker tells: of itself at once, of each queue when it is asked."""
+    """What the broker reports: its own state at once, that of each queue when it is asked."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -38,7 +38,7 @@ class BrokerStatus:
         return self._broker.blocked
 
     async def counts(self, queues: Iterable[str], *, fresh: float = 0.0) -> Counts:
-        """Of these queues, as they were at most `fresh` seconds ago; without those that the broker does not tell of."""
+        """Of these queues, as they were at most `fresh` seconds ago; without those that the broker does not report."""
         found = {}
         for queue in queues:
             count = await self._count(queue, fresh)
@@ -47,7 +47,7 @@ class BrokerStatus:
         return found
 
     async def empty(self, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
-        """Those of them that have nothing ready, or are not there; without those of which nothing is known."""
+        """Those of them that have nothing ready, or do not exist; without those of which nothing is known."""
         wanted = list(queues)
         there = await self.counts(wanted, fresh=fresh)
         if self._broker.state is not LinkState.UP:
@@ -73,7 +73,7 @@ class BrokerStatus:
 
 
 def needed(saga: Saga, instance: Instance) -> tuple[str, ...]:
-    """The commands that somebody must take for it to go on: the one that is out, and the undo that follows a cancel."""
+    """The commands that a worker must take for it to go on: the one in flight, and the undo that follows a cancel."""
     order, progress = expected(saga, instance), instance.progress
     if order is None:
         return ()

@@ -1,4 +1,4 @@
-"""How does a waiting client learn that a saga has moved?"""
+"""Saga change notifier: wakes clients that wait for a saga to change."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrix.saga.state import Instance
 log = logging.getLogger("orchestrix.watch")
 
 POLL_INTERVAL_S = 0.2
-"""Seconds between two looks at what other processes have committed."""
+"""Seconds between two polls for what other processes have committed."""
 
 Key = tuple[str, int]
 
 
 class SagaChangeNotifier:
-    """Wakes those who wait for a saga: at once by commits of this process, within 0.2 s by those of others.
+    """Wakes those who wait for a saga: at once after commits of this process, within 0.2 s after those of others.
 
     While anybody waits, one select per pair of tables asks for all of them together.
     """
@@ -36,7 +36,7 @@ class SagaChangeNotifier:
         """Nothing to do until somebody waits."""
 
     async def stop(self) -> None:
-        """Lets everybody go."""
+        """Releases everybody who waits."""
         for waiters in list(self._waiting.values()):
             for future in list(waiters):
                 _release(future)

@@ -1,4 +1,4 @@
-"""Since when has the broker taken messages, and has each command queue had a consumer, as far as this process knows?"""
+"""Consumer presence: since when the broker has taken messages, and each command queue has had a consumer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from orchestrix.errors import RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
 
 CHECK_INTERVAL_S: Final = 1.0
-"""Seconds for which it is believed what a look has found, and between two looks while something is amiss."""
+"""Seconds for which the result of a check is used, and between two checks while something is amiss."""
 IDLE_CHECK_INTERVAL_S: Final = 5.0
-"""Seconds between two looks while nothing is."""
+"""Seconds between two checks while nothing is."""
 CONCURRENT_CHECKS: Final = 6
-"""Queues that are looked at side by side, each on a channel of its own: brokers allow few."""
+"""Queues that are checked concurrently, each on a channel of its own: brokers allow few."""
 ANSWER_PATH: Final = ""
-"""Stands among the queues for the way back: what nobody can publish, nobody reads."""
+"""Stands among the queues for the answers' way back: what nobody can publish, nobody reads."""
 
 
 class ConsumerPresence:
-    """Looks now and then, so that a deadline knows for how long nobody could have read a command, or answered it.
+    """Checks now and then, so that a deadline knows for how long nobody could have read a command, or answered it.
 
-    A queue that could not be looked at counts as one without consumer. Nothing is looked at without a broker: then no
+    A queue that could not be checked counts as one without consumer. Nothing is checked without a broker: then no
     time passes for a step anyhow. `now` is the database's time.
     """
 
@@ -47,15 +47,15 @@ class ConsumerPresence:
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
-        """Begins to look."""
+        """Begins to check."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops; what it has seen stays."""
+        """Stops; what it has found stays."""
         await self._loop.stop()
 
     async def look(self) -> None:
-        """Looks, unless that was done a moment ago."""
+        """Checks, unless that was done a moment ago."""
         async with self._looking:
             if self._looked_at is not None and clock.monotonic() - self._looked_at < CHECK_INTERVAL_S:
                 return
@@ -74,8 +74,8 @@ class ConsumerPresence:
         return None if command in self._without else max(at_least, self._since.get(command, at_least))
 
     def waiting_at(self, command: str) -> datetime | None:
-        """When the queue of `command` last had messages that nobody had taken, which is now where the last look has
-        found some; None if it was never seen."""
+        """When the queue of `command` last had messages that nobody had taken, which is now where the last check
+        found some; None if it never did."""
         return self._now() if command in self._ready else self._waiting.get(command)
 
     def answers_since(self, at_least: datetime) -> datetime | None:
@@ -99,7 +99,7 @@ class ConsumerPresence:
             self._ready.discard(command)
 
     async def _count(self, command: str) -> tuple[int, int]:
-        """(messages, consumers), none of either where the queue cannot be looked at."""
+        """(messages, consumers), zero of both where the queue cannot be checked."""
         try:
             async with self._turns:
                 return await self._broker.message_count(command) or (0, 0)

@@ -1,4 +1,4 @@
-"""How does what a person asks reach a saga, whatever the machine is doing to it meanwhile?"""
+"""Saga control: applies an operator's action to a saga, whatever else happens to the saga meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from orchestrix.saga.state import Instance
 class SagaControl:
     """Applies one verb to one saga, in one transaction with its history and its audit row.
 
-    The row is locked meanwhile, so that an event or a deadline comes either before or after the person, never between.
+    The row is locked meanwhile, so that an event or a deadline comes before or after the action, never between.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class SagaControl:
         self._keys = idempotency_keys.IdempotencyKeys(database)
 
     async def act(self, action: Action) -> ActionResult:
-        """What became of it; without history where the effect was there already, or where it was a dry run's.
+        """The result; without history where the effect was there already, or where it was a dry run.
 
         Raises `NotFound`, `VersionMismatch`, `RefusedVerb`, `BadData`, `Unavailable` (nothing was written) and
-        `OutcomeUnknown`: then it may have happened, and who asks again may do it twice, as with skip, or with a
+        `OutcomeUnknown`: then it may have happened, and asking again may do it twice, as with skip, or with a
         deadline that is extended. A caller that goes away does not undo what it has asked for.
         """
         return await shielded(self._act(action))
@@ -66,7 +66,7 @@ class SagaControl:
     async def act_once(self, action: Action, key: IdempotencyKey) -> ActionResult | Repeated:
         """`act`, whose answer is stored for `key` in the same transaction: asking again is safe, and gives it again.
 
-        What is refused stores nothing. A dry run has no key.
+        A refused action stores nothing. A dry run has no key.
         """
         return await shielded(self._keys.once(key, lambda: self._act(action, key)))
 

@@ -31,7 +31,7 @@ class Received:
 
 @dataclass(slots=True)
 class Verdicts:
-    """What a batch came to."""
+    """The results of a batch."""
 
     proven: list[SagaTransition] = field(default_factory=list)
     unproven: list[SagaTransition] = field(default_factory=list)
@@ -39,13 +39,13 @@ class Verdicts:
     ignored: list[tuple[Received, IgnoredEvent]] = field(default_factory=list)
     busy: list[Received] = field(default_factory=list)
     answered: list[tuple[Saga, Instance]] = field(default_factory=list)
-    """Those whose command that was out has been answered, as they were before."""
+    """Those whose command in flight has been answered, as they were before."""
     held: list[tuple[Received, str]] = field(default_factory=list)
 
     @property
     def moved(self) -> list[SagaTransition]:
-        """All that moved. Proven is a move whose event names the command that was out, so that it has been sent: what
-        it owes now may leave at once."""
+        """All that moved. A move is proven if its event names the command in flight, so that this has been sent:
+        the commands that follow may leave at once."""
         return self.proven + self.unproven
 
 

@@ -1,4 +1,4 @@
-"""How do events move sagas, many in one commit?"""
+"""Event listener: moves sagas by the events of workers, many in one commit."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from orchestrix.saga.transition import IgnoredEvent, cause_of, owner_of
 log = logging.getLogger("orchestrix.events")
 
 DATABASE_ERRORS = (RetryableError, SchemaMismatch)
-"""This process's database is away, slow or in the middle of an upgrade: no event's fault."""
+"""This process's database is unavailable, slow or in the middle of an upgrade: no event's fault."""
 UNKNOWN_OWNER = ("unknown-saga", "unknown-event")
 CONFLICT_RETRIES = 3
 BUSY_RETRY_LIMIT_S = 1.0
 OUTAGE_TIMEOUT_S = 300.0
-"""Seconds of a database outage after which what is in hand goes back to the broker."""
+"""Seconds of a database outage after which unacknowledged events are requeued."""
 UNKNOWN_APP = IgnoredEvent("unknown-app", dead_letter=True)
-"""There is no such instance, and so no timeline either that could show it."""
+"""There is no such instance, and so no timeline that could show it."""
 OUTAGE_NOTICE_DELAY_S = 5.0
-"""Seconds after which who cannot write down an answer says so: no step is late by that."""
+"""Seconds after which a listener that cannot store an answer reports it: no step is late by that."""
 
 
 class EventListener:
     """Takes what is there, moves all sagas of a batch in one transaction, then acknowledges.
 
-    Events whose row is held by somebody else wait beside the others and are looked at again. Redelivered events are
-    handled alone, so that one that kills its reader never takes others along. `alarm` is told what has moved, for some
-    of it is to be woken soon. An event of an instance whose version not even `reader` finds is held, and so is every
-    later one of that instance; `held` is told.
+    Events whose row is locked by another transaction wait beside the others and are tried again. Redelivered events
+    are handled alone, so that one that crashes its reader never takes others along. `alarm` is notified of what has
+    moved, for some of it is to be woken soon. An event of an instance whose version not even `reader` finds is held,
+    and so is every later one of that instance; `held` is notified.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EventListener:
                 await self._finish(consumer, [one])
 
     async def _try_busy(self) -> None:
-        """Looks again at the rows that somebody else held. Nothing waits for a lock, so nothing else waits for them."""
+        """Tries the locked rows again. Nothing waits for a lock, so nothing else waits for them."""
         consumer = self._consumer
         assert consumer is not None
         if not self._busy:
@@ -140,7 +140,7 @@ class EventListener:
         await self._take_all(consumer, waiting)
 
     async def _finish(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        """Handles the deliveries and acknowledges them, but for those whose row is busy."""
+        """Handles the deliveries and acknowledges them, but for those whose row is locked."""
         waiting: list[Received] = []
         nameless: list[tuple[Delivery, Event]] = []
         others: list[Delivery] = []
@@ -161,7 +161,7 @@ class EventListener:
             await self._name(consumer, delivery, failure)
 
     async def _name(self, consumer: Consumer, delivery: Delivery, failure: Event) -> None:
-        """Finds the saga of a failure that does not say whose it is; without any it is kept for a person."""
+        """Finds the saga of a failure that does not name one; without any it becomes a dead letter."""
         failures, begun = 0, clock.monotonic()
         while consumer.alive(delivery):
             try:
@@ -192,7 +192,7 @@ class EventListener:
             await self._take(consumer, first)
 
     async def _take(self, consumer: Consumer, batch: Sequence[Received]) -> None:
-        """Commits what one event of each saga does, however long the database is away, and settles the deliveries."""
+        """Commits what one event of each saga does, however long the database is unavailable, and settles the batch."""
         begun, failures = clock.monotonic(), 0
         while batch := [one for one in batch if consumer.alive(one.delivery)]:
             try:
@@ -221,7 +221,7 @@ class EventListener:
             await asyncio.sleep(backoff(failures))
 
     async def _take_apart(self, consumer: Consumer, batch: Sequence[Received], error: Exception, failures: int) -> None:
-        """Somebody else was first, or a member is poison: halves, until it is alone; poison is buried."""
+        """A concurrent update, or a poison event: halves the batch, until it is alone; poison becomes a dead letter."""
         if len(batch) > 1:
             middle = len(batch) // 2
             await self._take(consumer, batch[:middle])
@@ -244,7 +244,7 @@ class EventListener:
     async def _settle(
         self, consumer: Consumer, deliveries: Sequence[Delivery], dead: Sequence[tuple[Delivery, str]]
     ) -> None:
-        """Buries what must be kept, then acknowledges all."""
+        """Dead-letters what must be kept, then acknowledges all."""
         if dead:
             await publish_dead_letter(self._broker, consumer, dead)
             crash.point("events.after_burial")
@@ -263,7 +263,7 @@ class EventListener:
         return self._read(delivery) if await self._read_definitions(consumer, delivery) else None
 
     async def _read_definitions(self, consumer: Consumer, delivery: Delivery) -> bool:
-        """Reads what other nodes have, however long the database is away; False if the channel is lost meanwhile."""
+        """Reads what other nodes have, however long the database is unavailable; False if the channel is lost."""
         failures, begun = 0, clock.monotonic()
         while consumer.alive(delivery):
             try:
@@ -326,7 +326,7 @@ class EventListener:
 
     @staticmethod
     async def _sort_absent(tx: Transaction, pair: SagaTables, absent: Sequence[Received], verdicts: Verdicts) -> None:
-        """Rows that were not locked are held by somebody else, or do not exist."""
+        """Rows that were not locked are locked by another transaction, or do not exist."""
         if not absent:
             return
         there = await instances.guard(tx, pair, sorted({one.event.app_id for one in absent}))
@@ -342,8 +342,8 @@ class EventListener:
     ) -> None:
         if not changed:
             return
-        # A command whose predecessor is proven to have arrived may leave at once. For the others the scan keeps the
-        # order: their predecessor may still be in the outbox.
+        # A command whose predecessor is proven to have arrived may leave at once. For the others the outbox scan keeps
+        # the order: their predecessor may still be in the outbox.
         moved, proven, unproven = (of_pair(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
         owed = rows_of(proven)
         verdicts.owed += owed

@@ -64,7 +64,7 @@ def held_event(delivery: Delivery, event: Event, saga: str, reason: str) -> Held
 
 
 class Page(NamedTuple):
-    """Instances with held events that this process can run, and the last one that was looked at."""
+    """Instances with held events that this process can run, and the last one that was read."""
 
     runnable: list[tuple[str, int]]
     last: tuple[str, int]
@@ -74,7 +74,7 @@ class HeldEvents:
     """Applies held events as soon as this process knows the version of their instance.
 
     Looks every `LOOK_INTERVAL_S` seconds, and at once after `poke`. One event is applied in one transaction, which
-    forgets it too; timers and later events of the instance wait meanwhile, so the order is that of arrival.
+    deletes it too; timers and later events of the instance wait meanwhile, so the order is that of arrival.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class HeldEvents:
         return Page([key for key in found if key not in unknown], last)
 
     async def _apply_all(self, saga: str, id: int) -> int:
-        """How many events of the instance were applied. An event that cannot be is a dead letter after some tries."""
+        """How many events of the instance were applied. One that cannot be becomes a dead letter after some tries."""
         count = 0
         try:
             while await self._apply_next(saga, id):
@@ -211,7 +211,7 @@ class HeldEvents:
             await outbox.delete(tx, [str(row.command_id)])
 
     async def _forget(self, tx: Transaction, held: HeldEvent, ignored: IgnoredEvent) -> IgnoredEvent:
-        """Notes why the event changed nothing, and keeps its body among the dead letters where that is asked for."""
+        """Notes why the event changed nothing, and stores its body as a dead letter where that is asked for."""
         now = self._database.now()
         await ignored_messages.add(
             tx, [IgnoredMessage(held.saga, held.instance_id, "ignored", held.queue, ignored.reason, 1, now, now)]

@@ -1,4 +1,4 @@
-"""How does a step that is a job reach the jobs, and what becomes of the job once its saga has no use for it?"""
+"""Job steps: how a step that is a job becomes a job, and what happens to the job once its saga has no use for it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from orchestrix.saga.state import RETRY, Instance, StateChange
 
 
 class JobGateway(Protocol):
-    """Who looks after jobs. What it does is part of the transaction; whom that concerns, it tells after the commit."""
+    """The port to the jobs. Its writes are part of the transaction; it notifies those concerned after the commit."""
 
     async def put(self, tx: Transaction, new: Sequence[JobRow]) -> None:
-        """Puts down those that are not there yet."""
+        """Inserts those that do not exist yet."""
 
     async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
-        """Cancels those that are there and have not ended, each for its reason. It locks them all, in one order."""
+        """Cancels those that exist and have not ended, each for its reason. It locks them all, in one order."""
 
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """Says once more how those ended that have."""
+        """Publishes once more the results of those that have ended."""
 
     async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """Sends the orders again of those that no worker has begun."""
+        """Dispatches again those that no worker has begun."""
 
 
 class InstanceChange(Protocol):
-    """What has become of an instance: how it is now, what its history says, and what it owes."""
+    """What has become of an instance: how it is now, what its history says, and the commands it publishes."""
 
     @property
     def instance(self) -> Instance: ...
@@ -45,8 +45,8 @@ class InstanceChange(Protocol):
 class JobSteps:
     """Keeps jobs in step with the sagas of `catalog`, in the transactions that move those.
 
-    A job has the id of the command that it stands for: however often that is owed, there is one. Its end comes back as
-    an event, and by nothing else.
+    A job has the id of the command that it stands for: however often that is sent, there is one job. Its result comes
+    back as an event, and by nothing else.
     """
 
     def __init__(self, catalog: Catalog, desk: JobGateway | None = None) -> None:
@@ -54,9 +54,9 @@ class JobSteps:
         self._catalog = catalog
 
     async def follow(self, tx: Transaction, moves: Iterable[tuple[Instance | None, InstanceChange]]) -> None:
-        """Puts down the jobs that instances owe now, and cancels those that they had before; None for a new instance.
+        """Inserts the jobs that instances need now, and cancels those that they had before; None for a new instance.
 
-        Raises `Contention` where a job is held by somebody else for longer than the limit on locks.
+        Raises `Contention` where a job is locked by another transaction for longer than the lock time-out.
         """
         concerned = [(before, done) for before, done in moves if self._has_jobs(done.instance)]
         gone = {
@@ -71,9 +71,9 @@ class JobSteps:
             await self._desk().put(tx, new)
 
     async def again(self, tx: Transaction, waiting: Iterable[Instance], *, resend: bool = False) -> int:
-        """Makes sure that the jobs are there that these wait for, or that their ends are told; how many those are.
+        """Makes sure that the jobs which these wait for exist, or that their results are published; how many.
 
-        Because a person says so it can `resend` what workers are to do, too: by itself the leader sends what is lost.
+        An operator's `resend` dispatches them again too: by itself the leader sends only what is lost.
         """
         ids: list[str] = []
         owed: list[JobRow] = []

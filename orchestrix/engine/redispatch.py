@@ -1,4 +1,4 @@
-"""How are the commands that live sagas wait for sent once more, because a person says so?"""
+"""Redispatch: sends once more the commands that live sagas wait for, because an operator asks for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RedispatchRequester:
 class RedispatchService:
     """Sends current commands again under their old ids, which changes nothing where they have arrived.
 
-    Where it is a job, its order is sent again unless a worker has begun it; one that has ended is told again.
+    Where it is a job, it is dispatched again unless a worker has begun it; the result of an ended one is sent again.
     """
 
     def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog, jobs: JobSteps | None = None) -> None:
@@ -52,7 +52,7 @@ class RedispatchService:
         actor: str = "anonymous",
         reason: str = "redispatch",
     ) -> int:
-        """How many commands go out again, of the named sagas (None: of all), or of those instances of one saga.
+        """How many commands are sent again, of the named sagas (None: of all), or of those instances of one saga.
 
         Raises `NotFound` for a saga that this process does not know.
         """
@@ -61,7 +61,7 @@ class RedispatchService:
     async def redispatch_once(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
     ) -> int | Repeated:
-        """`redispatch`, whose answer is stored for `key` when all is on its way."""
+        """`redispatch`, whose answer is stored for `key` once all commands are in the outbox."""
         return await self._keys.once(key, lambda: self._redispatch(sagas, ids, RedispatchRequester(actor, reason), key))
 
     async def _redispatch(

@@ -1,4 +1,4 @@
-"""What can be asked of the orchestrator, and what does it answer?"""
+"""Start requests: what starting a saga needs, and what the orchestrator answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class StartedSaga:
-    """The instance is committed; its command leaves by itself."""
+    """The instance is committed; the relay publishes its command."""
 
     instance: Instance
 

@@ -1,4 +1,4 @@
-"""How are commands sent that may have been worked on before?"""
+"""Resend: writes the rows of commands again that may have been worked on before."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from orchestrix.saga.state import Instance
 async def send_again(tx: Transaction, catalog: Catalog, live: Sequence[Instance]) -> int:
     """Writes the rows of the commands that these instances of one table wait for; how many there are.
 
-    If the worker of the later copy refuses, the one of the first may have done its work and its answer been lost: so
-    each of them remembers that, and a step that fails after this is undone too.
+    If a worker refuses the second copy, that of the first may have done its work and its answer been lost: so each
+    instance remembers the resend, and a step that fails after it is undone too.
     """
     rows = rows_owed(catalog, live, tx.now())
     if rows:

@@ -1,4 +1,4 @@
-"""How is a saga started, many at a time in one commit?"""
+"""Saga starter: starts sagas, many at a time in one commit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _PendingStart:
 class SagaStarter:
     """Starts sagas. Requests that come while a commit is under way share the next one.
 
-    State, history and the owed command are written in one transaction; the relay publishes after the commit.
+    State, history and the first command are written in one transaction; the relay publishes after the commit.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SagaStarter:
                 asked.answer.set_result(StartedSaga(one.instance) if one else ExistingSaga(None))
 
     async def _commit_apart(self, batch: Sequence[_PendingStart], error: Exception) -> None:
-        """A member is poison: halves, until it is alone."""
+        """A poison request: halves the batch, until it is alone."""
         if len(batch) == 1:
             _fail(batch[0], error)
             return
@@ -138,7 +138,7 @@ class SagaStarter:
     async def _write(
         self, tx: Transaction, requests: Sequence[StartRequest]
     ) -> tuple[list[SagaTransition | None], list[OutboxRow]]:
-        """One answer a request, None where the name is taken, and what they owe together."""
+        """One answer per request, None where the name is taken, and the outbox rows of all."""
         now, here = self._database.now(), (await installation.known(tx)).id
         places: dict[SagaTables, list[int]] = {}
         for place, request in enumerate(requests):
@@ -189,7 +189,7 @@ class SagaStarter:
         try:
             one, owed = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
         except Contention:
-            # Somebody else holds what this needs, which need not be the key: that would be waited for before.
+            # Another transaction locks what this needs, which need not be the key: that would be waited for before.
             if (before := await self._keys.answered(key)) is None:
                 raise
             return before

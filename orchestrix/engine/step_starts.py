@@ -1,4 +1,4 @@
-"""Begins of work: they move deadlines, and tell how far each command queue has been begun."""
+"""Step starts: reports of begun commands move deadlines, and show how far each command queue has been begun."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from orchestrix.saga.timeouts import begin
 log = logging.getLogger("orchestrix.begins")
 
 PROGRESS_WRITE_INTERVAL_S: Final = 1.0
-"""Seconds between two writes of how far the queues are, and how much further they must be for one."""
+"""Seconds between two writes of the queues' progress, and how much progress is needed for one."""
 OUTAGE_TIMEOUT_S: Final = 300.0
-"""Seconds of a database outage after which what is in hand goes back to the broker."""
+"""Seconds of a database outage after which unacknowledged reports are requeued."""
 CONFLICT_RETRIES: Final = 3
-"""So often a row is looked at that somebody else changes meanwhile."""
+"""How often a row that others change meanwhile is read again."""
 _DATABASE_ERRORS: Final = (RetryableError, SchemaMismatch)
 
 
 class QueueProgress:
-    """When the latest command of each queue was sent that has been begun or answered, as far as this node knows.
+    """The send time of the latest command of each queue that has been begun or answered, as far as this node knows.
 
-    It is written down now and then, so that other nodes know it too: one that knows less waits longer, and fails
-    nothing.
+    It is stored now and then, so that other nodes know it too: one that knows less waits longer, and fails nothing.
     """
 
     def __init__(self, database: Database) -> None:
@@ -52,15 +51,15 @@ class QueueProgress:
         self._loop = Loop("queue progress", self._round)
 
     async def start(self) -> None:
-        """Begins to write it down."""
+        """Begins to store it."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops; what is not written is lost, and nobody fails by that."""
+        """Stops; what is not stored is lost, and nothing fails by that."""
         await self._loop.stop()
 
     def note(self, begun: Mapping[str, datetime]) -> None:
-        """Commands of these queues that were sent then have been begun or answered."""
+        """Commands of these queues that were sent at these times have been begun or answered."""
         for queue, sent in begun.items():
             if queue not in self._known or self._known[queue] < sent:
                 self._known[queue] = sent
@@ -99,11 +98,11 @@ def begun_by(pairs: Iterable[tuple[str, datetime] | None]) -> dict[str, datetime
 
 
 class StepStartListener:
-    """Takes what workers say of begun commands, and wakes their sagas when the time of the work ends.
+    """Takes workers' reports of begun commands, and wakes their sagas when the time of the work ends.
 
-    What is no word about the command that is out changes nothing, and is no fault: the step may have ended before it
-    came. It has a consumer of its own, so that no answer waits behind it. A version that not even `reader` finds has
-    times that nobody here knows: its timers are left to others, and so the word is dropped.
+    A report that is not about the command in flight changes nothing, and is no fault: the step may have ended before
+    it came. It has a consumer of its own, so that no answer waits behind it. A version that not even `reader` finds
+    has times that this node does not know: its timers are left to others, and so the report is dropped.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class StepStartListener:
         await consumer.acknowledge(deliveries)
 
     async def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], heard: Sequence[StepStarted]) -> None:
-        """Writes it down, however long the database is away, while the broker still waits for it."""
+        """Stores them, however long the database is unavailable, while the broker still waits for the ack."""
         since, failures = clock.monotonic(), 0
         while any(consumer.alive(one) for one in deliveries):
             try:
@@ -174,7 +173,7 @@ class StepStartListener:
                 return
 
     async def _write(self, pair: SagaTables, heard: Sequence[StepStarted]) -> None:
-        """One look and, where there is something to change, one update; those whose row has changed are looked at
+        """One select and, where there is something to change, one update; those whose row has changed are read
         again."""
         for _ in range(CONFLICT_RETRIES):
             if not heard:

@@ -1,4 +1,4 @@
-"""What happens to a saga whose time has come: for another try, for a deadline, for an answer that does not come?"""
+"""Saga timers: act on sagas whose time has come, for a retry, a deadline or an answer that does not come."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, wa
 log = logging.getLogger("orchestrix.wakeups")
 
 IDLE_POLL_INTERVAL_S = 5.0
-"""Seconds between two looks when nothing is due earlier."""
+"""Seconds between two polls when nothing is due earlier."""
 LOCKED_POLL_INTERVAL_S = 0.1
-"""Seconds until the next look where all that is due is in somebody else's hands."""
+"""Seconds until the next poll where all rows that are due are locked by others."""
 DEADLINE_EXTENSION_S = 15.0
-"""Seconds for which deadlines wait once more when an answer could not be written down: its next try takes fewer."""
+"""Seconds by which deadlines are extended when an answer could not be stored: its next try takes fewer."""
 TIMEOUT_THROTTLE = "timeouts"
-"""The name of the throttle that all nodes share."""
+"""The name of the rate limit that all nodes share."""
 
 
 @dataclass(slots=True)
@@ -55,18 +55,18 @@ class DueInstances:
     rearmed: list[Rewake] = field(default_factory=list)
     sent: list[OutboxRow] = field(default_factory=list)
     looking: list[Instance] = field(default_factory=list)
-    """Those that look after their jobs."""
+    """Those that check their jobs."""
     waves: list[TimeoutBurst] = field(default_factory=list)
-    """The queues of which many have run out of time just now."""
+    """The queues of which many commands have timed out just now."""
 
 
 class SagaTimers:
     """Sends retries that are due, extends waits that an outage explains, and lets the other deadlines fail their step.
 
-    Any node does it; a row is taken by one at a time. While this node has no broker it leaves them to the others, and
-    it fails nothing before it could have heard an answer, and somebody could have read the command, for as long as the
-    step may take. `timeouts` is how many steps may fail by deadline in a second, over all nodes: an outage must never
-    become a wave of undoing.
+    Any node does it; a row is locked by one at a time. While this node has no broker it leaves them to the others, and
+    it fails nothing before it could have received an answer, and a worker could have read the command, for as long as
+    the step may take. `timeouts` is how many steps may fail by deadline in a second, over all nodes: an outage must
+    never become a wave of compensations.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SagaTimers:
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
-        """Begins to look."""
+        """Begins to poll."""
         self._heard_since = self._database.now()
         await self._audience.start()
         await self._loop.start()
@@ -113,13 +113,13 @@ class SagaTimers:
         await self._audience.stop()
 
     def expect(self, moved: Iterable[Instance]) -> None:
-        """These have just been committed by this process: the next look is in time for them."""
+        """These have just been committed by this process: the next poll is in time for them."""
         times = [one.wake_at for one in moved if one.wake_at is not None]
         if times and (min(times) - self._database.now()).total_seconds() < self._next_look - clock.monotonic():
             self._wake.set()
 
     def deaf(self) -> None:
-        """This process hears answers that it cannot write down; it says so again while that lasts."""
+        """This process receives answers that it cannot store; it is called again while that lasts."""
         self._deaf_until = clock.monotonic() + DEADLINE_EXTENSION_S
 
     def _link_up(self, _generation: int) -> None:
@@ -147,7 +147,7 @@ class SagaTimers:
         }
 
     async def _wake_all(self, pair: SagaTables, names: Sequence[str]) -> int:
-        """How many were due and in nobody else's hands."""
+        """How many were due and not locked by others."""
         try:
             woken = await self._database.run(lambda tx: self._write(tx, pair, names))
         except ConflictError as late:
@@ -168,7 +168,7 @@ class SagaTimers:
     async def _write(self, tx: Transaction, pair: SagaTables, names: Sequence[str]) -> DueInstances:
         due = await instances.due(tx, pair, names, self._batch, self._reader.unrunnable)
         await self._reader.meet(tx, [(one.saga, one.definition_version) for one in due])
-        due = [one for one in due if self._catalog.of(one) is not None]  # the others' nodes wake them
+        due = [one for one in due if self._catalog.of(one) is not None]  # other nodes wake the rest
         if not due:
             return DueInstances()
         unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
@@ -185,7 +185,7 @@ class SagaTimers:
         return woken
 
     def _queue_of(self, one: Instance) -> str | None:
-        """The queue of the command that was sent and is out."""
+        """The queue of the command in flight."""
         saga = self._catalog.of(one) if one.wake_reason not in (RETRY, JOB) else None
         here = out(saga, one) if saga is not None else None
         return here.order.command or None if here is not None else None
@@ -196,7 +196,7 @@ class SagaTimers:
         saga = self._catalog.of(one)
         assert saga is not None, "only known versions come here"
         here, now = out(saga, one), self._database.now()
-        if here is None and one.progress.awaited is None:  # of another version of its saga: its own nodes know it
+        if here is None and one.progress.awaited is None:  # of another version of its saga: other nodes know it
             woken.rearmed.append(_rewake(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
             return
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
@@ -220,7 +220,7 @@ class SagaTimers:
                     woken.sent.append(row_for(replace(instance, updated_at=now), command))
 
     async def _spare(self, tx: Transaction, woken: DueInstances) -> None:
-        """Those beyond the rate wait for their turn: the others behind them must not wait for it too."""
+        """Those beyond the rate wait for their turn: those behind them must not wait for it too."""
         if not woken.moved:
             return
         granted = await throttle.take(tx, TIMEOUT_THROTTLE, len(woken.moved), self._timeouts)
@@ -258,7 +258,7 @@ def _rewake(instance: Instance, at: datetime) -> Rewake:
 
 
 def _put_off(instance: Instance, at: datetime) -> Rewake:
-    """The same, and when its command was sent, which the wake-up does not tell any more."""
+    """The same, and when its command was sent, which the wake-up time does not show any more."""
     return _rewake(replace(instance, sent_at=instance.sending), at)
 
 

@@ -1,4 +1,4 @@
-"""Explanation: what is said of a saga that waits."""
+"""Explanation: why a saga waits, as a code, a sentence and an advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 class SagaExplanation:
     """Why a saga is where it is: a code for programs, one sentence for people, and what to do next.
 
-    `since` is its last change; `next_at` the time at which the machine acts by itself, None if it never will.
+    `since` is its last change; `next_at` the time at which the orchestrator acts by itself, None if it never will.
     """
 
     blocker: str

@@ -1,4 +1,4 @@
-"""How does it stand with the job that a saga waits for, and what can be done about it?"""
+"""Job explanation: the state of the job that a saga waits for, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class AwaitedJob:
-    """The job of that id, None where there is none, and what is known around one that is there."""
+    """The job of that id, None where there is none, and what is known of the broker and workers around it."""
 
     id: str
     job: JobRow | None
@@ -43,7 +43,7 @@ async def work_of(
 
 
 def told(work: AwaitedJob, now: datetime) -> tuple[str, str]:
-    """One sentence of how it stands, and one of what to do."""
+    """One sentence on its state, and one on what to do."""
     job = work.job
     if job is None:
         return f"Job {work.id} is not there.", "Wait: it is put down anew; or `redispatch` to have that done now."

@@ -1,4 +1,4 @@
-"""What have people done that a saga waits for, or by which it has ended?"""
+"""Operator actions: what people did that a saga waits for, or that ended it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OperatorEnding:
     skipped: bool = False
 
     def told(self, at: str, progress: InstanceProgress) -> str:
-        """A sentence; `at` is the time of the deed in words."""
+        """A sentence; `at` is the time of the action in words."""
         who = f"{self.deed.actor} {self._verb} it at {at} ({self.deed.reason})"
         if self.deed.verb == SagaAction.CANCEL.value:
             return f"{who}: all that it had done is undone{', but for what was skipped' if self.skipped else ''}."
@@ -40,7 +40,7 @@ class OperatorEnding:
 
 
 async def wait_of(connection: Connection, instance: Instance) -> AuditRow | None:
-    """What a person has done last that it waits for: a pause, or that there is no deadline. Raises `Unavailable`."""
+    """An operator's last action that it waits for: a pause, or a cancelled deadline. Raises `Unavailable`."""
     if instance.blocker == PAUSED:
         verb = SagaAction.PAUSE
     elif instance.wake_at is not None and instance.wake_at >= NEVER:
@@ -61,7 +61,7 @@ async def end_of(connection: Connection, instance: Instance) -> OperatorEnding |
 def given_up(done: Sequence[AuditRow], error: str | None) -> OperatorEnding | None:
     """Who gave up the saga whose last run has failed; None where it failed by itself. `done` has the oldest first.
 
-    A later retry has begun it anew, unless it was one of an undo: then the reason of the end is still that of the deed.
+    A later retry has begun it anew, unless it was one of an undo: then the action is still the reason of the end.
     """
     last = max((number for number, row in enumerate(done) if row.verb in _ENDS), default=None)
     if last is None:

@@ -1,4 +1,4 @@
-"""What is told of a saga that waits for a person?"""
+"""Pause explanation: what is said of a saga that waits for an operator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def by_blocker(instance: Instance, work: str) -> tuple[str, str, str] | None:
 
 
 def still_coming(saga: Saga, instance: Instance) -> str:
-    """A sentence about what is at work: a pause holds back what would follow, and not the word of what is done.
+    """A sentence about what is in flight: a pause holds back what would follow, and not the answer of what is done.
 
-    Empty where nothing may be at work.
+    Empty where nothing may be in flight.
     """
     here = out(saga, instance)
     if here is None or not in_flight(instance):
@@ -39,7 +39,7 @@ def still_coming(saga: Saga, instance: Instance) -> str:
 
 
 def _behind(saga: Saga, step: Step) -> str:
-    """The state that a success of `step` leads to, with the moves that the orchestrator makes at once after it."""
+    """The state that a success of `step` leads to, with the immediate transitions after it."""
     state = step.then
     while (following := saga.immediate.get(state)) is not None:
         state = following

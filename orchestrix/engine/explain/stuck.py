@@ -1,4 +1,4 @@
-"""Which sagas wait for a person, for the broker, or for workers or nodes that are not there?"""
+"""Stuck filter: which sagas wait for an operator, for the broker, or for workers or nodes that are missing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from orchestrix.saga.definition import COMPENSATING, STEP_FAILED, Compensation, 
 from orchestrix.saga.state import Instance
 
 UNUSABLE_ANSWERS_LIMIT: Final = 1000
-"""So many of the last answers that could not be used are looked at."""
+"""How many of the last unusable answers are read."""
 NAMED_INSTANCES_LIMIT: Final = 1000
-"""So many instances that are overdue, or that wait for a job which nobody does, are named by their ids: no planner can
-misjudge that. If there are more, none is, and all of them are found by what their rows say."""
+"""Up to so many instances that are overdue, or that wait for a job which nobody does, are named by their ids, so that
+the query planner cannot misjudge them. If there are more, none is, and all are found by what their rows say."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What holds sagas up and stands in no row of theirs: a broker that is away, silent queues, and what the database
-    knows besides.
+    """What blocks sagas and is in no row of theirs: an unavailable broker, queues without consumer, and what the
+    database knows besides.
     """
 
     broken: bool
@@ -45,11 +45,11 @@ class _Around:
     hindered: ExternalBlockers
 
     def is_silent(self, command: str) -> bool:
-        """Whether nobody reads the command's queue; of an unknown one that is not said."""
+        """Whether the command's queue has no consumer; False for an unknown queue."""
         return command in self.counts and not self.counts[command][1]
 
     def of(self, saga: Saga) -> ExternalBlockers:
-        """What holds up instances of the saga."""
+        """What blocks instances of the saga."""
         if self.broken:
             return replace(self.hindered, states=[*saga.path[:-1], COMPENSATING])
         states = [step.state for step in saga.steps if self.is_silent(step.command)]
@@ -57,7 +57,7 @@ class _Around:
         return replace(self.hindered, states=states, steps=steps)
 
     def holds(self, saga: Saga, one: Instance) -> bool:
-        """Whether an instance is held up whose row tells neither by its state nor otherwise what is out."""
+        """Whether an instance is blocked whose row does not show what is in flight."""
         return one.id in self.hindered.ids or self._is_late(one) or any(map(self.is_silent, needed(saga, one)))
 
     def _is_late(self, one: Instance) -> bool:
@@ -66,7 +66,7 @@ class _Around:
 
 
 class StuckSagas:
-    """Lists them by what their rows say, and by what holds them up now: their own wait need not have ended for that.
+    """Lists them by what their rows say, and by what blocks them now: their own wait need not have ended for that.
 
     The broker is asked once for each command of a saga, at most once a second.
     """
@@ -101,13 +101,13 @@ class StuckSagas:
 
 
 def _is_open(wanted: InstanceFilter, one: Instance) -> bool:
-    """Whether the database has left to us whether it is stuck: which undo is out, no column tells."""
+    """Whether the query leaves open if it is stuck: no column shows which undo is in flight."""
     undone = one.state == COMPENSATING and one.wake_reason in WORKER_WAIT_REASONS
     return undone and bool(wanted.hindered.steps)
 
 
 async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
-    """What the database knows of that holds up instances: answers in vain, wake-ups and jobs that nobody sees to."""
+    """What the database knows of that blocks instances: unusable answers, overdue wake-ups, jobs without worker."""
     pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
     found = await _unanswered(connection, saga)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
@@ -127,7 +127,7 @@ async def _known(connection: Connection, saga: Saga, silent: float, empty: Colle
 
 
 async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
-    """The ids of those to whose present command an answer came that could not be used, of the last ones."""
+    """The ids of those whose present command got an answer that could not be used, of the last ones."""
     found = await dead_letters.about(
         connection, saga.name, [*_events(saga), STEP_FAILED, UNROUTED], UNUSABLE_ANSWERS_LIMIT
     )
@@ -142,14 +142,14 @@ async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
 
 
 async def _unworked(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> UnservedJobs | None:
-    """Which of the saga's jobs nobody will begin or end as things stand; None where it has no jobs.
+    """Which of the saga's jobs nobody will begin or end as things are; None where it has no jobs.
 
-    Also those that were sent to queues that are `empty` now, though these are served: their orders may be lost.
+    Also those dispatched to queues that are `empty` now, though these have consumers: the dispatches may be lost.
     """
     if not any(order.job is not None for order in _all_orders(saga)):
         return None
     lease, now = await leases.read(connection), connection.now()
-    beat = timedelta(seconds=silent / 2)  # a worker beats more than twice within the time after which it is lost
+    beat = timedelta(seconds=silent / 2)  # a worker sends more than two heartbeats within the time-out
     since = {DISPATCHED: now - DISPATCH_GRACE, RUNNING: now - beat}
     if lease is None or lease.lapsed:
         return UnservedJobs(saga.name, {PENDING: now - DISPATCH_GRACE, **since})

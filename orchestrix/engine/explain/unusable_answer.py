@@ -1,4 +1,4 @@
-"""Unusable answers: the last answer to what is out that became a dead letter."""
+"""Unusable answer: the last answer to the command in flight that became a dead letter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrix.saga.state import Instance
 
 
 async def unusable_answer(connection: Connection, saga: Saga, instance: Instance) -> DeadLetter | None:
-    """The last answer to what is out that nobody could use, if it is still among the dead letters."""
+    """The last answer to the command in flight that could not be used, if it is still among the dead letters."""
     order = expected(saga, instance)
     if order is None or not instance.live or instance.blocker is not None:
         return None
@@ -28,9 +28,9 @@ async def unusable_answer(connection: Connection, saga: Saga, instance: Instance
 
 
 def answers(instance: Instance, letter: DeadLetter) -> bool:
-    """Whether an answer that died is one to the command that is out now.
+    """Whether a dead-lettered answer is one to the command that is in flight now.
 
-    One that does not say what it answers can be, if it died since the last change. Brokers tell that in whole seconds.
+    One that does not say what it answers can be, if it died since the last change. Brokers give that in whole seconds.
     """
     cause = cause_of(letter)
     if cause is not None:

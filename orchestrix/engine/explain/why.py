@@ -1,4 +1,4 @@
-"""What does a saga wait for, and what can be done about it?"""
+"""Saga explainer: says what a saga waits for, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from orchestrix.saga.definition import COMPLETED, Saga
 from orchestrix.saga.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 
 OVERDUE_AFTER_S: Final = 15.0
-"""Seconds after its wake-up from which nobody seems to look after a saga."""
+"""Seconds after its wake-up time after which no node seems to look after a saga."""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaFacts:
-    """What the answer is found from. `queues` tells of those whose workers it needs, as far as that is known.
+    """What the explanation is found from. `queues` has those whose consumers it needs, as far as they are known.
 
     `deed` says who has paused it, or has cancelled the deadline where there is none; `gone` who has given it up.
-    `letter` is an answer that came while it was as it is, and could not be used. `phase` is as in `SagaExplainer`.
+    `letter` is a dead letter: an answer to its present command that could not be used. `phase` as in `SagaExplainer`.
     """
 
     saga: Saga
@@ -61,17 +61,17 @@ class SagaFacts:
 
     @property
     def here(self) -> PendingCommand | None:
-        """The order that is out."""
+        """The command in flight."""
         return out(self.saga, self.instance)
 
     @property
     def queue(self) -> tuple[int, int] | None:
-        """(messages, consumers) of the queue of the command that is out; None if that is unknown."""
+        """(messages, consumers) of the queue of the command in flight; None if that is unknown."""
         return None if self.here is None else self.queues.get(self.here.order.command)
 
     @property
     def unheard(self) -> UnconsumedQueues:
-        """The queues that it needs and that nobody reads."""
+        """The queues that it needs and that have no consumer."""
         counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
         silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
         order = expected(self.saga, self.instance) if self.unsent is None else None
@@ -90,7 +90,7 @@ class SagaFacts:
 
     @property
     def tries(self) -> str:
-        """Which try of how many."""
+        """Which attempt of how many."""
         here = self.here
         return f"{self.instance.tries} of {here.order.retry.attempts}" if here is not None else "1"
 
@@ -106,7 +106,7 @@ class SagaFacts:
 class SagaExplainer:
     """Answers for one saga at a time, from its row, its outbox rows, its dead letters and its commands' queues.
 
-    `phase` tells whether this process is only `starting`, or `stopping` and with it a worker of its own; else None.
+    `phase` says whether this process is only `starting`, or `stopping` and with it a worker of its own; else None.
     """
 
     def __init__(

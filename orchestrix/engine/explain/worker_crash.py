@@ -1,4 +1,4 @@
-"""Crash why: what is told of a saga whose command its workers died with."""
+"""Worker crash explanation: what is said of a saga whose command crashed its workers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ WORKERS_DIED = "workers_died"
 
 
 class WorkerCrashFacts(Protocol):
-    """What the answer is found from."""
+    """What the explanation is found from."""
 
     @property
     def suspect(self) -> RedeliveryRecord | None:
-        """What workers have noted of the command that is out."""
+        """What workers have noted of the command in flight."""
 
 
 def found(facts: WorkerCrashFacts) -> tuple[str, str, str] | None:
-    """The entry for the catalogue, if workers have died with the command in hand."""
+    """The entry for the catalogue, if workers have died while they handled the command."""
     if facts.suspect is None:
         return None
     return WORKERS_DIED, f"{told(facts.suspect)}.", f"Wait, or {WORKERS_DIED_ADVICE}."
 
 
 def told(suspect: RedeliveryRecord) -> str:
-    """How it stands, without a mark at its end."""
+    """The state in words, without a full stop."""
     return f"{suspect.deaths} workers have died with {suspect.queue} in hand; {suspect.place}"
 
 

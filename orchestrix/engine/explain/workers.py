@@ -1,4 +1,4 @@
-"""What is told of what a saga waits for while workers, or this node, come or go?"""
+"""Worker explanation: what is said of a saga while the workers it needs, or this node, start or stop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from orchestrix.saga.definition import Order
 from orchestrix.saga.state import BACKLOG, Instance
 
 _TRANSIENT_CODES: Final = frozenset({"overdue", "broker_down", "unsent", "no_consumer"})
-"""What a node that is only starting says of much that goes on as soon as it has begun."""
+"""The codes that a node which is only starting reports of much that goes on as soon as it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnconsumedQueues:
-    """The queues that a saga needs and that nobody reads, with how many messages they have.
+    """The queues that a saga needs and that have no consumer, with how many messages they have.
 
-    `taken` is the command that was sent and is waited for, if one is; `leaving` says that this process ends, and its
+    `taken` is the command that was sent and is waited for, if one is; `leaving` says that this process stops, and its
     own worker with it.
     """
 
@@ -29,12 +29,12 @@ class UnconsumedQueues:
         return bool(self.queues)
 
     def told(self) -> str:
-        """How it stands, for a sentence."""
+        """The state in words, for a sentence."""
         found = " and ".join(self._queue(name, count) for name, count in self.queues.items())
         return f"{found}; this `orchestrix dev` is stopping, and its worker with it" if self.leaving else found
 
     def helps(self) -> str:
-        """What to do, without a mark at its end."""
+        """What to do, without a full stop."""
         if self.leaving:
             return "Start `orchestrix dev` again when it has ended: all goes on then"
         another = "another" if self._is_in_hand() else "a"
@@ -47,13 +47,13 @@ class UnconsumedQueues:
         return f"{there}: its last worker, which has this command in hand, is stopping or takes no more for now"
 
     def _is_in_hand(self) -> bool:
-        """A command that was sent and is not in its queue was taken: by one that does not read any more."""
+        """A command that was sent and is not in its queue was taken: by a worker that does not consume any more."""
         return not self.leaving and self.queues.get(self.taken or "") == 0
 
 
 def behind_others(order: Order, instance: Instance, count: tuple[int, int], tries: str) -> tuple[str, str, str]:
-    """(code, sentence, action) of a command that has not begun, as far as anybody has said, while its queue has so many
-    messages and consumers. Only after its first time is over it is known to be among them."""
+    """(code, sentence, action) of a command whose start nobody has reported, while its queue has so many messages and
+    consumers. Only after its first time-out is it known to be among them."""
     messages, consumers = count
     if instance.wake_reason == BACKLOG:
         stands = f"waits in its queue behind {many(messages - 1, 'other')}"
@@ -66,7 +66,7 @@ def behind_others(order: Order, instance: Instance, count: tuple[int, int], trie
 
 
 def patient(code: str, sentence: str, action: str) -> tuple[str, str, str]:
-    """The same of a node that is only starting: nobody is to do in its place what it is about to."""
+    """The same of a node that is only starting: nobody needs to do what it is about to do itself."""
     return code, sentence, "Wait: this node is only starting." if code in _TRANSIENT_CODES else action
 
 

@@ -1,4 +1,4 @@
-"""How is it noticed that the broker has lost its memory, and what is sent again?"""
+"""Broker reset: detects that the broker has lost its queues, and sends again what they held."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ log = logging.getLogger("orchestrix.incarnation")
 
 INSTANCES_PER_TRANSACTION = 500
 TAKEOVER_TIMEOUT_S = 3.0
-"""Seconds without a sign of life from the node that won the race, after which another takes over."""
+"""Seconds without a sign of life from the node that does the reset, after which another takes over."""
 
 
 class BrokerResetDetector:
     """Compares the broker with the database at each connect.
 
     The database names an empty queue. If the broker does not have it, it is another broker, or an emptied one: one
-    node wins the right to a new name, sends what every live saga is owed under the old message ids, and declares the
-    new queue last. If it dies before that, the new name is missing too and all begins again, after `patience` seconds.
+    node wins the right to a new name, sends every live saga's current command under its old message id, and declares
+    the new queue last. If it dies before that, the new name is missing too and all begins again, after `patience` s.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class BrokerResetDetector:
         await self._loop.stop()
 
     def trouble(self) -> str | None:
-        """Why this node does not know yet whether the broker owes it anything, or None."""
+        """Why this node does not know yet whether the broker was reset, or None."""
         if self._done == self._broker.generation:
             return None
         return "the broker's memory is not compared with the database yet"

@@ -1,4 +1,4 @@
-"""Clock watch: was the database's clock set back, and what must not wait for the old time to come again?"""
+"""Clock regression detector: notices a database clock that was set back, and mends what would wait for the old time."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ log = logging.getLogger("orchestrix")
 
 CHECK_INTERVAL_S: Final = 15.0
 QUIET_PASSES_LIMIT: Final = 2
-"""After so many passes one after another that had nothing to mend, nothing is left that was written before."""
+"""After so many passes in a row that had nothing to mend, nothing is left that was written before."""
 
 
 class ClockRegressionDetector:
-    """Looks before anything else is begun, and again and again; `claim_s` is for how long this node claims messages."""
+    """Checks before anything else is begun, and periodically; `claim_s` is for how long this node claims messages."""
 
     def __init__(self, database: Database, claim_s: float) -> None:
         self._database, self._claim_s = database, claim_s
         self._told = False
         self._quiet = 0
         self._seen: tuple[float, float] | None = None
-        """When the last look was (monotonic), and by how much stored times were ahead then."""
+        """When the last check was (monotonic), and by how much stored times were ahead then."""
         self._loop = Loop("clock watch", self._round)
 
     async def start(self) -> None:
-        """Looks, and begins to look again."""
+        """Checks, and begins to check periodically."""
         try:
             await self.look()
         except RetryableError as away:
@@ -40,11 +40,11 @@ class ClockRegressionDetector:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Looks no more."""
+        """Checks no more."""
         await self._loop.stop()
 
     async def look(self) -> None:
-        """Ends in time what waits for longer than it can. Raises `RetryableError`."""
+        """Ends early what waits for longer than it can. Raises `RetryableError`."""
         async with self._database.read() as connection:
             ahead = await clock_rollback.ahead_s(connection)
         again = self._went_back(ahead)

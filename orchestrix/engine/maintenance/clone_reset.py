@@ -31,7 +31,7 @@ _FORMER: Final = re.compile(r"(?P<saga>[^:]+):(?P<id>[0-9]+):(?P<step>[^:]+):do"
 
 @dataclass(slots=True)
 class CloneResetResult:
-    """What was done: `former` is the installation that the copy was made of, `sagas` how many were parked."""
+    """What was done: `former` is the installation that the copy was made of, `sagas` how many were held."""
 
     former: str = ""
     installation: str = ""
@@ -41,9 +41,9 @@ class CloneResetResult:
 
 
 async def alone(database: Database, seconds: float, tell: Callable[[str], None]) -> None:
-    """Returns once no process that works on this database can be alive: none was heard of for so many `seconds`.
+    """Returns once no process that works on this database can be alive: no heartbeat for so many `seconds`.
 
-    A copy has the rows of the original's processes, which nobody writes any more. Raises `ConflictError` if one is.
+    A copy has the rows of the original's processes, which nobody updates any more. Raises `ConflictError` if one is.
     """
     first = await _signs(database, seconds)
     if not first:
@@ -67,9 +67,9 @@ async def _signs(database: Database, seconds: float) -> dict[tuple[str, str], ob
 
 
 async def reset(database: Database) -> CloneResetResult:
-    """Gives the database a new id, and parks what would go on in it. It can be cut off anywhere and begun again.
+    """Gives the database a new id, and holds what would go on in it. It can be interrupted anywhere and begun again.
 
-    No process starts on the database before it has come to its end. Raises `Unavailable`.
+    No process starts on the database before it is complete. Raises `Unavailable`.
     """
     here = await database.run(_begin)
     assert here.resetting is not None, "the reset has begun"
@@ -89,7 +89,7 @@ async def reset(database: Database) -> CloneResetResult:
 
 
 async def _all(database: Database, batch: Callable[[Transaction], Awaitable[int]]) -> int:
-    """What `batch` comes to, each in a transaction of its own, until there is nothing left."""
+    """The sum of what `batch` returns, each call in a transaction of its own, until nothing is left."""
     sum = 0
     while count := await database.run(batch):
         sum += count
@@ -134,7 +134,7 @@ async def _pause_schedules(tx: Transaction) -> int:
 
 
 async def _mark(database: Database, here: Installation) -> None:
-    """The executor groups lie in the database: the copy has its own, whose marks are to be those of its own sagas."""
+    """The executor groups are in the database: the copy has its own, whose marks are to be those of its own sagas."""
     after = 0
     while batch := await database.run(lambda tx, after=after: _mark_some(tx, here, after)):  # type: ignore[misc]
         after = batch

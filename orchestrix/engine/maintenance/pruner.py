@@ -1,4 +1,4 @@
-"""What is thrown away, and when?"""
+"""Pruner: deletes idempotency keys and crash notes that are no longer needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS_PER_TRANSACTION = 1000
 
 
 class Pruner:
-    """Forgets idempotency keys after a day, and what was noted of suspects; a thousand at a time."""
+    """Deletes idempotency keys after a day, and what was noted of redelivered commands; a thousand at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Migrate: moves the live instances of older versions of a saga to a later one, in batches, beside the traffic."""
+"""Version migration: moves live instances of older versions of a saga to a later one, in batches."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ INSTANCES_PER_TRANSACTION: Final = 200
 """Instances in one transaction."""
 POLL_INTERVAL_S: Final = 0.2
 LOCKED_TIMEOUT_S: Final = 10.0
-"""For so long instances are tried again that others have locked."""
+"""For so long instances that others have locked are tried again."""
 MIGRATION_MARK_LIFETIME: Final = timedelta(seconds=30)
-"""So long the next command waits for its migration: whoever dies holds up nothing for longer."""
+"""For so long the next command waits for its migration: a process that dies holds it up for no longer."""
 VERB: Final = "migrate"
 _BUSY: Final = "others had it locked for too long: run the same command again"
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationRequest:
-    """What is wanted. `wait_s`: for so many seconds steps that are out are waited for. A dry run changes nothing."""
+    """The request. `wait_s`: for so many seconds steps in flight are waited for. A dry run changes nothing."""
 
     saga: str
     to: int
@@ -68,7 +68,7 @@ class RefusedInstance:
 
 @dataclass(slots=True)
 class MigrationResult:
-    """How many were moved, or would be; of what is refused, all."""
+    """How many were moved, or would be; and every instance that is refused."""
 
     migrated: int = 0
     refused: list[RefusedInstance] = field(default_factory=list)
@@ -76,7 +76,7 @@ class MigrationResult:
 
 @dataclass(slots=True)
 class _Batch:
-    """What became of the instances of one transaction. `left` is to be looked at again, and why it was left."""
+    """The results of one transaction's instances. `left` is to be tried again, with the reason why."""
 
     migrated: int = 0
     refused: list[RefusedInstance] = field(default_factory=list)
@@ -84,9 +84,9 @@ class _Batch:
 
 
 async def migrate(database: Database, catalog: Catalog, asked: MigrationRequest) -> MigrationResult:
-    """Moves what can be moved. It can be cut off anywhere and begun again: what is done stays.
+    """Moves what can be moved. It can be interrupted anywhere and begun again: what is done stays.
 
-    Raises `NotFound` for a version that is nowhere, `Invalid` for one that is stored otherwise, `BadMap` and
+    Raises `NotFound` for a version that does not exist, `Invalid` for one that is stored differently, `BadMap` and
     `Unavailable`.
     """
     return await (await _prepared(database, catalog, asked)).run()
@@ -154,7 +154,7 @@ class _Migration:
         self._since: float | None = None
 
     async def run(self) -> MigrationResult:
-        """Each instance once, then those that were busy or out, until they have had their time."""
+        """Each instance once, then those that were locked or in flight, until the time is over."""
         if not self._asked.dry_run:
             await self._database.run(self._store_target)
         after = 0
@@ -189,7 +189,7 @@ class _Migration:
         return self._passed < max(LOCKED_TIMEOUT_S if busy else 0.0, self._asked.wait_s)
 
     async def _again(self) -> None:
-        """Those that were left, where something is to be done: what is out still is only looked at."""
+        """Those that were left, where something is to be done: those still in flight are only read."""
         for ids in _chunks(sorted(self._left)):
             async with self._database.read() as connection:
                 rows, held = await instance_migration.look(connection, self._pair, self._asked.saga, ids)
@@ -211,11 +211,11 @@ class _Migration:
 
     @property
     def _passed(self) -> float:
-        """Seconds since all were looked at once."""
+        """Seconds since each was tried once."""
         return 0.0 if self._since is None else clock.monotonic() - self._since
 
     async def _give_up(self) -> None:
-        """What is left is refused; what is out still goes on by its own version."""
+        """What is left is refused; what is in flight goes on by its own version."""
         if self._left and self._asked.wait_s > 0 and not self._asked.dry_run:
             for ids in _chunks(sorted(self._left)):
                 self._left = {id: one for id, one in self._left.items() if id not in ids}
@@ -229,7 +229,7 @@ class _Migration:
         self._left = {}
 
     async def _look(self, ids: Sequence[int]) -> _Batch:
-        """What would become of them."""
+        """What would become of them (dry run)."""
         async with self._database.read() as connection:
             rows, held = await instance_migration.look(connection, self._pair, self._asked.saga, ids)
         judged = [(one, self._judge(one, one.id in held)) for one in rows if self._concerns(one)]
@@ -271,7 +271,7 @@ class _Migration:
         return batch
 
     async def _check_target(self, tx: Transaction) -> None:
-        """Nobody replaces the version while instances of it are made."""
+        """Makes sure that nobody replaces the version while instances of it are made."""
         row = await definitions.lock(tx, self._target.saga, self._target.version)
         if row is None or row.digest != self._target.digest:
             raise ConflictError(f"version {self._target.version} of saga {self._target.saga!r} has just been replaced")
@@ -287,7 +287,7 @@ class _Migration:
         return migrated(route, one, tick, actor=self._asked.actor, held_events=held)
 
     async def _mark(self, tx: Transaction, out: Sequence[Instance]) -> None:
-        """Lets their next commands wait; once nobody waits for them any more, lets them go."""
+        """Makes their next commands wait; once those in flight are not waited for any more, lets them go."""
         until = self._database.now() + MIGRATION_MARK_LIFETIME if self._waits else None
         changed = [marked(one, until) for one in out]
         differ = [new for old, new in zip(out, changed, strict=True) if old.progress != new.progress]
