@@ -1,4 +1,4 @@
-"""Which fields do apps have over HTTP?  They are at `/apps`."""
+"""App resource: the fields that apps have over HTTP, at `/apps`."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which application does an ASGI server run?  For example: `uvicorn --factory app.main:create_app`."""
+"""ASGI entry point: what a server runs, as in `uvicorn --factory app.main:create_app`."""
 
 from orchestrix import create_app
 

@@ -91,7 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from its module, which is imported only now: the shell and a definition need few of them."""
+    """A public name, from its module, imported lazily: the shell and a definition need few of them."""
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

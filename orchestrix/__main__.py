@@ -1,4 +1,4 @@
-"""What does `python -m orchestrix` do?  The same as `orchestrix`."""
+"""Entry point `python -m orchestrix`: the same as the command `orchestrix`."""
 
 import sys
 

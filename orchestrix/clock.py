@@ -1,4 +1,4 @@
-"""What time is it, and what is a fresh id?  The only place in the product that asks the clock or the dice.
+"""Clock: the only module of the product that reads the time or draws random numbers and ids.
 
 Tests and the simulation replace the source with `use(...)`.
 """
@@ -17,7 +17,7 @@ from uuid import UUID
 
 
 class Source(Protocol):
-    """Where time and chance come from."""
+    """Where time and random numbers come from."""
 
     def wall(self) -> float:
         """Seconds since 1970 in UTC. May jump."""
@@ -33,7 +33,7 @@ class Source(Protocol):
 
 
 class SystemSource:
-    """The machine's own clock and dice."""
+    """The machine's own clock and random numbers."""
 
     def wall(self) -> float:
         return time.time()
@@ -55,7 +55,7 @@ _sequence = 0
 
 @contextmanager
 def use(source: Source) -> Iterator[None]:
-    """Take time and chance from `source` inside the block."""
+    """Take time and random numbers from `source` inside the block."""
     global _source, _last_ms
     before, _source, _last_ms = _source, source, 0
     try:

@@ -1,4 +1,4 @@
-"""At which points may a test let this process die, and what is lost or done twice there at most?"""
+"""Crash points: where a test may kill this process, and what is lost or done twice there at most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SWITCH: Final = "ORCHESTRIX_TESTING"
 SETTING: Final = "ORCHESTRIX_CRASH_AT"
 STDERR: Final = 2
 EXIT_CODE: Final = 137
-"""That of a process that was killed."""
+"""The exit code of a process that was killed (128 + SIGKILL)."""
 
 POINTS: Final[Mapping[str, str]] = {
     "start.before_commit": "Nothing is written, nobody was answered: the client asks again.",
@@ -111,11 +111,11 @@ POINTS: Final[Mapping[str, str]] = {
 OWN: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 """How an author may name a point: two words or more, and none of `RESERVED` in front."""
 RESERVED: Final = frozenset({*(name.partition(".")[0] for name in POINTS), "cmd", "evt"})
-"""What our own points begin with, and the names of commands and events."""
+"""Prefixes of the library's own points, and of the names of commands and events."""
 
 
 class _Countdown:
-    """How often the point may still be passed; threads may pass it at once."""
+    """How often the point may still be passed; thread-safe."""
 
     def __init__(self, name: str, passages: int) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class _Countdown:
 
     def passed(self, name: str) -> None:
         if name == self.name and next(self._passed) == self._passages:
-            # Past the sink of stderr, whose thread dies before it has written.
+            # Bypasses the sink of stderr, whose thread is killed before it has written.
             os.write(STDERR, f"crash point {name}:{self._passages} reached\n".encode())
             os._exit(EXIT_CODE)
 
@@ -133,10 +133,10 @@ _heard: Callable[[str], None] | None = None
 
 
 def arm(environ: Mapping[str, str]) -> None:
-    """Lets this process die as ORCHESTRIX_CRASH_AT says; without ORCHESTRIX_TESTING=1 nothing happens.
+    """Makes this process exit as ORCHESTRIX_CRASH_AT says; without ORCHESTRIX_TESTING=1 nothing happens.
 
-    Raises `ConfigError` if no point can have that name, or the number of the passage is none. What points the author's
-    code has shows only when it comes to them.
+    Raises `ConfigError` if no point can have that name, or the number of the passage is none. The points of the
+    author's code are known only when they are reached.
     """
     global _armed
     wanted = environ.get(SETTING) if environ.get(SWITCH) == "1" else None
@@ -153,21 +153,21 @@ def _read(wanted: str) -> _Countdown:
 
 
 def is_own(name: str) -> bool:
-    """Whether an author may call a point so."""
+    """Whether an author may give a point this name."""
     return OWN.fullmatch(name) is not None and name.partition(".")[0] not in RESERVED
 
 
 def point(name: str) -> None:
-    """The process may die here."""
+    """The process may be killed here."""
     if _armed is not None:
         _armed.passed(name)
 
 
 def crash_point(name: str) -> None:
-    """Marks a place in a handler or a job, such as `mail.sent`, at which a test may let the process die.
+    """Marks a place in a handler or a job, such as `mail.sent`, at which a test may kill the process.
 
     Without a test nothing happens, nor is the name looked at. Elsewhere it raises `ConfigError` for a name that is not
-    of two words or more, with dots between, or that begins as a point of ours, a command or an event does.
+    of two words or more, with dots between, or that begins like a point of the library, a command or an event.
     """
     if _armed is None and _heard is None:
         return
@@ -181,7 +181,7 @@ def crash_point(name: str) -> None:
 
 @contextmanager
 def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
-    """Tells `listener` of each passage of a `crash_point` inside the block."""
+    """Calls `listener` each time that a `crash_point` is passed inside the block."""
     global _heard
     before, _heard = _heard, listener
     try:
@@ -191,7 +191,7 @@ def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 async def within(name: str, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. The process may die where `work` waits for the first time, or ends without."""
+    """What `work` returns. The process may be killed where `work` first waits, or where it ends without waiting."""
     if _armed is None or _armed.name != name:
         return await work
     task = asyncio.ensure_future(work)

@@ -1,19 +1,19 @@
-"""Which errors can Orchestrix raise, and what should the caller do about each?
+"""Errors: every error that Orchestrix raises, in families by what the caller should do.
 
 OrchestrixError                 (orchestrix.saga.errors) root of all
 ├── DefinitionError             (orchestrix.saga.errors) a saga is wrong; found at import
-├── IllegalTransition           (orchestrix.saga.errors) the state machine was asked for a move that it does not have
-├── RetryLater                  try again, the same call can succeed
-│   ├── Contention              the database ended one of two transactions that were in each other's way
-│   └── Unavailable             database or broker is away, slow or full
-│       └── OutcomeUnknown      the connection died during COMMIT: it may or may not have happened
-├── GiveUp                      trying again cannot help
+├── IllegalTransition           (orchestrix.saga.errors) the state machine has no such transition
+├── RetryableError              try again, the same call can succeed
+│   ├── Contention              a deadlock, or a lock that was not free in time
+│   └── Unavailable             database or broker is unavailable, slow or full
+│       └── OutcomeUnknown      the connection was lost during COMMIT: it may or may not have happened
+├── PermanentError              trying again cannot help
 │   ├── ConfigError             a setting is wrong; the message says which and what to write
 │   ├── NotFound                no such thing
 │   ├── Invalid                 the input is wrong; the message says what is allowed
 │   └── SchemaMismatch          the database schema is behind or ahead of this version
-└── Conflict                    somebody else was first: read again, then decide
-    └── Deposed                 a leader wrote after a newer term had begun
+└── ConflictError               a concurrent update was committed first: read again, then decide
+    └── StaleTermError          a leader wrote after a newer term had begun
 """
 
 from orchestrix.saga.errors import DefinitionError, IllegalTransition, OrchestrixError
@@ -45,11 +45,12 @@ class Contention(RetryableError):
 
 
 class Unavailable(RetryableError):
-    """The database or the broker is away, slow or full."""
+    """The database or the broker is unavailable, slow or full."""
 
 
 class OutcomeUnknown(Unavailable):
-    """The connection died during COMMIT: the change may or may not have happened. Read by key before trying again."""
+    """The connection was lost during COMMIT: the change may or may not have happened. Read by key before trying
+    again."""
 
 
 class PermanentError(OrchestrixError):
@@ -73,8 +74,8 @@ class SchemaMismatch(PermanentError):
 
 
 class ConflictError(OrchestrixError):
-    """Somebody else was first: read again, then decide."""
+    """A concurrent update was committed first: read again, then decide."""
 
 
 class StaleTermError(ConflictError):
-    """A leader wrote after a newer term had begun: nothing was written, and it leads no more."""
+    """A leader wrote after a newer term had begun: nothing was written, and this node is no longer the leader."""

@@ -1,4 +1,4 @@
-"""Stalls: says which function keeps an event loop from going on, once for each."""
+"""Event loop watchdog: logs which function blocks an event loop, once for each."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger("orchestrix.lifecycle")
 
 _CLOCK: Final = SystemSource()
 BLOCKED_AFTER_S: Final = 1.0
-"""Seconds for which a loop may do one thing."""
+"""Seconds that one callback may run before the loop counts as blocked."""
 CHECK_INTERVAL_S: Final = 0.25
 _LOOP: Final = ("asyncio", "contextvars")
 OURS: Final = ("orchestrix", "migrations")
 
 
 class EventLoopWatchdog:
-    """A thread that looks four times a second whether the loop has moved since.
+    """A thread that checks four times a second whether the loop has run since.
 
-    It measures by the machine's own clock: what it watches may have replaced every other.
+    It measures by the machine's own clock: the watched code may have replaced every other.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,7 +36,7 @@ class EventLoopWatchdog:
         self._told: set[CodeType] = set()
 
     def start(self) -> None:
-        """Begins with the loop's next round."""
+        """Begins with the loop's next iteration."""
         self._loop.call_soon(self._begin)
 
     def stop(self) -> None:
@@ -79,13 +79,14 @@ class EventLoopWatchdog:
 
 
 def _blocking_frame(frame: FrameType | None) -> FrameType | None:
-    """The outermost line of what the loop has called that is neither ours nor the loop's; None while it only waits."""
+    """The outermost line of what the loop has called that is neither the library's nor the loop's; None while it only
+    waits."""
     frames = []
     while frame is not None and not (_module(frame) == "asyncio" and frame.f_code.co_name == "_run"):
         frames.append(frame)
         frame = frame.f_back
     if frame is None or not frames:
-        return None  # the loop itself is at work, or waits
+        return None  # the loop itself runs, or waits
     others = [one for one in reversed(frames) if _module(one) not in (*_LOOP, *OURS)]
     return others[0] if others else frames[0]
 

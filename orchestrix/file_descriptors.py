@@ -1,4 +1,4 @@
-"""Descriptors: how many files and sockets this process may have, and how many of them HTTP may use."""
+"""File descriptors: how many files and sockets this process may have, and how many of them HTTP may use."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import Final
 
 MAX_DESCRIPTORS: Final = 1 << 20
-"""More are asked for nowhere, also where the system sets no limit."""
+"""Never requests more, even where the system sets no limit."""
 RESERVED_DESCRIPTORS: Final = 64
 """Kept for the broker, files, children and what Python needs, besides the database's connections."""
 MIN_HTTP_CONNECTIONS: Final = 8
 """Connections that HTTP may have in any case."""
 DEFAULT_HTTP_CONNECTIONS: Final = 10_000
-"""Connections that HTTP has at most where nobody sets a number: more than one process can serve."""
+"""Default limit of HTTP connections: more than one process can serve."""
 
 
 def raise_limit() -> int:

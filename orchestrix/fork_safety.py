@@ -1,7 +1,7 @@
-"""Forks: makes a process that a user's function has forked let go of everything that is ours.
+"""Fork safety: makes a process that a user's function has forked release everything that is the library's.
 
-A child of `os.fork` or `multiprocessing` is a copy with our signal handlers, our sockets and our lock. It must be able
-to end by SIGTERM, must not keep what its parent's successor needs, and must never say a word in its parent's name.
+A child of `os.fork` or `multiprocessing` inherits our signal handlers, sockets and lock. It must be able to end by
+SIGTERM, must not keep what its parent's successor needs, and must never send anything on its parent's connections.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ EXIT_CODE: Final = 70
 
 _BLOCKED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _masks = threading.local()
-"""What each thread that forks let through before."""
+"""The signal mask of each thread that forks, from before the fork."""
 _callbacks: list[Callable[[], None]] = []
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def on_fork(in_child: Callable[[], None]) -> Callable[[], None]:
-    """`in_child` is called in every process that is forked from this one; what it raises is passed over.
+    """`in_child` is called in every process that is forked from this one; its errors are ignored.
 
-    It must not wait, nor take a lock that another thread may have held. Returns a function that takes that back.
+    It must not wait, nor take a lock that another thread may have held. Returns a function that removes the
+    registration.
     """
     _callbacks.append(in_child)
 
@@ -45,7 +46,7 @@ def on_fork(in_child: Callable[[], None]) -> Callable[[], None]:
 
 
 def set_process_loop(loop: asyncio.AbstractEventLoop | None) -> None:
-    """From now on `loop` is what this process lives by, and what its children let go of; None ends that."""
+    """`loop` is the main loop of this process from now on, which its children release; None ends that."""
     global _loop
     _loop = loop
 
@@ -65,16 +66,16 @@ def _forked() -> None:
 
 
 def _signals() -> None:
-    """As in a process that has just been started. What our handlers would do is the parent's business."""
+    """Resets the handlers as in a new process: ours are for the parent alone."""
     signal.set_wakeup_fd(-1, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _files(loop: Any) -> None:
-    """Behind the numbers of our connections and listening sockets there is nothing any more.
+    """Redirects the descriptors of our connections and listening sockets to nothing.
 
-    They are not just closed: the next file that the child opens would get the number, and our bytes. The parent's
+    They are not just closed: the next file that the child opens would get the descriptor, and our data. The parent's
     epoll is shared with the child, and what the child took out of it would be lost to the parent.
     """
     selector = loop._selector
@@ -95,7 +96,7 @@ def _redirect(fds: Iterable[int], other: int) -> None:
 
 
 def _stop_inherited_loop(loop: Any) -> None:
-    """Nothing of the parent's tasks runs here; a loop of the child's own may."""
+    """The parent's tasks do not run here; a loop of the child's own may."""
     loop._run_once = _end
     asyncio._set_running_loop(None)
     asyncio.set_event_loop(None)
@@ -108,7 +109,7 @@ def _end() -> NoReturn:
 
 
 def _block_signals() -> None:
-    """A signal that comes to the child before its handlers are those of a new process would be lost in ours."""
+    """Otherwise a signal that reaches the child before its handlers are reset would be lost in ours."""
     if _loop is not None:
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
 
@@ -126,5 +127,5 @@ def _forked_and_unblock() -> None:
         _unblock_signals()
 
 
-if hasattr(os, "register_at_fork"):  # where processes fork
+if hasattr(os, "register_at_fork"):  # only on systems with fork
     os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_forked_and_unblock)

@@ -1,4 +1,4 @@
-"""How do the parts of a process start, stop and say how they are?"""
+"""Lifecycle: how the parts of a process start, stop and report their health."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger("orchestrix.lifecycle")
 RECANCEL_INTERVAL_S: Final = 3.0
 """Seconds after which a task that was cancelled and still runs is cancelled again."""
 ABANDON_AFTER_S: Final = 60.0
-"""Seconds after which it is left to itself: longer than whatever waits for a database or a broker that hangs."""
+"""Seconds after which it is abandoned: longer than any wait for a database or a broker that hangs."""
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Seconds that the end of connections may take, and of what reads by them, where nothing has to be handed over."""
+"""Seconds to close connections and their readers, where nothing has to be handed over."""
 EXIT_GRACE_S: Final = 3.0
-"""Seconds that what nobody has waited for has to end with its process."""
+"""Seconds that abandoned work has to end before its process exits."""
 _left: set[object] = set()
-"""What was left behind and may still run: nobody else remembers it."""
+"""Abandoned work that may still run: no other reference to it exists."""
 
 
 def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
@@ -40,9 +40,9 @@ def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
 
 
 def settle_memory() -> None:
-    """What a start has made stays: says so to the garbage collector, for the rest of the process.
+    """Freezes the garbage collector for the objects of the start, which live as long as the process.
 
-    Else it looks through all modules, routes and schemas again now and then, and stops everything for 80 ms each time.
+    Otherwise it scans all modules, routes and schemas now and then, which pauses the process for 80 ms each time.
     """
     gc.collect()
     gc.freeze()
@@ -55,7 +55,7 @@ class Service(Protocol):
         """Begins; returns when the part can do its work or does so in the background."""
 
     async def stop(self) -> None:
-        """Ends; returns when nothing of it runs any more."""
+        """Stops; returns when nothing of it runs any more."""
 
 
 class Services:
@@ -88,8 +88,8 @@ class Services:
 async def ended(*tasks: asyncio.Task[Any]) -> None:
     """Cancels what still runs, and waits until it has ended; raises what one of them has failed with.
 
-    It asks again now and then: a driver that is giving up a connection may lose the first cancellation, after which the
-    task would go on as if nobody had asked. What does not end at all is told and left alone after a minute.
+    It cancels again now and then: a driver that is closing a connection may swallow the first cancellation. What does
+    not end within a minute is logged and abandoned.
     """
     until = clock.monotonic() + ABANDON_AFTER_S
     while running := [task for task in tasks if not task.done()]:
@@ -106,14 +106,14 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def abandon(*tasks: asyncio.Future[Any]) -> None:
-    """Goes on without them: they are kept until they have ended, and what they fail with then is nobody's any more."""
+    """Goes on without them: they are kept until they have ended, and their errors are ignored."""
     for task in tasks:
         _left.add(task)
         task.add_done_callback(_forgotten)
 
 
 async def shielded(work: Awaitable[T]) -> T:
-    """What `work` returns. It goes on if the caller goes away, and what it fails with then is nobody's any more."""
+    """What `work` returns. It goes on if the caller is cancelled, and its errors are ignored then."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -129,8 +129,8 @@ def _forgotten(task: asyncio.Future[Any]) -> None:
 
 
 async def stop_stage(doing: str, work: Awaitable[None], within: float) -> None:
-    """A part of the end of a process: neither an error in it nor that it does not end keeps what comes after it
-    running. Both are told; what has not ended `within` so many seconds is cancelled and left behind.
+    """A stage of a shutdown: neither an error nor a hang in it keeps the next stages from running. Both are logged;
+    what has not ended `within` so many seconds is cancelled and abandoned.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -150,8 +150,8 @@ async def stop_stage(doing: str, work: Awaitable[None], within: float) -> None:
 
 
 def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run`, but what still runs behind `main`, and does not end though it is cancelled, keeps nobody waiting:
-    a function of a user's own may be so.
+    """`asyncio.run`, but it does not wait for tasks that outlive `main` and ignore their cancellation, as a user's
+    function may.
     """
     runner = asyncio.Runner()
     runner.get_loop().set_default_executor(DaemonThreadPool())
@@ -166,11 +166,11 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
         if runner.run(_all_ended()):
             runner.close()
         else:
-            _left.add(runner)  # to close its loop would be to wait
+            _left.add(runner)  # closing its loop would wait
 
 
 async def _all_ended() -> bool:
-    """Cancels whatever still runs; whether all of it has ended soon."""
+    """Cancels whatever still runs; whether all of it ended in time."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -187,8 +187,8 @@ def _names(tasks: Collection[asyncio.Future[Any]]) -> str:
 
 
 class DaemonThreadPool(ThreadPoolExecutor):
-    """The threads of a loop (`asyncio.to_thread`): at most `most` at once, as in a pool, but they keep no process from
-    ending. It is a pool by its class because a loop takes nothing else.
+    """The threads of a loop (`asyncio.to_thread`): at most `most` at once, as in a pool, but they do not keep the
+    process alive. A subclass of the pool because a loop accepts nothing else.
     """
 
     def __init__(self, most: int = min(32, (os.cpu_count() or 1) + 4)) -> None:
@@ -208,7 +208,7 @@ class DaemonThreadPool(ThreadPoolExecutor):
         return answer
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Waits for `EXIT_GRACE_S` seconds; what goes on then is told, and ends with the process."""
+        """Waits for `EXIT_GRACE_S` seconds; what still runs then is logged, and ends with the process."""
         with self._changed:
             if wait and not self._changed.wait_for(lambda: not self._running, EXIT_GRACE_S):
                 log.error("calls in threads that do not end, and end with the process: %d", self._running)
@@ -235,9 +235,9 @@ def _answer(future: Future[T], call: Callable[[], T]) -> None:
 class Loop:
     """One background task that runs `work` over and over until stopped.
 
-    `work` is one round and waits by itself. A round that fails is logged, then tried again after 0.1 s, doubled up to
-    5 s, with jitter: `RetryableError`, and `StaleTermError` of a leader's part, in one line, once per outage; anything
-    else with its stack trace, for it is a bug.
+    `work` is one round and does its own waiting. A round that fails is logged, then tried again after 0.1 s, doubled up
+    to 5 s, with jitter: `RetryableError`, and `StaleTermError` of a leader's duty, in one line, once per outage;
+    anything else with its stack trace, as a bug.
     """
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -275,9 +275,9 @@ class Loop:
 
 
 class DelayedService:
-    """A part that begins so many seconds after its `start`, which leaves the machine to others until then.
+    """A part that begins so many seconds after its `start`, so that other parts start first.
 
-    A beginning that fails is logged under `name`, and tried again like a round of a `Loop`.
+    A start that fails is logged under `name`, and retried like a round of a `Loop`.
     """
 
     def __init__(self, name: str, part: Service, seconds: float) -> None:
@@ -290,7 +290,7 @@ class DelayedService:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops the part, or the waiting for it."""
+        """Stops the part, or its delay."""
         try:
             await self._loop.stop()
         finally:
@@ -303,7 +303,7 @@ class DelayedService:
 
 
 class WakeSignal:
-    """Lets one task sleep until another has something for it."""
+    """Lets one task sleep until another notifies it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -313,7 +313,7 @@ class WakeSignal:
         self._event.set()
 
     async def wait(self, timeout: float | None) -> bool:
-        """True when set; False when `timeout` seconds have passed. Forgets that it was set."""
+        """True when set; False when `timeout` seconds have passed. Clears the signal."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -336,7 +336,7 @@ class Health:
     """What the health pages read: a component is healthy while its probe returns None, or if it is not vital."""
 
     FIRST: Final = "Coordinator"
-    """The component that is told before the others (S1)."""
+    """The component that is listed first (S1)."""
 
     def __init__(self) -> None:
         self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
@@ -348,7 +348,7 @@ class Health:
     def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
         """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.
 
-        What is wrong with a component that is not vital is shown, but keeps no work away.
+        A problem of a component that is not vital is shown, but work is accepted all the same.
         """
         self._probes[component] = probe, vital
 

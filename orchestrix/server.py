@@ -1,4 +1,4 @@
-"""How do a node and a development server run, alone or within another ASGI server?"""
+"""Server: runs a node or a development server, alone or within another ASGI server."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ from orchestrix.version import VERSION
 log = logging.getLogger("orchestrix")
 
 RESIGN_TIMEOUT_S: Final = 5.0
-"""Seconds that the leader's duties and its last word have, before the rest of the node ends all the same."""
+"""Seconds for the leader's duties to stop and its resignation to be written, before the rest of the node stops
+regardless."""
 STOP_HTTP_TIMEOUT_S = 5
 """Seconds that open requests have to end."""
 STOP_NODE_TIMEOUT_S: Final = 60.0
-"""Seconds that commits under way have to end, and links to be closed: a database that hangs is given up sooner."""
+"""Seconds that commits under way have to end, and connections to be closed: a database that hangs is abandoned
+sooner."""
 BEGIN_S: Final = 5.0
 """Seconds that an ASGI server's start waits for the database; then it serves, and says that it is starting."""
 ROLES: Final = ("api", "orchestrator", "coordinator")
@@ -53,7 +55,7 @@ TRUSTED_PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a started process tells its operator."""
+    """What a started process reports to its operator."""
 
     api_url: str | None
     broker_url: str
@@ -64,7 +66,7 @@ class Running:
 
 
 def application(node: Node) -> FastAPI:
-    """The ASGI application of `node`, which others start and stop. Raises `DefinitionError`."""
+    """The ASGI application of `node`, which the caller starts and stops. Raises `DefinitionError`."""
     return build(
         ApiContext(
             database=node.database,
@@ -94,7 +96,7 @@ def application(node: Node) -> FastAPI:
 
 
 def _guard(settings: Settings) -> OriginGuard:
-    """Whoever has no tokens relies on being reached from this machine alone."""
+    """Without tokens, access is limited to this machine."""
     open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
     return OriginGuard(check_host=not open_to_all, allowed=settings.http.allowed_hosts)
 
@@ -108,10 +110,10 @@ def openapi(settings: Settings) -> dict[str, Any]:
 def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable[str] = ROLES) -> FastAPI:
     """An application for an ASGI server, such as `uvicorn --factory app.main:create_app`: a node like `serve`.
 
-    Its lifespan builds, starts and stops the node. Who listens, and when a stop begins, is up to the server, which has
-    to end what is open by itself (`--timeout-graceful-shutdown 5`): streams have no end. Routes that are added to it
-    come before the API's. `settings` may be the path of an `orchestrix.toml`; without it, that file is looked for as
-    by the command. The environment's settings beat those of the file.
+    Its lifespan builds, starts and stops the node. The server listens and decides when to stop, and has to close open
+    requests itself (`--timeout-graceful-shutdown 5`): streams have no end. Routes that are added to it come before the
+    API's. `settings` may be the path of an `orchestrix.toml`; without it, that file is looked for as by the command.
+    The environment's settings beat those of the file.
 
     Raises `ConfigError` and `DefinitionError`; starting it raises `SchemaMismatch`.
     """
@@ -172,9 +174,9 @@ def _broker_url(settings: Settings) -> str:
 
 
 class _Entrance:
-    """Where requests go that no route of the application takes: to the API of the node that runs, if one does.
+    """Passes requests that no route of the application matches to the API of the running node, if there is one.
 
-    `only_here` lets nobody in where the server listens for others than this machine: `serve` would refuse to.
+    `only_here` refuses all requests where the server listens beyond this machine: `serve` would refuse to start.
     """
 
     def __init__(self, *, only_here: bool) -> None:
@@ -202,7 +204,7 @@ class _Entrance:
 
 
 def _is_here(scope: Scope) -> bool:
-    """Whether the server listens on loopback, or is none of the network: it names no host, or the path of a socket.
+    """Whether the server listens on loopback or on no network: it names no host, or the path of a socket.
 
     Any other name may lead to an address that others reach.
     """
@@ -215,7 +217,7 @@ def _is_here(scope: Scope) -> bool:
 
 @asynccontextmanager
 async def _started(node: Node) -> AsyncIterator[None]:
-    """The node at work. Raises what keeps it from its duties, if that is known within `BEGIN_S`."""
+    """The running node. Raises what keeps it from working, if that is known within `BEGIN_S`."""
     await node.start()
     begun = asyncio.create_task(node.begin(), name="begin")
     settled = asyncio.create_task(_settled(node, begun), name="settle")
@@ -286,7 +288,7 @@ async def run_dev(
             try:
                 cut_off(dev.node.name)
             finally:
-                dev.worker.cut_off()  # it tells a terminal, or a pipe that nobody reads
+                dev.worker.cut_off()  # it writes to a terminal, or to a pipe that nobody reads
 
         await _run(dev.node, dev.worker, nearby(*api_ports), tell, lambda: dev.broker_url, last)
 
@@ -327,9 +329,9 @@ async def _begin(node: Node, worker: DevWorker | None, ready: Callable[[], Await
 async def _stop(
     node: Node, worker: DevWorker | None, server: Server | None, serving: asyncio.Task[None] | None
 ) -> None:
-    """First what has work in hand, in the order in which it is handed on; then what answers; then what that needs.
+    """Stops first what has work in flight, in the order of the hand-off; then the API; then what that needs.
 
-    Each has its time: what does not end in it is told, and left behind.
+    Each stage has a timeout: what does not end in it is logged, and abandoned.
     """
     node.health.draining = True
     await stop_stage("giving up the lead", node.resign(), RESIGN_TIMEOUT_S)

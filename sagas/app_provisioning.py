@@ -1,4 +1,4 @@
-"""Provisioning of an app: its git repository is created, then it is registered."""
+"""App provisioning: a saga that creates an app's git repository and then registers the app."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""Registration of an app: makes its executor group, so that its executors have one to join."""
+"""App registration: makes the app's executor group, so that its executors have one to join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of repositories: which step made one, and which of its attempts were undone."""
+"""Repository markers: record which step made a repository, and which of its attempts were undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def alone(root: Path, app_id: int) -> Iterator[None]:
     """Nobody else, in any process, decides inside the block what becomes of the app's repository.
 
     Blocks its thread until it is its turn. The lock is that of an open file: a killed process lets it go. The file
-    stays, for who waits for it has it open.
+    stays, because waiting processes have it open.
     """
     import fcntl  # which not every system has
 
@@ -46,8 +46,8 @@ def made_by(repository: Path) -> Mapping[str, Any]:
 def is_own(fields: Mapping[str, Any], context: Context) -> bool:
     """Whether a marker or a tombstone is of this step of this app, in whichever run of its saga.
 
-    Ids begin at 1 again in a new database: a folder kept from an old one has others' at the same places. Before there
-    were effect keys, the key had another name.
+    Ids begin at 1 again in a new database: a folder kept from an old one has other apps' repositories under the same
+    ids. Before there were effect keys, the key had another name.
     """
     key = fields.get(KEY, fields.get(FORMER_KEY))
     return (
@@ -64,7 +64,7 @@ def attempt_in(fields: Mapping[str, Any], name: str = ATTEMPT) -> int:
 
 
 def mark(draft: Path, context: Context) -> None:
-    """Marks a new repository as the work of this attempt; who calls brings it to the disk."""
+    """Marks a new repository as the work of this attempt; the caller syncs it to disk."""
     (draft / MARKER).write_bytes(_json(_made(context)))
 
 
@@ -74,9 +74,9 @@ def take_over(repository: Path, context: Context) -> None:
 
 
 def bury(root: Path, context: Context) -> None:
-    """Refuses from now on, whatever happens, every attempt that this undo undoes. Only while `alone`.
+    """Writes a tombstone: every attempt that this compensation undoes is refused from now on. Only while `alone`.
 
-    What is already refused stays so, for an older undo may come after a younger one.
+    What is already refused stays so, because an older compensation may arrive after a newer one.
     """
     path = _folder(root, TOMBSTONES) / f"{context.app_id}.json"
     before = _read(path)
@@ -92,7 +92,7 @@ def refuse_undone(root: Path, context: Context) -> None:
 
 
 def sync(path: Path | str) -> None:
-    """Brings a file, or the names in a folder, to the disk."""
+    """Syncs a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -109,7 +109,7 @@ def _folder(root: Path, name: str) -> Path:
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
-    """Puts a JSON file there, as a whole and on the disk. Two must not write the same one at once."""
+    """Writes a JSON file atomically and syncs it. Not safe for two writers of the same file."""
     draft = path.with_name(path.name + ".new")
     draft.write_bytes(_json(fields))
     sync(draft)
@@ -126,7 +126,7 @@ def _made(context: Context) -> dict[str, object]:
 
 
 def _identity(context: Context) -> dict[str, object]:
-    """What tells the step's work from everybody else's, also from that of the same id in another database."""
+    """What identifies the step's work, also against the same id in another database."""
     return {
         KEY: context.effect_key,
         "appId": context.app_id,

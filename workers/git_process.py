@@ -1,4 +1,4 @@
-"""Git as a process: runs it so that nothing of the machine or of an app's name has a say in what it does."""
+"""Git process: runs git so that neither the machine's configuration nor an app's name influences it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S: Final = 20.0
 AUTHOR: Final = "Orchestrix <orchestrix@localhost>"
 BRANCH: Final = "main"
 IMPORT: Final = ("-c", "fastimport.unpackLimit=1", "-c", "core.fsync=none")
-"""One pack instead of loose objects: fewer files, and one process less. Who calls brings them to the disk."""
+"""One pack instead of loose objects: fewer files, and one process less. The caller syncs them to disk."""
 
 
 def git_version() -> str | None:
@@ -36,7 +36,8 @@ def git_version() -> str | None:
 async def first_commit(folder: Path, readme: str) -> None:
     """Makes the new `folder` a bare repository whose branch `main` has one commit with README.md.
 
-    Raises `Transient` if git fails, `Unavailable` if git has gone from this machine. Cancelled, it leaves no process.
+    Raises `Transient` if git fails, `Unavailable` if git has gone from this machine. When cancelled, it leaves no
+    process behind.
     """
     await asyncio.to_thread(folder.mkdir, mode=0o700, exist_ok=True)  # git would let everybody read it
     init = ("init", "--quiet", "--bare", "--template=", "--shared=0600", f"--initial-branch={BRANCH}")
@@ -45,7 +46,7 @@ async def first_commit(folder: Path, readme: str) -> None:
 
 
 def _stream(readme: str) -> bytes:
-    """The commit in the language of `git fast-import`, where every text has its length before it."""
+    """The commit as a `git fast-import` stream, where every text is preceded by its length."""
     when = f"{int(time.time())} +0000"
     return b"".join(
         (
@@ -92,7 +93,7 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """No configuration of the machine or of its users, no questions, and English messages."""
+    """No configuration of the machine or of its users, no prompts, and English messages."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "GIT_CONFIG_GLOBAL": os.devnull,

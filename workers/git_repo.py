@@ -1,4 +1,4 @@
-"""Git repository of an app: makes it, and takes it away again."""
+"""Git repository of an app: the step that creates it and the compensation that archives it."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ async def create(context: Context, command: Command) -> dict[str, Any] | None:
 
 @handles("cmd.deleteGitRepo")
 async def delete(context: Context, command: Command) -> dict[str, Any] | None:
-    """Moves the app's repository to the archive, for what is in it may be all that is left of somebody's work.
+    """Moves the app's repository to the archive, because it may hold the only copy of somebody's work.
 
-    The attempts that may still be on their way are refused from now on. Raises `Permanent` if something is in the place
-    that the step did not make, and `Transient` if the disk fails.
+    Attempts that may still be in flight are refused from now on. Raises `Permanent` if something is in the place that
+    the step did not make, and `Transient` if the disk fails.
     """
     if await stand_in(context.settings.provider):
         return None
@@ -119,7 +119,7 @@ def _is_made(root: Path, context: Context) -> bool:
 
 
 def _publish(root: Path, draft: Path, context: Context) -> None:
-    """Nothing can cancel it, so that it removes the draft itself: nobody else knows when it is no longer in use."""
+    """It cannot be cancelled, so it removes the draft itself: no caller knows when it is no longer in use."""
     final = _place(root, context)
     try:
         with alone(root, context.app_id):
@@ -136,14 +136,14 @@ def _appear(draft: Path, final: Path, context: Context) -> None:
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
-        _is_mine(final, context)  # somebody who asks for no lock was faster: only this step's own work may be there
+        _is_mine(final, context)  # a writer without the lock was faster: only this step's own work may be there
     sync(final.parent)
 
 
 def _is_mine(final: Path, context: Context) -> bool:
     """Whether this step has made the repository before; False if the place is free.
 
-    A later attempt takes over what an earlier one has made: an undo of that one must not take it away any more.
+    A later attempt takes over what an earlier one has made: the earlier one's compensation must no longer remove it.
     """
     if not os.path.lexists(final):
         return False
@@ -156,7 +156,7 @@ def _is_mine(final: Path, context: Context) -> bool:
 
 
 def _undo(root: Path, context: Context) -> Path | None:
-    """Where the repository is from now on; None where the step had not made any."""
+    """The repository's path in the archive; None where the step had not made any."""
     with alone(root, context.app_id):
         bury(root, context)
         crash_point("git.in_undo")
@@ -174,7 +174,7 @@ def _put_away(root: Path, context: Context) -> Path | None:
     if not is_own(found, context):
         raise Permanent("ForeignRepository", f"{final} was not made by the step that is undone{_whose(found)}")
     if attempt_in(found) > (context.undoes_attempt or 0):
-        return None  # a person has let the saga run again since, and this undo comes late
+        return None  # the saga was retried by a person since, and this compensation arrives late
     target.parent.mkdir(exist_ok=True)
     if os.path.lexists(target):
         target = target.with_name(f"{target.stem}-{secrets.token_hex(8)}.git")
@@ -195,7 +195,7 @@ def _whose(marker: Mapping[str, Any]) -> str:
 
 
 def _seal(draft: Path, context: Context) -> None:
-    """Marks the repository and brings every byte of it to the disk."""
+    """Marks the repository and syncs all of it to disk."""
     mark(draft, context)
     for folder, _, files in os.walk(draft, topdown=False):
         for path in (*(os.path.join(folder, name) for name in files), folder):

@@ -1,4 +1,4 @@
-"""Simulated work: stands in for a step's, so that the flow can be watched or measured without it."""
+"""Simulated work: replaces a step's work, so that the flow can be watched or measured without it."""
 
 from __future__ import annotations
 

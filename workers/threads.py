@@ -1,4 +1,4 @@
-"""Threads: runs what blocks beside the event loop, in a thread that does not keep the process from ending."""
+"""Threads: runs blocking functions outside the event loop, in threads that do not keep the process alive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
             value = function(*arguments, **named)
         except BaseException as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: no one awaits the result
             loop.call_soon_threadsafe(deliver, value, failed)
 
     threading.Thread(target=run, name="git", daemon=True).start()
