@@ -1,4 +1,4 @@
-"""How is a message that cannot be used kept for a person?"""
+"""Dead letters: publishes what cannot be handled to the dead-letter queue of the queue it came from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTEXT: Final = ("traceparent", "tracestate", REDRIVEN)
 
 
 def dead_letter(delivery: Delivery, reason: str) -> Outgoing:
-    """The message as it came, for the dead-letter queue of the queue that it came from, with the reason."""
+    """The message as it came, for the dead-letter queue of the queue it came from, with the reason."""
     message_id = delivery.message_id
     context = {name: value for name in _CONTEXT if isinstance(value := delivery.headers.get(name), str)}
     return Outgoing(
@@ -44,7 +44,7 @@ def dead_letter(delivery: Delivery, reason: str) -> Outgoing:
 
 
 def plain_dead_letter(delivery: Delivery, reason: str) -> Outgoing:
-    """The same body without the properties that a foreign client chose: for a letter that the broker refuses."""
+    """The same body without the properties that a foreign client chose: for a dead letter that the broker refuses."""
     return Outgoing(
         exchange=DEAD,
         routing_key=delivery.queue,
@@ -73,13 +73,13 @@ FORMS: Final[tuple[Callable[[Delivery, str], Outgoing], ...]] = (
     plain_dead_letter,
     dead_letter_without_body,
 )
-"""A letter that the broker refuses is sent again in the next form."""
+"""A dead letter that the broker refuses is sent again in the next form."""
 
 
 async def publish_dead_letter(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery, str]]) -> None:
     """Publishes the dead letters and returns when each is confirmed.
 
-    One whose channel is lost meanwhile is dropped: the broker gives the message out again. While the exchange is
+    One whose channel is lost meanwhile is dropped: the broker redelivers the message. While the exchange is
     missing it waits for the topology to be declared again.
     """
     left = [(delivery, reason, 0) for delivery, reason in dead]

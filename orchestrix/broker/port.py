@@ -1,4 +1,4 @@
-"""What does the product ask of a message broker?  Everything comes in batches."""
+"""Broker port: what the library needs of a message broker; everything comes in batches."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 Headers = Mapping[str, str | int]
 CONNECTION: Final = ":connection:"
-"""Stands in the name of an exclusive queue for what each connection is called anew: so a connection that the broker has
-not missed yet keeps no other from a queue of its own."""
+"""Placeholder in the name of an exclusive queue for an id that is new with each connection: so a connection whose loss
+the broker has not noticed yet keeps no other from a queue of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Published:
     """The outcome for one message, with the broker's or the client's own words where it was not confirmed.
 
     `channel_closed` says that an error of the broker closed the channel while this message was in flight, so that one
-    of the messages of this batch is to blame: send the suspects one by one.
+    of the messages of this batch is the cause: send them again one by one.
     """
 
     outcome: Outcome
@@ -56,9 +56,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A received message. `tag` is its place in its channel, `session` the life of the channel that it came by.
+    """A received message. `tag` is its delivery tag, `session` counts the channels of its consumer.
 
-    `delivery_count` is RabbitMQ's `x-delivery-count`: how often it was given back or lost before (0 at first).
+    `delivery_count` is RabbitMQ's `x-delivery-count`: how often it was requeued or lost before (0 at first).
     Text that is not UTF-8 is decoded with replacement; the body is left as it came. `sent_at` is the sender's property
     `timestamp`, in seconds since 1970 by its own clock; None if it has none.
     """
@@ -122,7 +122,7 @@ class Topology:
 
 
 WantedTopology = Topology | Callable[[], Topology]
-"""A topology, or what tells it each time that it is declared: that of sagas grows with the versions that are read."""
+"""A topology, or a function called each time it is declared: that of sagas grows with the versions that are read."""
 
 
 def topology_now(wanted: WantedTopology | None) -> Topology | None:
@@ -147,7 +147,7 @@ class Consumer(Protocol):
     """One channel that reads one or more queues, over every reconnect.
 
     It starts with a prefetch of 1 and multiplies it, up to the limit, as messages are finished (`acknowledge`), and
-    starts small again after each lost channel: a message that kills its reader is then alone.
+    starts small again after each lost channel: a message that crashes its reader is then alone.
     """
 
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
@@ -157,20 +157,20 @@ class Consumer(Protocol):
         """
 
     async def acknowledge(self, deliveries: Sequence[Delivery], *, grow: bool = True) -> None:
-        """The deliveries are finished. Those of a lost channel are passed over: the broker gives them out again.
+        """The deliveries are finished. Those of a lost channel are passed over: the broker redelivers them.
 
-        A finished prefix of the channel goes as one multiple-ack; the others one by one. Never blocks on a dead link.
+        A finished prefix of the channel goes as one multiple-ack; the others one by one. Never blocks on a lost link.
         Without `grow` the prefetch does not rise by them.
         """
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """The deliveries go back to their queues (`basic.nack`, requeue), where they count as delivered once more."""
+        """The deliveries go back to their queues (`basic.nack`, requeue), where they count as redelivered."""
 
     def alive(self, delivery: Delivery) -> bool:
         """Whether the channel that brought the delivery is still open, so that an ack can reach the broker."""
 
     def when_lost(self, hook: Callable[[], None]) -> None:
-        """`hook()` is called at once when a channel has ended, for whatever reason: its deliveries are nobody's now.
+        """`hook()` is called at once when a channel has ended, for whatever reason: its deliveries are void.
 
         A subscription that the broker ends counts as such an end, and a new channel is opened then. Must not block.
         """
@@ -179,7 +179,7 @@ class Consumer(Protocol):
         """The prefetch rises one step, as if all that it allows had been finished. Returns at once."""
 
     def allow(self, queue: str, most: int) -> None:
-        """At most so many deliveries of the queue are to be in hand from now on, 0 for none; never more than the
+        """At most so many deliveries of the queue are to be unacked from now on, 0 for none; never more than the
         prefetch. Returns at once; what was delivered stays. A smaller number costs round trips: let the change last.
         """
 
@@ -193,14 +193,14 @@ class Consumer(Protocol):
         """Undoes `pause`; starts with a prefetch of 1 again."""
 
     async def reopen(self) -> None:
-        """Closes the channel, which gives back all that is unfinished, and opens a new one."""
+        """Closes the channel, which requeues all that is unfinished, and opens a new one."""
 
     async def close(self) -> None:
         """Closes the channel; what is unfinished goes back to its queues. `receive` returns an empty list."""
 
 
 class Broker(Protocol):
-    """A connection to a broker that heals itself: one link for publishing, one for consuming."""
+    """A connection to a broker that reconnects by itself: one link for publishing, one for consuming."""
 
     @property
     def state(self) -> LinkState:
@@ -214,7 +214,7 @@ class Broker(Protocol):
     def blocked(self) -> str | None:
         """Why the broker takes no publishes at the moment (its alarm's text), else None.
 
-        A connection that has not published since the alarm began is not told of it: see `probe.takes_messages`.
+        A connection that has not published since the alarm began does not learn of it: see `probe.takes_messages`.
         """
 
     @property

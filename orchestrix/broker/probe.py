@@ -1,4 +1,4 @@
-"""Does the broker take messages now?"""
+"""Broker probe: finds out whether the broker takes messages now."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from orchestrix.lifecycle import Loop
 from .port import Broker, LinkState, Outcome, Outgoing
 
 UNROUTABLE_KEY: Final = "orchestrix.nobody"
-"""No queue is called so: the broker sends back what is addressed to it, and counts it as returned."""
+"""No queue has this name: the broker returns what is addressed to it."""
 PROBE_TIMEOUT_S: Final = 5.0
-"""Seconds that it has for that, over a link that may be slow."""
+"""Seconds that the broker has for that, over a link that may be slow."""
 PROBE_INTERVAL_S: Final = 5.0
-"""Seconds between two of them where nobody asks."""
+"""Seconds between two probes where nobody asks."""
 BLOCKED_POLL_INTERVAL_S: Final = 0.1
-"""Seconds between two looks whether it has said instead that it takes none."""
+"""Seconds between two checks for `blocked` while a probe waits for its answer."""
 
 
 async def takes_messages(broker: Broker) -> bool:
-    """Whether it takes one that goes to nobody.
+    """Whether the broker takes a message that goes to nobody.
 
-    An alarm of the broker (memory, disk) holds up all that publish, but it tells only those that try: what is quiet
-    finds out by this alone. Whoever counts time against somebody who would have to publish asks it first.
+    An alarm of the broker (memory, disk) blocks all that publish, but it notifies only those that try: an idle
+    connection learns of it by this alone. To be asked before a timeout counts against somebody who has to publish.
     """
     if broker.state is not LinkState.UP or broker.blocked is not None:
         return False
@@ -39,18 +39,18 @@ async def takes_messages(broker: Broker) -> bool:
 
 
 class BrokerProbe:
-    """Asks now and then, for a process whose duties do not: so that it can tell that its broker takes no messages."""
+    """Probes regularly, for a process that does not publish: so that its health says when the broker is blocked."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = Loop("probe of the broker", self._round)
 
     async def start(self) -> None:
-        """Begins to ask."""
+        """Begins to probe."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Asks no more."""
+        """Stops probing."""
         await self._loop.stop()
 
     async def _round(self) -> None:

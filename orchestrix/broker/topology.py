@@ -1,4 +1,4 @@
-"""How are the exchanges and queues named?"""
+"""Topology: the names of exchanges and queues, and what each process declares."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ JOB_ASSIGNED: Final = "orchestrix.job.assigned"
 JOB_HANDOFF: Final = "orchestrix.job.handoff"
 WORKER_HEARTBEAT: Final = "orchestrix.worker.heartbeat"
 DISPATCH_QUEUE_PREFIX: Final = "orchestrix.job.dispatch."
-"""What the queues begin with by which jobs reach workers."""
+"""The prefix of the queues by which jobs reach workers."""
 SINGLE: Final[Mapping[str, str | int | bool]] = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-"""A queue that one consumer reads at a time, the next one when that is gone. Never a classic one: the consumer's end
-has been seen to take the queue with it."""
+"""A queue with a single active consumer; the next one follows when that is gone. Never a classic one: those have been
+seen to disappear with their consumer."""
 
 _EXCHANGES: Final = (
     Exchange(UNROUTED, "fanout"),
@@ -44,7 +44,7 @@ def saga_topology(catalog: Catalog) -> Topology:
 
 
 def work_queue(exchange: str, name: str) -> Topology:
-    """A queue bound by its own name, with its dead letters. The arguments are these for ever."""
+    """A queue bound by its own name, with its dead letters. The arguments never change."""
     arguments = {
         "x-queue-type": "quorum",
         "x-dead-letter-exchange": DEAD,
@@ -62,22 +62,22 @@ def dead_letters_of(queue: str) -> str:
 
 
 def incarnation_queue(incarnation: str) -> Queue:
-    """The empty queue whose absence says that the broker has lost its memory."""
+    """The empty queue whose absence says that the broker has lost its data."""
     return Queue(f"orchestrix.incarnation.{incarnation}", {"x-queue-type": "quorum"})
 
 
 def node_queue(node_id: str) -> str:
-    """The queue that is there while the node is connected, and by which it is poked."""
+    """The queue that exists while the node is connected, and by which it is notified."""
     return f"orchestrix.node.{node_id}"
 
 
 def heartbeat_queue(node_id: str) -> str:
-    """Where a node hears the others' heartbeats."""
+    """The queue by which a node receives the others' heartbeats."""
     return f"{HEARTBEAT}.{node_id}{CONNECTION}"
 
 
 def cluster_topology(node_id: str) -> Topology:
-    """What a coordinator needs: the leader's queue, its own presence, and a place to hear all heartbeats."""
+    """What a coordinator needs: the election queue, its own presence queue, and its heartbeat queue."""
     presence, ear = node_queue(node_id), heartbeat_queue(node_id)
     return Topology(
         exchanges=(Exchange(HEARTBEAT, "topic"),),
@@ -87,7 +87,7 @@ def cluster_topology(node_id: str) -> Topology:
 
 
 def status_queue(job_id: str) -> str:
-    """Where the worker says what the job comes to."""
+    """Where the worker reports the job's status."""
     return f"orchestrix.job.{job_id}.status"
 
 
@@ -97,7 +97,7 @@ def logs_queue(job_id: str) -> str:
 
 
 def is_channel(queue: str) -> bool:
-    """Whether the queue is one of a job's own, by which its worker speaks."""
+    """Whether the queue is one of a job's own, by which its worker reports."""
     job_id = queue.removeprefix("orchestrix.job.").partition(".")[0]
     return queue in (status_queue(job_id), logs_queue(job_id)) and not queue.startswith(DISPATCH_QUEUE_PREFIX)
 
@@ -109,7 +109,7 @@ def job_channels(job_id: str) -> Topology:
 
 
 def dispatch_queue(queue: str) -> str:
-    """Where the workers that serve `queue` find their jobs."""
+    """Where the workers that serve `queue` get their jobs."""
     return DISPATCH_QUEUE_PREFIX + queue
 
 
@@ -119,12 +119,12 @@ def job_dispatch(queue: str) -> Topology:
 
 
 def cancel_queue(worker_id: str) -> str:
-    """Where a worker hears which jobs are to stop."""
+    """Where a worker receives which jobs are to stop."""
     return f"{JOB_CANCEL}.{worker_id}{CONNECTION}"
 
 
 def worker_cancel_queue(worker_id: str) -> Topology:
-    """Where a worker hears which jobs are to stop, as long as it is connected."""
+    """Where a worker receives which jobs are to stop, as long as it is connected."""
     ear = cancel_queue(worker_id)
     return Topology(
         exchanges=(Exchange(JOB_CANCEL, "topic"),),
@@ -134,7 +134,7 @@ def worker_cancel_queue(worker_id: str) -> Topology:
 
 
 def worker_topology(queues: Iterable[str]) -> Topology:
-    """What workers of jobs share: the queues that they serve, and where they beat."""
+    """What workers of jobs share: the queues that they serve, and where their heartbeats go."""
     beats = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
     return queues_of_work(beats, *(dispatch_queue(queue) for queue in queues))
 
@@ -146,21 +146,21 @@ def queue_of_work(name: str) -> Topology:
 
 
 def handoff_ack(node_id: str) -> str:
-    """Where a node that hands jobs off hears who has taken them."""
+    """Where a node that hands jobs off receives the acknowledgements."""
     return f"{JOB_HANDOFF}.ack.{node_id}"
 
 
 def worker_heartbeat_queue(node_id: str) -> str:
-    """Where a node hears the beats of workers."""
+    """Where a node receives the heartbeats of workers."""
     return f"{WORKER_HEARTBEAT}.{node_id}{CONNECTION}"
 
 
 STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))
-"""Where workers hear that an attempt is to stop."""
+"""Where workers receive that an attempt is to stop."""
 
 
 def jobs_topology(node_id: str) -> Topology:
-    """What the nodes share for jobs, and where this one hears acknowledgements and beats."""
+    """What the nodes share for jobs, and where this one receives acknowledgements and heartbeats."""
     acks, beats = handoff_ack(node_id), worker_heartbeat_queue(node_id)
     return queues_of_work(
         Topology(
@@ -180,7 +180,7 @@ def queues_of_work(topology: Topology, *names: str) -> Topology:
 
 
 def once_each(parts: Iterable[Topology]) -> Topology:
-    """All of the parts, and what several of them name only once."""
+    """All of the parts; what several of them name, once."""
     whole = sum(parts, Topology())
     return Topology(
         tuple({one.name: one for one in whole.exchanges}.values()),
@@ -199,7 +199,7 @@ def to_json(topology: Topology) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any]) -> Topology:
-    """The topology that `to_json` wrote; what a node of another version has added counts for nothing."""
+    """The topology that `to_json` wrote; what a node of another version has added is ignored."""
     return Topology(
         tuple(Exchange(**_known(Exchange, one)) for one in stored.get("exchanges", ())),
         tuple(Queue(**_known(Queue, one)) for one in stored.get("queues", ())),

@@ -1,4 +1,4 @@
-"""Which addresses does a broker URL name, and why could one of them not be reached, in one sentence without secrets?"""
+"""Broker addresses: reads them from a broker URL, and says without secrets why one cannot be reached."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def _check(name: str, value: str) -> None:
 
 
 def place(url: URL) -> str:
-    """Host and port, for logs and sentences."""
+    """Host and port, for logs and errors."""
     return f"{url.host}:{url.port or (5671 if url.scheme == 'amqps' else 5672)}"
 
 
 def why(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_words: str | None) -> str:
     """Why connecting to `url` failed.
 
-    `refusal` is the code and text with which the broker hung up, if it did; `last_words` how the socket ended.
+    `refusal` is code and text with which the broker closed the connection, if it did; `last_words` how the socket ended.
     """
     where = f"the broker at {place(url)}"
     if refusal is not None:

@@ -1,4 +1,4 @@
-"""How long does one wait before the next try?"""
+"""Backoff: the waits between tries, exponential with full jitter."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class Backoff:
         return clock.uniform(0, ceiling)
 
     def reset(self) -> None:
-        """All is well again: the next wait is short."""
+        """After a success: the next wait is short."""
         self._ceiling = self._low

@@ -1,4 +1,4 @@
-"""How does the broker port work over AMQP 0-9-1?"""
+"""AMQP broker: the broker port over AMQP 0-9-1, for RabbitMQ and the embedded broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 log = logging.getLogger("orchestrix.broker")
 
 TOPOLOGY_CHECK_INTERVAL_S: Final = 10.0
-"""Seconds between two looks at whether the topology is still there: nobody is told of an event's lost binding."""
+"""Seconds between two checks that the topology is still there: nobody reports the lost binding of an event."""
 TOPOLOGY_CHECK_MIN_INTERVAL_S: Final = 1.0
 
 

@@ -1,4 +1,4 @@
-"""How does one AMQP channel run its calls one after the other and gather the frames of a message?"""
+"""AMQP channel: runs its calls one after the other, and assembles messages from their frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class ChannelLost(Unavailable):
-    """The channel is closed. `code` is the broker's reply code (AMQP 0-9-1, 1.2), or 0 when the whole link went."""
+    """The channel is closed. `code` is the broker's reply code (AMQP 0-9-1, 1.2), or 0 with a lost connection."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class ChannelLost(Unavailable):
 
 
 class ChannelListener:
-    """Whom a channel tells what arrives. Everything is called from the socket's own callback and must not block."""
+    """Callbacks for what arrives on a channel. They are called from the socket's own callback and must not block."""
 
     def on_deliver(self, method: bytes, header: bytes, body: bytes) -> None:
         """A message for a subscription."""
@@ -123,7 +123,7 @@ class AmqpChannel:
         await asyncio.wait([self._gone], timeout=within)
 
     def lose(self, code: int, text: str) -> None:
-        """The broker closed the channel, or the link is gone."""
+        """The broker closed the channel, or the connection is lost."""
         unexpected = self.lost is None
         self.lost = lost = self.lost or ChannelLost(code, text)
         self._end()

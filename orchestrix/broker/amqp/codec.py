@@ -1,4 +1,4 @@
-"""How do the port's messages look on the wire of AMQP 0-9-1?
+"""AMQP codec: the port's messages as frames of AMQP 0-9-1, and back.
 
 The frequent frames are written and read here by hand, because one object per frame costs more than all else that is
 done with a message, and because a foreign client's text that is not UTF-8 must harm nothing but its own message.

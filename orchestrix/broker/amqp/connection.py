@@ -1,6 +1,6 @@
-"""How does one connection to the broker hand every frame to its channel without a task or an object per frame?
+"""AMQP connection: hands every frame to its channel without a task or an object per frame.
 
-`aio_pika.connect` does the greeting, TLS, login, heartbeats and the polite close, all on channel 0. The frames of the
+`aio_pika.connect` does the handshake, TLS, login, heartbeats and the orderly close, all on channel 0. The frames of the
 other channels are taken off the stream before it sees them: they go straight to our `AmqpChannel` objects.
 """
 
@@ -33,7 +33,7 @@ _HEARTBEAT_FORWARD_INTERVAL_S: Final = 1.0
 _KINDS: Final = frozenset({codec.METHOD, codec.HEADER, codec.BODY, codec.HEARTBEAT})
 
 for _name in ("aio_pika", "aiormq"):
-    # They log a stack trace for each ordinary disconnect; what is worth knowing is said here in one line instead.
+    # They log a stack trace for each ordinary disconnect; here it is one line with the reason.
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
@@ -79,7 +79,7 @@ class _ChannelDemultiplexer(asyncio.StreamReader):
         super().feed_data(data)
 
     def _keep_alive(self) -> None:
-        """A busy broker sends no heartbeats: aio-pika, which does not see the traffic, is told that there is life."""
+        """A busy broker sends no heartbeats: tells aio-pika, which does not see the traffic, that the peer is alive."""
         if clock.monotonic() - self._passed_at > _HEARTBEAT_FORWARD_INTERVAL_S and self._link.is_open:
             self._pass(codec.HEARTBEAT_FRAME)
 
@@ -112,7 +112,7 @@ class _SocketFactory(TransportFactory):
 
 
 class _Connection(aio_pika.Connection):
-    """aio-pika's plain connection over our own dial; the name travels with the link, not in the address."""
+    """aio-pika's plain connection over our own socket factory; the name is not part of the address."""
 
     def __init__(self, url: URL, *args: Any, link: AmqpConnection, **options: Any) -> None:
         super().__init__(url, *args, **options)
@@ -163,7 +163,7 @@ class AmqpConnection:
         self._connection.close_callbacks.add(lambda *_: self.lose("the connection was given up: no sign of life"))
 
     async def channel(self, listener: ChannelListener | None = None) -> AmqpChannel:
-        """Opens a channel. Raises ChannelLost, or Unavailable where the link is gone."""
+        """Opens a channel. Raises ChannelLost, or Unavailable where the connection is lost."""
         self.check()
         number = next(n for n in range(1, 65536) if n not in self._channels)
         channel = AmqpChannel(self, number, listener or ChannelListener())
@@ -176,7 +176,7 @@ class AmqpConnection:
         return queue.replace(CONNECTION, f".{self._token}")
 
     def check(self) -> None:
-        """Raises Unavailable if the link is gone."""
+        """Raises Unavailable if the connection is lost."""
         if not self.is_open:
             raise Unavailable(self.lost.result() if self.lost.done() else "not connected to the broker")
 
@@ -185,22 +185,22 @@ class AmqpConnection:
             self.writer.write(data)
 
     async def drain(self) -> None:
-        """Waits until the socket takes more. A link that is lost meanwhile ends the wait quietly."""
+        """Waits until the socket takes more. If the connection is lost meanwhile, the wait ends without an error."""
         if self.writer is not None and self.is_open:
-            with suppress(ConnectionError):  # `lost` tells it
+            with suppress(ConnectionError):  # `lost` reports it
                 await self.writer.drain()
 
     def forget(self, number: int) -> None:
         self._channels.pop(number, None)
 
     def dispatch(self, kind: int, number: int, payload: bytes) -> None:
-        """A frame for a channel; one of a channel that is closed already is of no interest to anybody."""
+        """A frame for a channel; one of a channel that is closed already is dropped."""
         channel = self._channels.get(number)
         if channel is not None:
             channel.feed(kind, payload)
 
     def peek(self, kind: int, payload: bytes) -> None:
-        """A frame of channel 0, which aio-pika answers: here only what it does not tell others."""
+        """A frame of channel 0, which aio-pika answers: here only what it does not report."""
         index = int.from_bytes(payload[:4], "big") if kind == codec.METHOD else 0
         if index == codec.BLOCKED:
             self.blocked = codec.read_text(payload) or "the broker gave no reason"
@@ -215,7 +215,7 @@ class AmqpConnection:
             self.lose(f"the broker closed the connection ({code} {text})")
 
     def lose(self, reason: str) -> None:
-        """Ends the link once: `on_lost` first, so that nobody works on with it, then every channel."""
+        """Ends the connection once: `on_lost` first, so that nobody goes on using it, then every channel."""
         if self.lost.done():
             return
         was_open, self.is_open = self.is_open, False
@@ -233,7 +233,7 @@ class AmqpConnection:
             self.writer.transport.abort()
 
     async def close(self, within: float = 1.0) -> None:
-        """Says goodbye for up to `within` seconds, then cuts the socket. The link counts as lost from the start."""
+        """Closes in order for up to `within` seconds, then cuts the socket. It counts as lost from the start."""
         self.lose("closed")
         if self._connection is None:
             return self.abort("closed")

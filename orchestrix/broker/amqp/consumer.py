@@ -1,4 +1,4 @@
-"""How does a subscription outlive its channels, and how are batches taken and acknowledged?"""
+"""AMQP consumer: a subscription that outlives its channels, with deliveries and acks in batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrix.errors import ConfigError, Unavailable
 log = logging.getLogger("orchestrix.broker")
 
 SUBSCRIPTION_CHECK_INTERVAL_S: Final = 10.0
-"""Seconds between two looks at whether the broker still knows the subscriptions."""
+"""Seconds between two checks that the broker still knows the subscriptions."""
 OWN_QUEUES_CHECK_INTERVAL_S: Final = 60.0
 """The same for a consumer that declares its queues itself: there can be a thousand of them."""
 _MISSING: Final = 404
@@ -34,7 +34,7 @@ _ACK_ALL, _NACK_ALL, _REQUEUE = 1, 1, 2
 
 
 class AmqpConsumer(ChannelListener):
-    """One channel on the consuming link, opened again whenever it is lost. See `port.Consumer`.
+    """One channel on the consuming connection, opened again whenever it is lost. See `port.Consumer`.
 
     One task of its own does every call on the channel; `receive`, `acknowledge` and `give_back` never wait for it.
     The prefetch grows by further subscriptions beside the first, each with its own share: a `basic.cancel` would make
@@ -179,7 +179,7 @@ class AmqpConsumer(ChannelListener):
         for tag in tags:
             del self._unfinished[tag]
 
-    # What the channel tells.
+    # Callbacks of the channel.
 
     def on_deliver(self, method: bytes, header: bytes, body: bytes) -> None:
         tag, at = codec.read_consumer_tag(method)
@@ -207,7 +207,7 @@ class AmqpConsumer(ChannelListener):
         self._changed.set()
 
     def _forget(self) -> None:
-        """The deliveries of this channel are nobody's any more: the broker gives them out again."""
+        """The deliveries of this channel are void: the broker redelivers them."""
         was_open, self._channel = self._channel is not None, None
         self._inbox.clear()
         self._unfinished.clear()
@@ -309,7 +309,7 @@ class AmqpConsumer(ChannelListener):
             tag, _ = shares.popitem()
             await self._cancel(channel, tag)
         if not shares:
-            self._shares.pop(queue, None)  # else it would seem that the broker has forgotten it
+            self._shares.pop(queue, None)  # else it would seem that the broker has lost it
         return most - sum(shares.values())
 
     async def _is_there(self, link: AmqpConnection, queue: str) -> bool:
@@ -345,10 +345,10 @@ class AmqpConsumer(ChannelListener):
         await channel.call(commands.Basic.Cancel(consumer_tag=tag))
         self._tags.pop(tag, None)  # nothing arrives for it behind the answer
 
-    # The look at whether the broker sees what we see.
+    # The check that the broker still has our subscriptions.
 
     async def _check(self, link: AmqpConnection) -> None:
-        """A link that does not answer is cut; a subscription that the broker has forgotten is made again."""
+        """A connection that does not answer is cut; a subscription that the broker has lost is made again."""
         try:
             counts = [(queue, await lookup.count(link, queue)) for queue in list(self._shares)]
         except ChannelLost as e:

@@ -1,4 +1,4 @@
-"""What is declared at the broker, and what is in its queues?"""
+"""AMQP declarations: declares queues, exchanges and bindings; counts and deletes queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARALLEL_DECLARES: Final = 6
 """Queues declared side by side, each on a channel of its own."""
 RECREATE_DELAY_S: Final = 0.1
 """Seconds between missing a queue and creating it. Created within some 20 ms of its deletion, RabbitMQ (3.10) neither
-tells the old consumers nor lets them go: they swallow what the new queue sends them."""
+notifies the old consumers nor drops them: what the new queue sends them is lost."""
 _DENIED, _MISSING, _LOCKED = 403, 404, 405
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""How are header tables and short strings written to the wire, and read from peers that may send anything?"""
+"""Field tables: writes header tables and short strings, and reads those of peers that may send anything."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def read_headers(data: bytes, at: int) -> tuple[dict[str, object], int]:
     """The table at `at` and the place behind it. What cannot be read ends the table; what was read before it stays."""
     end = min(at + 4 + _LONG.unpack_from(data, at)[0], len(data))
     found: dict[str, object] = {}
-    with suppress(struct.error, IndexError, KeyError):  # a foreign client's garbage is that message's trouble alone
+    with suppress(struct.error, IndexError, KeyError):  # a foreign client's garbage affects that message alone
         _read_table(data, at + 4, end, found, 0)
     return found, end
 

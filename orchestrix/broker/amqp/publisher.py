@@ -1,4 +1,4 @@
-"""What became of each message of a batch that was sent with all its confirms in flight?"""
+"""AMQP publisher: sends a batch with all its confirms in flight, and returns the outcome of each message."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MAX_IN_FLIGHT_BYTES: Final = 4 * 2**20
 """The same limit in bytes; a larger message goes alone."""
 MAX_LATE_CONFIRMS: Final = 1000
 LATE_CONFIRM_RETENTION_S: Final = 60.0
-"""More than so many messages that nobody has waited for since so many seconds cost the channel; a new one owes none."""
+"""Seconds that a late confirm is remembered; with `MAX_LATE_CONFIRMS` or more of them the channel is opened anew."""
 COPY: Final = "x-copy"
-"""The header of a message that is sent again while the broker still owes the answer for an earlier copy of it."""
+"""The header of a message that is sent again while the confirm of an earlier copy of it is outstanding."""
 _TOO_LARGE: Final = re.compile(r"message size (\d+)")
 _NO_EXCHANGE: Final = re.compile(r"no exchange '(.*?)' in vhost")
 
@@ -84,7 +84,7 @@ class AmqpPublisher(ChannelListener):
     """The publish side of a broker: one channel in confirm mode, opened again as soon as the broker has closed it.
 
     A return names its message by the message id alone, so no two messages of one id are ever in flight together: the
-    second waits for the first. It does not wait for one that was given up; it then carries its number on the channel in
+    second waits for the first. It does not wait for a late confirm; it then carries its number on the channel in
     a header, so that a late return of the first is not taken for its own.
     """
 
@@ -100,7 +100,7 @@ class AmqpPublisher(ChannelListener):
         self._reopening: asyncio.Task[None] | None = None
 
     async def attach(self, link: AmqpConnection) -> None:
-        """Opens the channel on a new link. Raises Unavailable."""
+        """Opens the channel on a new connection. Raises Unavailable."""
         self._link = link
         channel = await link.channel(self)
         await channel.call(commands.Confirm.Select())
@@ -129,7 +129,7 @@ class AmqpPublisher(ChannelListener):
     async def _round(
         self, messages: Sequence[Outgoing], waiting: list[int], results: list[Published | None]
     ) -> list[int]:
-        """Sends what may be sent now, waits for it, and gives back the places of what is left."""
+        """Sends what may be sent now, waits for it, and returns the indexes of what is left."""
         link, channel = await self._ready()
         flight = _InFlightBatch()
         left, data, ahead = self._load(flight, messages, waiting, results, link, channel)
@@ -145,7 +145,7 @@ class AmqpPublisher(ChannelListener):
         return left
 
     async def _ready(self) -> tuple[AmqpConnection, AmqpChannel]:
-        """A channel on a link that takes messages. Raises Unavailable where the link is gone."""
+        """A channel on a connection that takes messages. Raises Unavailable where the connection is lost."""
         while True:
             link = self._link
             if link is None or not link.is_open:
@@ -166,7 +166,7 @@ class AmqpPublisher(ChannelListener):
         link: AmqpConnection,
         channel: AmqpChannel,
     ) -> tuple[list[int], list[bytes], _InFlightBatch | None]:
-        """Fills the flight up to its limits; (places left over, frames, the flight that holds one of our ids)."""
+        """Fills the batch up to its limits; (indexes left over, frames, the batch in flight that has one of our ids)."""
         left: list[int] = []
         data: list[bytes] = []
         room, ahead = MAX_IN_FLIGHT_BYTES, None
@@ -205,7 +205,7 @@ class AmqpPublisher(ChannelListener):
         slot.flight.add(slot)
 
     def _unload(self, flight: _InFlightBatch, results: list[Published | None]) -> None:
-        """Takes over the results. What has none is given up: a late confirm finds nobody who waits for it."""
+        """Takes over the results. What has none becomes a late confirm, for which nobody waits."""
         late = [slot for slot in flight.slots if slot.result is None]
         for slot in flight.slots:
             results[slot.index] = slot.result
@@ -275,7 +275,7 @@ class AmqpPublisher(ChannelListener):
             log.warning("the broker closed the publish channel: %s %s", lost.code, lost)
             self._begin_to_reopen(self._link)
         else:
-            self._open.set()  # whoever waits for the channel is to see that the link is gone
+            self._open.set()  # whoever waits for the channel is to see that the connection is lost
 
     def _lose(self, lost: ChannelLost) -> None:
         self._channel = None

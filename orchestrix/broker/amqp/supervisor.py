@@ -1,4 +1,4 @@
-"""How does the link to the broker come up, and come up again, without anybody asking?"""
+"""Connection supervisor: connects to the broker, and connects again after each loss."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from orchestrix.errors import OrchestrixError, Unavailable
 log = logging.getLogger("orchestrix.broker")
 
 STABLE_CONNECTION_S: Final = 5.0
-"""Seconds that a link must have lived for the next reconnect to be quick again."""
+"""Seconds that a connection must have been up for the next reconnect to be quick again."""
 MISSED_HEARTBEATS_LIMIT: Final = 1.75
-"""Heartbeats without a word after which the broker is given up. It sends two in each, so three are missing then."""
+"""Silent heartbeat intervals after which the broker counts as lost. It sends two in each: three are missing then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class ConnectionSupervisor:
             raise Unavailable(why(url, e, link.refusal, link.last_words)) from e
 
     async def _live(self, session: AmqpSession) -> None:
-        """Is UP until one of the connections is lost."""
+        """Stays UP until one of the connections is lost."""
         self._begin(session)
         up_at = clock.monotonic()
         try:
@@ -177,7 +177,7 @@ class ConnectionSupervisor:
             _guarded(hook, self.generation)
 
     def _patience(self, session: AmqpSession) -> float | None:
-        """Seconds until the quieter link may be dead: who looks now and then finds that out half a heartbeat late."""
+        """Seconds until the quieter link may be dead: a periodic check would find that out half a heartbeat late."""
         heard_at = min(link.heard_at for link in session.links)
         return (
             max(0.1, heard_at + MISSED_HEARTBEATS_LIMIT * self._heartbeat - clock.monotonic())

@@ -9,7 +9,7 @@ A small AMQP 0-9-1 server. What it has, it does as RabbitMQ does, and one confor
     publishing    confirms, mandatory returns, expiration, bodies up to the profile's limit
     consuming     prefetch per consumer, ack, nack, reject, get, recover, x-delivery-count, cancel by the server
 
-Everything else is refused in words: transactions, exchange-to-exchange bindings, headers exchanges, priorities,
+Everything else is refused with a reason: transactions, exchange-to-exchange bindings, headers exchanges, priorities,
 streams, shared prefetch, CC and BCC, x-expires, and every argument that it does not know. Messages are kept in memory
 and are gone at its end. Only loopback addresses are served, because everybody is let in.
 """

@@ -1,4 +1,4 @@
-"""How does a client subscribe, fetch, and tell what became of a message?"""
+"""Basic methods: how a client subscribes, fetches messages, and acks or rejects them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def qos(channel: EmbeddedChannel, method: commands.Basic.Qos) -> None:
-    """Applies to consumers that start later, as RabbitMQ has it. Raises Refusal 540 for bytes or a shared limit."""
+    """Applies to consumers that start later, as RabbitMQ has it. Raises AmqpError 540 for bytes or a shared limit."""
     if method.prefetch_size:
         raise errors.not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
     if method.global_:
@@ -57,7 +57,7 @@ def _check_consume(channel: EmbeddedChannel, queue: EmbeddedQueue, method: comma
 
 
 def cancel(channel: EmbeddedChannel, method: commands.Basic.Cancel) -> None:
-    """What the consumer holds stays with it until it is acked. An unknown tag is no error."""
+    """What the consumer has unacked stays with it until it is acked. An unknown tag is no error."""
     consumer = channel.deliveries.consumers.pop(str(method.consumer_tag), None)
     if consumer is not None:
         consumer.queue.remove(consumer)

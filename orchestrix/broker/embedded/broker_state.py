@@ -1,4 +1,4 @@
-"""What does the whole embedded broker remember, and which connections does it serve?"""
+"""Broker state: the virtual hosts of the embedded broker, and its open connections."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Client(Protocol):
     """A connection, seen from the broker."""
 
     def close_by_operator(self, reason: str) -> None:
-        """Tell the client to go: connection.close 320."""
+        """Close by the operator: connection.close 320."""
 
     def cut(self) -> None:
-        """Drop the socket without a word."""
+        """Drop the socket without connection.close."""
 
     def alarm_ended(self) -> None:
-        """Read on, where an alarm made it stop."""
+        """Resume reading, where an alarm made it stop."""
 
 
 class BrokerState:

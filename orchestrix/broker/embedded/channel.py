@@ -1,4 +1,4 @@
-"""What does one channel do with the frames that arrive on it?"""
+"""Embedded channel: handles the frames that arrive on one channel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECOVER_ASYNC = 0x003C0064
 
 
 class EmbeddedChannel:
-    """One channel. Raises Refusal; the connection turns that into a close of the right scope."""
+    """One channel. Raises AmqpError; the connection turns that into a close of the right scope."""
 
     def __init__(self, number: int, link: ConnectionPort) -> None:
         self.number = number
@@ -75,7 +75,7 @@ class EmbeddedChannel:
             self.send(commands.Basic.Cancel(consumer.tag, nowait=True))
 
     def release(self) -> None:
-        """Give back what is out and leave the queues; auto-delete queues without consumers go."""
+        """Requeue what is unacked and leave the queues; auto-delete queues without consumers are deleted."""
         self.closing = True
         self.publishing.forget()
         for queue in self.deliveries.release():

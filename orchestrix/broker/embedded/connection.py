@@ -1,4 +1,4 @@
-"""How does one client's byte stream become method calls on channels, and how do its mistakes stay its own?"""
+"""Embedded connection: turns one client's bytes into method calls on channels; its errors end it alone."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class EmbeddedConnection(asyncio.Protocol):
             raise errors.command_invalid("content belongs on a channel, not on channel 0")
 
     def _on_frame_while_closing(self, index: int) -> None:
-        """We said that it is over: only the agreement counts, and a close that crossed ours."""
+        """We have sent connection.close: only its close-ok counts, and a close that crossed ours."""
         if index == _CLOSE:
             self._send(commands.Connection.CloseOk())
         if index in (_CLOSE, _CLOSE_OK):
@@ -238,7 +238,7 @@ class EmbeddedConnection(asyncio.Protocol):
         self._send(commands.Channel.OpenOk(), number)
 
     def _on_frame_of_closing_channel(self, channel: EmbeddedChannel, index: int) -> None:
-        """What the client sent before it heard of the close is dropped."""
+        """What the client sent before it received the close is dropped."""
         if index == _CHANNEL_CLOSE:
             self._send(commands.Channel.CloseOk(), channel.number)
         elif index == _CHANNEL_CLOSE_OK:
@@ -273,7 +273,7 @@ class EmbeddedConnection(asyncio.Protocol):
             raise errors.frame_error("a heartbeat belongs on channel 0")
 
     def _hold(self) -> None:
-        """As RabbitMQ does under an alarm: whoever publishes is not read from until it is over."""
+        """As RabbitMQ does under an alarm: a connection that publishes is not read from until the alarm ends."""
         self._held = True
         if self._heartbeat is not None:
             self._heartbeat.deaf = True
@@ -303,7 +303,7 @@ class EmbeddedConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _leave(self) -> None:
-        """All channels give back what they hold; exclusive queues go."""
+        """All channels requeue what is unacked; exclusive queues are deleted."""
         for channel in list(self._channels.values()):
             channel.release()
         self._channels.clear()

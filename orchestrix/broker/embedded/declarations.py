@@ -1,4 +1,4 @@
-"""How does a client declare, bind, purge and delete exchanges and queues?"""
+"""Declarations: a client declares, binds, purges and deletes exchanges and queues."""
 
 from __future__ import annotations
 

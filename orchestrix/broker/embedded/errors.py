@@ -1,4 +1,4 @@
-"""With which AMQP reply code is a client refused, and does that end its channel or its connection?"""
+"""AMQP errors: reply codes for a client, and whether each closes its channel or its connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are AMQP frames cut out of a byte stream, and how are the frequent ones written without going through objects?"""
+"""Frames: splits a byte stream into AMQP frames, and writes the frequent ones without objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FrameSplitter:
         return self._data[self._at - size : self._at]
 
     def next(self) -> tuple[int, int, bytes] | None:
-        """The next whole frame as (type, channel, payload), or None. Raises Refusal 501 (AMQP 0-9-1, 4.2.3).
+        """The next whole frame as (type, channel, payload), or None. Raises AmqpError 501 (AMQP 0-9-1, 4.2.3).
 
         What came with a broken frame is dropped: there is no telling where the next one begins.
         """
@@ -78,7 +78,7 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def short_string(text: str) -> bytes:
-    """A string of at most 255 bytes with its length. Raises Refusal 502."""
+    """A string of at most 255 bytes with its length. Raises AmqpError 502."""
     raw = text.encode()
     if len(raw) > 255:
         raise errors.syntax_error("a name is longer than 255 bytes")

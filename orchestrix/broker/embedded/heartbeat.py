@@ -1,4 +1,4 @@
-"""When does a connection say that it lives, and when is a silent peer given up?"""
+"""Heartbeat timer: sends a connection's heartbeats, and gives up a silent peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MISSED_INTERVALS = 2
 
 
 class HeartbeatTimer:
-    """Beats twice per interval; after two silent intervals the peer is dead. AMQP 0-9-1, 4.2.7. Seconds."""
+    """Sends two heartbeats per interval; after two silent intervals the peer is dead. AMQP 0-9-1, 4.2.7. Seconds."""
 
     def __init__(self, interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> None:
         self._interval = interval

@@ -1,4 +1,4 @@
-"""How do client and broker agree on user, limits, heartbeat and virtual host before any channel opens?"""
+"""Negotiation: client and broker agree on user, limits, heartbeat and virtual host before any channel opens."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Negotiation:
         return bool(self.terms.vhost)
 
     def on_method(self, index: int, payload: bytes) -> Frame | None:
-        """The answer to the next step. Raises Refusal 503 for any other method."""
+        """The answer to the next step. Raises AmqpError 503 for any other method."""
         if index != self._expected.index:
             raise errors.command_invalid(f"{self._expected.name} was expected here")
         method = self._expected()

@@ -1,4 +1,4 @@
-"""How are the many small frames for one client collected into few writes, and when is it reading too slowly?"""
+"""Output buffer: collects the small frames for one client into few writes, and notices a slow reader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OutputBuffer:
         self._schedule()
 
     def settle(self) -> None:
-        """Let those who asked write what they still owe, now: something that must come later is about to be sent."""
+        """Let those who asked write their pending output now: something that must come later is about to be sent."""
         due, self._before = self._before, []
         for write in due:
             write()

@@ -1,4 +1,4 @@
-"""How does a basic.publish of several frames become a message in queues, a return, a confirm or a refusal?"""
+"""Publishing: makes the frames of a basic.publish a queued message, a return, a confirm or an error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Publishing:
         self._draft = PartialMessage(exchange, routing_key, mandatory)
 
     def on_header(self, payload: bytes) -> None:
-        """Raises Refusal 406 for a message that is too large, before any of its body is kept."""
+        """Raises AmqpError 406 for a message that is too large, before any of its body is kept."""
         draft = self._draft
         if draft is None or draft.left is not None:
             raise errors.unexpected_frame("a content header came where a method frame was expected")

@@ -1,4 +1,4 @@
-"""How is the embedded AMQP broker started and stopped, and how does a test take it away for a while?"""
+"""Embedded broker: starts and stops the AMQP server, and lets a test interrupt it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class EmbeddedBroker:
         return f"amqp://guest:guest@{host}:{self.port}/"
 
     async def stop(self) -> None:
-        """Take leave of the clients, cut those that do not answer within 2 s, forget everything."""
+        """Close all connections, cut those that do not answer within 2 s, drop all messages."""
         if self._server is None:
             return
         self._wanted_port = self.port
@@ -87,7 +87,7 @@ class EmbeddedBroker:
         return len(clients)
 
     def cut_all_connections(self) -> int:
-        """Drop all sockets without a word. Returns how many there were."""
+        """Drop all sockets without connection.close. Returns how many there were."""
         clients = list(self._state.clients)
         for client in clients:
             client.cut()
@@ -100,13 +100,13 @@ class EmbeddedBroker:
         return {name: len(queue.ready) for name, queue in self._state.vhosts[vhost].queues.items()}
 
     def unsettled(self, vhost: str = "/") -> dict[str, int]:
-        """Messages that are ready or that a consumer has in hand, by queue."""
+        """Messages that are ready, or unacked at a consumer, by queue."""
         if vhost not in self._state.vhosts:
             return {}
         return {name: queue.unsettled for name, queue in self._state.vhosts[vhost].queues.items()}
 
     def block_publishers(self) -> None:
-        """As a memory alarm: a connection that publishes from now on is told so and not read from any more."""
+        """As a memory alarm: a connection that publishes from now on gets connection.blocked and is no longer read."""
         self._state.alarm = True
 
     def unblock_publishers(self) -> None:

@@ -1,4 +1,4 @@
-"""Which queue and exchange arguments does the embedded broker understand, and which does it refuse?"""
+"""Arguments: which queue and exchange arguments the embedded broker knows, and which it refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class QueueSettings:
 def queue_settings(
     name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Mapping[str, Any], profile: Profile
 ) -> QueueSettings:
-    """Checked settings. Raises Refusal 406 (wrong value) or 540 (not offered)."""
+    """Checked settings. Raises AmqpError 406 (wrong value) or 540 (not offered)."""
     for arg, value in arguments.items():
         _check_argument(name, arg, value)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
@@ -101,7 +101,7 @@ def _check_quorum(name: str, durable: bool, exclusive: bool, auto_delete: bool, 
 
 
 def refuse_transient(name: str, settings: QueueSettings, profile: Profile) -> None:
-    """RabbitMQ 4.3 makes no new queue that is neither durable nor exclusive. Raises Refusal 541."""
+    """RabbitMQ 4.3 makes no new queue that is neither durable nor exclusive. Raises AmqpError 541."""
     if not (settings.durable or settings.exclusive or profile.transient_shared_queues):
         raise errors.internal_error(
             f"queue '{name}' is neither durable nor exclusive: transient_nonexcl_queues is deprecated and denied"
@@ -122,7 +122,7 @@ def _invalid(queue: str, arg: str, why: str) -> errors.AmqpError:
 def exchange_settings(
     name: str, kind: str, durable: bool, auto_delete: bool, internal: bool, arguments: Mapping[str, Any]
 ) -> ExchangeSettings:
-    """Checked settings. Raises Refusal 406, 503 or 540."""
+    """Checked settings. Raises AmqpError 406, 503 or 540."""
     if kind not in TYPES:
         raise errors.command_invalid(f"unknown exchange type '{kind}'; the embedded broker has {', '.join(TYPES)}")
     unknown = sorted(arguments.keys() - {"alternate-exchange"})

@@ -1,4 +1,4 @@
-"""What has a channel handed out, and what becomes of it when the client acks, rejects, cancels or leaves?"""
+"""Deliveries: unacked messages of a channel, and what an ack, a reject, a cancel or its end does to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrix.broker.embedded.model.queues import EmbeddedQueue, QueuedMessage
 
 @dataclass(frozen=True, slots=True)
 class Unacked:
-    """A message in the client's hands; without consumer it was fetched by basic.get."""
+    """A message that the client has not acked; without consumer it was fetched by basic.get."""
 
     entry: QueuedMessage
     queue: EmbeddedQueue
@@ -34,11 +34,11 @@ class Deliveries:
         self._unacked[tag] = Unacked(entry, queue, consumer)
 
     def ack(self, tag: int, multiple: bool) -> None:
-        """Raises Refusal 406 for a tag that is not out."""
+        """Raises AmqpError 406 for a tag that is not unacked."""
         self._settle_queues(self._take(tag, multiple))
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
-        """Give back to the queue, or to its dead letters. Raises Refusal 406 for a tag that is not out."""
+        """Requeue, or dead-letter. Raises AmqpError 406 for a tag that is not unacked."""
         taken = self._take(tag, multiple)
         if requeue:
             _give_back(taken, nacked=True)
@@ -48,7 +48,7 @@ class Deliveries:
         self._settle_queues(taken)
 
     def recover(self) -> None:
-        """Give back everything that is out."""
+        """Requeue everything that is unacked."""
         taken = self._take_all()
         _give_back(taken, nacked=False)
         self._settle_queues(taken)

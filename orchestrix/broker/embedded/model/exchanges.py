@@ -1,4 +1,4 @@
-"""To which queues does an exchange send a message with a given routing key?"""
+"""Embedded exchange: the queues to which it routes a message with a given routing key."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _words(key: str) -> list[str]:
 
 
 def _skip_hashes(places: set[int], parts: list[str]) -> set[int]:
-    """A `#` may stand for nothing: the place behind it is reached for free."""
+    """A `#` may match no word: the position behind it is reached as well."""
     reached = set(places)
     for at in sorted(places):
         while at < len(parts) and parts[at] == "#":
@@ -81,7 +81,7 @@ class EmbeddedExchange:
         self._cache.clear()
 
     def forget(self, queue: str) -> bool:
-        """Drop all bindings of a queue that is gone. True if there were any."""
+        """Drop all bindings of a deleted queue. True if there were any."""
         before = len(self.bindings)
         self.bindings = {pair: None for pair in self.bindings if pair[0] != queue}
         self._cache.clear()

@@ -1,4 +1,4 @@
-"""What is one message inside the embedded broker, and what is written on it when it dies?"""
+"""Message: one message of the embedded broker, and its `x-death` header when it is dead-lettered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Death:
         return entry if self.expiration is None else entry | {"original-expiration": self.expiration}
 
     def again(self, before: Death) -> Death:
-        """The same death as `before` once more: where and when it was first seen is kept."""
+        """The entry `before`, counted once more: where and when it was first seen is kept."""
         return Death(
             self.queue, self.reason, before.exchange, before.routing_key, before.at, before.count + 1, before.expiration
         )
@@ -70,7 +70,7 @@ class Message:
         self.header = frames.content_header(len(body), raw_properties)
 
     def header_with_count(self, returns: int) -> bytes:
-        """The content header that tells how often the message came back to a quorum queue."""
+        """The content header with how often the message came back to a quorum queue."""
         return frames.content_header(
             len(self.body), properties.with_headers(self.properties, {"x-delivery-count": returns})
         )

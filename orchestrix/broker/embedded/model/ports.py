@@ -1,4 +1,4 @@
-"""What do queues and channels need to know of the connection that carries them?"""
+"""Ports: what queues and channels need of the connection that carries them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which RabbitMQ does the embedded broker behave like?"""
+"""Profiles: the RabbitMQ version that the embedded broker behaves like."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRICT = Profile(
     transient_shared_queues=False,
     last_death_headers=True,
 )
-# As 3.10: no default limit, and a limit of -1 means dead at the first return.
+# As 3.10: no default limit, and a limit of -1 means dead-lettered at the first return.
 LENIENT = Profile(
     name="lenient",
     delivery_limit=None,

@@ -1,4 +1,4 @@
-"""How are a message's properties checked, and changed without touching the rest of what the publisher wrote?"""
+"""Properties: checked and changed without touching the rest of what the publisher wrote."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TABLE = ord("F")
 
 
 def parse(raw: bytes) -> dict[str, bytes]:
-    """Each property as it was encoded. Raises Refusal 502 where the bytes are not properties."""
+    """Each property as it was encoded. Raises AmqpError 502 where the bytes are not properties."""
     flags = int.from_bytes(raw[:2], "big")
     if len(raw) < 2 or flags & ~KNOWN_FLAGS:
         raise errors.syntax_error("the content header has property flags that do not exist")
@@ -82,7 +82,7 @@ def text(encoded: bytes) -> str:
 
 
 def headers(encoded: bytes) -> dict[str, bytes]:
-    """The header table as name → encoded value with its type octet. Raises Refusal 502.
+    """The header table as name → encoded value with its type octet. Raises AmqpError 502.
 
     Values are not decoded: what a time or a text says is the readers' business, as long as it is seen where it ends.
     """

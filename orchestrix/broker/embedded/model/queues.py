@@ -1,4 +1,4 @@
-"""Who gets the next message of a queue, and what happens to one that comes back, expires or is too many?"""
+"""Embedded queue: gives messages to its consumers, and requeues, expires, drops or dead-letters them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class DeadLetterSink(Protocol):
-    """Takes what a queue gives up."""
+    """Takes what a queue dead-letters."""
 
     def bury(self, queue: EmbeddedQueue, message: Message, reason: str) -> None: ...
 
 
 class QueuedMessage:
-    """A message's place in one queue: lower positions go first. `expires` is a monotonic time.
+    """A message's position in one queue: lower positions go first. `expires` is a monotonic time.
 
     `returns` counts how often it came back; only a `counted` one, in a quorum queue, shows that to consumers.
     """
@@ -74,7 +74,7 @@ class Subscription:
 
 
 class EmbeddedQueue:
-    """Messages in order, and the consumers that take turns (or, single active, wait in line)."""
+    """Messages in order, and the consumers that take turns (or wait, with a single active one)."""
 
     def __init__(
         self, name: str, settings: QueueSettings, owner: ConnectionPort | None, graveyard: DeadLetterSink
@@ -93,14 +93,14 @@ class EmbeddedQueue:
 
     @property
     def consumer_count(self) -> int:
-        """As queue.declare-ok tells it: a quorum queue with a single active consumer does not count those in line."""
+        """As in queue.declare-ok: a quorum queue with a single active consumer does not count those that wait."""
         if self.settings.quorum and self.settings.single_active:
             return min(1, len(self.consumers))
         return len(self.consumers)
 
     @property
     def unsettled(self) -> int:
-        """Messages that are ready, or that one of its consumers has in hand."""
+        """Messages that are ready, or unacked at one of its consumers."""
         return len(self.ready) + sum(consumer.unacked for consumer in self.consumers)
 
     def publish(self, message: Message) -> None:
@@ -112,7 +112,7 @@ class EmbeddedQueue:
         return self._next_fresh
 
     def pump(self) -> None:
-        """Hand out what consumers have room for."""
+        """Deliver what the consumers' prefetch allows."""
         while self.ready:
             consumer = self._taker()
             if consumer is None:
@@ -141,9 +141,9 @@ class EmbeddedQueue:
         return entry
 
     def give_back(self, entries: Iterable[QueuedMessage], *, nacked: bool) -> None:
-        """Put undone messages back; those that came back too often die. The caller settles.
+        """Requeue messages; those over the delivery limit are dead-lettered. The caller settles.
 
-        A classic queue puts them where they were. A quorum queue puts them before all that were never out, in the order
+        A classic queue puts them where they were. A quorum queue puts them before all never delivered, in the order
         in which they come back; without delivery limit, nacked ones go to its end (RabbitMQ 3.10, measured).
         """
         returning = [entry for entry in entries if not self.deleted and self._may_return(entry)]
@@ -173,7 +173,7 @@ class EmbeddedQueue:
         return limit is not None and entry.returns > limit
 
     def _insert(self, entry: QueuedMessage) -> None:
-        """Nearly always the very front, or the end: a message that was out is older than those that never were."""
+        """Nearly always the front, or the end: a message that was delivered is older than those that never were."""
         if not self.ready or entry.position > self.ready[-1].position:
             self.ready.append(entry)
             return
@@ -185,7 +185,7 @@ class EmbeddedQueue:
         self.ready.insert(at, entry)
 
     def settle(self) -> None:
-        """After messages came back or a consumer got room."""
+        """After messages came back, or a consumer can take more."""
         self.pump()
         self._trim()
         self._watch_head()
@@ -206,13 +206,13 @@ class EmbeddedQueue:
         self.settle()
 
     def remove(self, consumer: Subscription) -> None:
-        """The next in line becomes active. The caller pumps, after it gave back what the consumer held."""
+        """The next consumer becomes active. The caller pumps, after it has requeued what the consumer had unacked."""
         self.consumers.remove(consumer)
         if self._active is consumer:
             self._active = self.consumers[0] if self.consumers else None
 
     def close(self) -> int:
-        """Forget all messages and cancel all consumers; how many messages were ready."""
+        """Drop all messages and cancel all consumers; how many messages were ready."""
         self.deleted = True
         count = self.purge()
         consumers, self._active = list(self.consumers), None

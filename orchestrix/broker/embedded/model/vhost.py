@@ -1,4 +1,4 @@
-"""Which queues and exchanges exist in one virtual host, and where does a message go, alive or dead?"""
+"""Virtual host: its queues and exchanges, and the routing of messages and dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class VirtualHost:
-    """An island: nothing in it is seen from another. The default exchange is the table of queues itself."""
+    """Isolated: nothing in it is seen from another. The default exchange is the table of queues itself."""
 
     def __init__(self, name: str, profile: Profile) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class VirtualHost:
         }
 
     def exchange(self, name: str) -> EmbeddedExchange:
-        """Raises Refusal 404."""
+        """Raises AmqpError 404."""
         if name not in self._exchanges:
             raise errors.not_found("exchange", name, self.name)
         return self._exchanges[name]
@@ -39,7 +39,7 @@ class VirtualHost:
         return name in self._exchanges
 
     def queue(self, name: str, asker: ConnectionPort) -> EmbeddedQueue:
-        """Raises Refusal 404, and 405 where another connection owns it."""
+        """Raises AmqpError 404, and 405 where another connection owns it."""
         if name not in self.queues:
             raise errors.not_found("queue", name, self.name)
         queue = self.queues[name]
@@ -48,7 +48,7 @@ class VirtualHost:
         return queue
 
     def declare_exchange(self, name: str, settings: ExchangeSettings) -> None:
-        """Raises Refusal 406 where it exists with other settings."""
+        """Raises AmqpError 406 where it exists with other settings."""
         if name not in self._exchanges:
             self._exchanges[name] = EmbeddedExchange(name, settings)
             return
@@ -59,14 +59,14 @@ class VirtualHost:
                 raise errors.inequivalent(arg, "exchange", name, self.name, asked, mine)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        """A missing one is no error. Raises Refusal 406 where it is still used."""
+        """A missing one is no error. Raises AmqpError 406 where it is still used."""
         exchange = self._exchanges.get(name)
         if exchange is not None and if_unused and exchange.bindings:
             raise errors.precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
         self._exchanges.pop(name, None)
 
     def declare_queue(self, name: str, settings: QueueSettings, asker: ConnectionPort) -> EmbeddedQueue:
-        """Raises Refusal 405 and 406."""
+        """Raises AmqpError 405 and 406."""
         if name not in self.queues:
             owner = asker if settings.exclusive else None
             self.queues[name] = EmbeddedQueue(name, settings, owner, self)
@@ -104,7 +104,7 @@ class VirtualHost:
             self.delete_queue(queue)
 
     def route(self, exchange: str, routing_key: str) -> list[EmbeddedQueue]:
-        """The queues that a message reaches. Raises Refusal 404 for an unknown exchange."""
+        """The queues that a message reaches. Raises AmqpError 404 for an unknown exchange."""
         if not exchange:
             return [self.queues[routing_key]] if routing_key in self.queues else []
         for tried in self._with_alternates(self.exchange(exchange)):
@@ -123,7 +123,7 @@ class VirtualHost:
             following = self._exchanges.get(following.settings.alternate or "")
 
     def bury(self, queue: EmbeddedQueue, message: Message, reason: str) -> None:
-        """Send a dead message to the dead letters of its queue; without such it is gone (at most once, as RabbitMQ)."""
+        """Dead-letter a message; where its queue has no dead-letter exchange it is lost (at most once, as RabbitMQ)."""
         target = queue.settings.dead_letter_exchange
         if target is None or (target and target not in self._exchanges):
             log.debug("message dropped from queue %s: %s", queue.name, reason)
