@@ -1,4 +1,4 @@
-"""Has what a client asks for with this Idempotency-Key been done already, or is it being done?"""
+"""Idempotency keys: answer a client's repeated request with what the first one with the same key has done."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _KeyLock:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
     failed: RetryableError | None = None
-    """With what the last request ended without a commit, for those that have waited for it."""
+    """The error by which the last request ended without a commit, for those that have waited for it."""
 
 
 class IdempotencyKeys:
-    """Requests that have a key, those of the same one after another; between processes its row keeps the order."""
+    """Serializes requests with the same key within this process; between processes the key's row does."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,8 +40,8 @@ class IdempotencyKeys:
     async def once(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
         """What `work` returns, or without it what was answered to `key` before.
 
-        `work` stores its answer in its own transaction and raises `KeyTaken` where another one's is there. Raises
-        `RetryableError` for who has waited for a request that ended without a commit.
+        `work` stores its answer in its own transaction and raises `KeyTaken` where another one's exists. Raises
+        `RetryableError` for a caller that has waited for a request that ended without a commit.
         """
         name = (key.scope, key.key)
         held = self._locks.setdefault(name, _KeyLock())
@@ -68,7 +68,7 @@ class IdempotencyKeys:
                 self._locks.pop(name, None)
 
     async def answered(self, key: AnyKey) -> Replayed | KeyReused | None:
-        """What follows from the answer that is stored for `key`; None if none is."""
+        """The result of the answer that is stored for `key`; None if none is."""
         async with self._database.read() as connection:
             stored = await idempotency.find(connection, key.scope, key.key)
         return key.before(stored)
@@ -82,7 +82,7 @@ class IdempotencyKeys:
         except BaseException as error:
             if isinstance(error, RetryableError):
                 held.failed = error
-            elif not isinstance(error, OrchestrixError):  # a refusal: who waits hears his own
+            elif not isinstance(error, OrchestrixError):  # a refusal: those who wait get their own
                 held.failed = Unavailable("the first request with this key ended without a commit")
             raise
 
@@ -90,8 +90,8 @@ class IdempotencyKeys:
 async def claim(tx: Transaction, key: AnyKey) -> None:
     """Takes `key` for a transaction that is to store its answer. Raises `KeyTaken`.
 
-    It stands first in the transaction: who comes second has to hear what the first one was told, and not how the first
-    one has changed what the second one wanted to change.
+    It stands first in the transaction: the second request has to get the answer of the first one, and not an error
+    about what the first one has changed meanwhile.
     """
     try:
         mine = await idempotency.claim(tx, key.scope, key.key, key.fingerprint)

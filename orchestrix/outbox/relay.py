@@ -1,4 +1,4 @@
-"""How do committed commands reach the broker, whichever node committed them?"""
+"""Outbox relay: publishes committed commands, whichever node committed them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from orchestrix.saga.transition import block
 log = logging.getLogger("orchestrix.relay")
 
 DECLARATIONS_PER_BATCH = 100
-"""Rows whose queues are declared together: a broker makes some eighty in a second."""
+"""Rows whose queues are declared together: a broker declares some eighty in a second."""
 CLAIMED_ROWS_LIMIT = 20_000
-"""Rows that wait in memory; beyond that their claims run out and they are read again."""
+"""Rows that wait in memory; beyond that their claims expire and they are read again."""
 LATE_CONFIRM_S = 1.0
 """Seconds after which a confirm moves the deadline of the step that it belongs to."""
 CONFIRM_TIMEOUT_S = 5.0
-"""Seconds after which an unconfirmed message is sent again, on a path of its own."""
+"""Seconds after which an unconfirmed message is published again, on a path of its own."""
 DELETE_INTERVAL_S = 0.2
 """Seconds for which confirmed rows are gathered, so that at low load not every message costs a transaction more."""
 RESEND_DELAY_S = 0.2
@@ -43,7 +43,7 @@ POLL_INTERVAL_MIN_S, POLL_INTERVAL_MAX_S = 0.02, 5.0
 
 
 class _Claimed(NamedTuple):
-    """A row that this process may send until `until` (monotonic); `apart` if it may be what closed the channel."""
+    """A row that this process may send until `until` (monotonic); `apart` if it may have closed the channel."""
 
     until: float
     row: OutboxRow
@@ -53,12 +53,11 @@ class _Claimed(NamedTuple):
 class OutboxRelay:
     """Publishes rows of the outbox and deletes those that the broker has confirmed.
 
-    Rows that this process has just committed come by `take` and are claimed already. Rows whose claim ran out, of
+    Rows that this process has just committed come by `take` and are claimed already. Rows whose claim expired, of
     whichever node, are claimed by a scan: only the oldest of each saga, so that no first copy overtakes an older one.
     No transaction is open while it publishes. A row that brings its own queues waits beside the others until they are
-    declared. A row whose confirm did not come is sent again beside the others, so that
-    a queue that does not answer holds up nobody else; if it is not confirmed before its claim runs out, it is left to
-    the next scan of any node.
+    declared. A row without a confirm is sent again beside the others, so that a queue that does not answer holds up
+    nothing else; if it is not confirmed before its claim expires, it is left to the next scan of any node.
     """
 
     def __init__(
@@ -95,12 +94,12 @@ class OutboxRelay:
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
-        """Begins to send."""
+        """Begins to publish."""
         for loop in self._loops:
             await loop.start()
 
     async def stop(self) -> None:
-        """Stops sending and deletes what is confirmed; the claims of the rest are given up."""
+        """Stops publishing and deletes what is confirmed; the claims of the rest are released."""
         for loop in self._loops:
             await loop.stop()
         with suppress(RetryableError):
@@ -120,7 +119,7 @@ class OutboxRelay:
         return len(self._bringing)
 
     def take(self, rows: Iterable[OutboxRow]) -> None:
-        """Send these rows, which this node has committed with a claim of its own not longer ago than a commit takes."""
+        """Publish these rows, which this node has just committed with a claim of its own."""
         until = clock.monotonic() + self.lease * 0.6
         for row in rows:
             (self._waiting if row.topology is None else self._bringing).append(_Claimed(until, row))
@@ -131,10 +130,10 @@ class OutboxRelay:
                 wake.set()
 
     def poke(self) -> None:
-        """Rows without a claim may have been committed: look at once.
+        """Rows without a claim may have been committed: scan at once.
 
         One that stands behind an older row of its saga can be claimed only when that is gone, so for a while every
-        deletion looks again.
+        deletion scans again.
         """
         self._expecting_until = clock.monotonic() + self.lease
         self._look()
@@ -164,7 +163,7 @@ class OutboxRelay:
         await self._publish_apart([one for one in batch if one.apart])
 
     async def _send_bringing(self) -> None:
-        """Rows with queues of their own, which are declared first; a batch that fails comes again."""
+        """Rows with queues of their own, which are declared first; a batch that fails is retried."""
         if not self._bringing or self._broker.state is not LinkState.UP:
             await self._bring_wake.wait(1.0 if self._bringing else None)
             return
@@ -206,7 +205,7 @@ class OutboxRelay:
             self._delete_wake.set()
 
     async def _publish_apart(self, suspects: Sequence[_Claimed]) -> None:
-        """Declares what is missing, then sends one by one: whoever closes the channel again is the one to blame."""
+        """Declares what is missing, then publishes one by one: the row that closes the channel again is to blame."""
         if suspects:
             try:
                 await self._broker.declare(self._topology_of([one.row for one in suspects]))
@@ -234,7 +233,7 @@ class OutboxRelay:
         return once_each([own, *(from_json(row.topology) for row in rows if row.topology is not None)])
 
     async def _scan(self) -> None:
-        """Claims what nobody sends; sleeps until the next claim runs out, or until it is poked."""
+        """Claims rows that no node publishes; sleeps until the next claim expires, or until it is poked."""
         if self._broker.state is LinkState.UP and len(self._waiting) + len(self._bringing) < self._batch:
             claimed = await self._database.run(
                 lambda tx: outbox.claim(tx, self.node, lease_s=self.lease, limit=self._batch)
@@ -280,18 +279,18 @@ class OutboxRelay:
                 late.setdefault(saga_tables_of(row.saga), []).append((row.instance_id, row.id, row.timeout_ms))
         for pair, moved in late.items():
             await instances.confirmed_late(tx, pair, sorted(moved))
-        # The instances first, as everybody locks them, then what they owe.
+        # The instances first, in the order in which everybody locks them, then their outbox rows.
         await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
 
     async def _park(self, row: OutboxRow, detail: str) -> None:
-        """Sets the row aside with its reason; the saga that owes it waits for a person, the others go on."""
+        """Sets the row aside with its reason; its saga waits for an operator, the others go on."""
         log.error("cannot send %s of %s %s: %s", row.type, row.saga, row.instance_id, detail)
         await self._database.run(lambda tx: self._set_aside(tx, row, detail))
 
     async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:
         if self.orders is not None and await self.orders.refused(tx, row, detail):
             return
-        if row.saga == REDRIVE_OWNER:  # what no saga owes waits for a person among the dead letters
+        if row.saga == REDRIVE_OWNER:  # what belongs to no saga waits for an operator among the dead letters
             await redrive.refused(tx, row, detail)
             return
         pair = saga_tables_of(row.saga)
@@ -299,7 +298,7 @@ class OutboxRelay:
         if instance is None or instance.command_id != row.id or not instance.live:
             await outbox.delete(tx, [row.id])
             return
-        if instance.blocker is not None:  # the person who ends that sends it anew
+        if instance.blocker is not None:  # the operator who resolves that sends it again
             await outbox.delete(tx, [row.id])
         else:
             await outbox.park(tx, row.id, detail)

@@ -1,4 +1,4 @@
-"""How does a command become a row of the outbox, and the row a message?"""
+"""Outbox rows: a command becomes a row of the outbox, and the row a message."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestrix.saga.messages import Command
 from orchestrix.saga.state import RETRY, Instance
 
 REDRIVE_OWNER: Final = "(dead letters)"
-"""What stands for the saga of rows that no saga owes. No saga has such a name, so they block none and wait for none.
+"""Stands in place of the saga in rows of none. No saga has such a name, so they block none and wait for none.
 
-Their `n` says how often the letter has been sent again.
+Their `n` says how often the dead letter has been redriven.
 """
 
 
@@ -44,9 +44,9 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
 
 
 def rows_owed(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list[OutboxRow]:
-    """The rows of the commands that are out, for the instances of versions that `catalog` knows.
+    """The rows of the commands in flight, for the instances of versions that `catalog` knows.
 
-    What waits for another try is not out yet, whatever was lost.
+    What waits for a retry is not in flight yet, whatever was lost.
     """
     pairs = ((one, catalog.of(one)) for one in live if one.wake_reason != RETRY)
     commands = ((one, command_for(saga, one, now)) for one, saga in pairs if saga is not None)
@@ -54,7 +54,7 @@ def rows_owed(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list
 
 
 def rows_of(moved: list[SagaTransition]) -> list[OutboxRow]:
-    """The outbox rows that `moved` owes. What a job is for needs none."""
+    """The outbox rows of the commands in `moved`. A step that is a job needs none."""
     pairs = ((one.instance, one.command) for one in moved)
     return [row_for(instance, command) for instance, command in pairs if command is not None and command.job is None]
 

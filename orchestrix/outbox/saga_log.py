@@ -1,4 +1,4 @@
-"""How can a whole saga be followed in the logs by its correlation id?"""
+"""Saga log: debug lines by which a whole saga can be followed by its correlation id."""
 
 from __future__ import annotations
 
