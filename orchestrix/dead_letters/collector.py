@@ -1,4 +1,4 @@
-"""How do dead letters come out of their queues into the database, each once?"""
+"""Dead letter collector: moves dead letters from their queues into the database, each once."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ log = logging.getLogger("orchestrix.dead_letters")
 
 LETTERS_PER_TRANSACTION: Final = 100
 LETTERS_PER_QUEUE: Final = 16
-"""Per queue: a dead letter can be as long as the broker lets anybody send."""
+"""Per queue: a dead letter can be as long as the broker lets anybody publish."""
 REDELIVERY_LIMIT: Final = 10
-"""So often a dead letter may come back before it is sent anew: some brokers drop what comes back 20 times."""
+"""Redeliveries of a dead letter before it is republished: some brokers drop a message after 20 of them."""
 DATABASE_ERRORS: Final = (RetryableError, SchemaMismatch)
-"""Errors of the database's own, for which no letter is to blame."""
+"""Errors of the database's own, for which no dead letter is to blame."""
 ERRORS_BEFORE_PING: Final = 6
-"""After so many of them in a row the database is asked whether it is away at all."""
+"""After so many of them in a row the database is pinged, to see whether it is unavailable at all."""
 REDRIVE: Final = "redrive-dead-letter"
-"""The verb under which the audit has what was sent again."""
+"""The verb of redriven dead letters in the audit."""
 _ONCE_MORE: Final = "the delivery limit is no verdict on an event: it is sent once more"
 _REROUTED: Final = "its queue was missing: it is sent once more, when that is there again"
 _GAVE_UP: Final = "no worker that took the command has lived to answer it, and the broker has given it up"
@@ -51,24 +51,24 @@ _GAVE_UP: Final = "no worker that took the command has lived to answer it, and t
 
 @dataclass(frozen=True, slots=True)
 class AutomaticRedrives:
-    """What follows by itself from some deaths: rows to send, and the letters that are sent again by them."""
+    """The automatic consequences of some dead letters: rows to send, and the dead letters that are redriven by them."""
 
     rows: Sequence[OutboxRow] = ()
     again: Sequence[DeadLetter] = ()
     written: int = 0
-    """How many letters are new in the database."""
+    """How many dead letters are new in the database."""
 
 
 class DeadLetterCollector:
-    """Takes what is in the dead-letter queues, writes a batch in one transaction, then acknowledges.
+    """Takes what is in the dead-letter queues, stores a batch in one transaction, then acknowledges.
 
-    Each letter is known by what it is, so that it is kept once however often it comes. Dead by the delivery limit is no
-    verdict: an event is sent once more, and of a command its step is told that this try has failed. An event whose
-    queue was missing is sent once more too, and its queue declared before, if its saga is known here. While the
-    database is away, what is in hand is held: what goes back to its queue counts as delivered, and the broker drops
-    what comes back too often. So is what cannot be kept for its own sake; it is tried again later, and when that does
-    not help goes to the end of its queue, so that others come. `queues` are those that it takes from in place of the
-    ones of all known sagas; `orders` is told of the letters about jobs. What is beyond the
+    Each dead letter is identified by its content, so that it is stored once however often it comes. Dead by the
+    delivery limit is no verdict: an event is sent once more, and the step of a command is told that this try failed. An
+    event whose queue was missing is sent once more too, its queue declared before, if its saga is known here. While the
+    database is unavailable, unacknowledged letters are held: a requeue counts as a delivery, and the broker drops a
+    message after too many. Those that cannot be stored for their own sake are held too; they are retried later, and
+    when that does not help go to the end of their queue, so that others come. `queues` are those that it consumes
+    instead of those of all known sagas; `orders` is notified of dead letters about jobs. What is beyond the
     `quota` stays in its queue.
     """
 
@@ -111,17 +111,17 @@ class DeadLetterCollector:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops; what is not acknowledged goes back to its queue."""
+        """Stops; what is not acknowledged is requeued."""
         await self._loop.stop()
         if self._consumer is not None:
             await self._consumer.close()
 
     def trouble(self) -> str | None:
-        """How many letters cannot be kept, or that too many come; None if all can."""
+        """How many dead letters cannot be stored, or that too many come; None if all can."""
         return self._unkept.trouble() or (self._quota.trouble() if self._quota is not None else None)
 
     async def _round(self) -> None:
-        """What has failed before is tried alone; what the broker may soon drop, or is in the way, is put back anew."""
+        """Failed ones are retried alone; what the broker may soon drop, or is in the way, is republished."""
         consumer = self._consumer
         assert consumer is not None
         deliveries = await self._next(consumer)
@@ -136,7 +136,7 @@ class DeadLetterCollector:
                 await self._move(consumer, [one])
 
     async def _next(self, consumer: Consumer) -> list[Delivery]:
-        """What has come; nothing where one that could not be kept is due before, or where no more may come now."""
+        """What has come; nothing where a retry is due before, or where the quota is used up."""
         room = self._quota.room() if self._quota is not None else LETTERS_PER_TRANSACTION
         if not room and self._quota is not None:
             await asyncio.sleep(self._quota.wait())
@@ -148,7 +148,7 @@ class DeadLetterCollector:
             return []
 
     async def _renew(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> set[Key]:
-        """Puts fresh copies at the ends of their queues in the place of these; which of them are there."""
+        """Republishes these at the ends of their queues; the keys of those that were published."""
         if not deliveries:
             return set()
         published = await self._broker.publish([republished(one) for one in deliveries])
@@ -163,7 +163,7 @@ class DeadLetterCollector:
         return {key_of(one) for one in done}
 
     async def _move(self, consumer: Consumer, deliveries: Sequence[Delivery], failures: int = 0) -> None:
-        """Keeps the letters, however long the database is away."""
+        """Stores the dead letters, however long the database is unavailable."""
         while batch := [one for one in deliveries if consumer.alive(one)]:
             try:
                 owed = await self._database.run(partial(self._write, batch))
@@ -186,7 +186,7 @@ class DeadLetterCollector:
                 return
 
     async def _is_away(self, error: Exception, failures: int) -> bool:
-        """Whether the database is to blame. If it answers while it refuses these time and again, they are."""
+        """Whether the database is to blame. If it answers pings while it refuses these again and again, they are."""
         if not isinstance(error, DATABASE_ERRORS):
             return False
         if failures < ERRORS_BEFORE_PING or isinstance(error, SchemaMismatch):
@@ -198,7 +198,7 @@ class DeadLetterCollector:
         return False
 
     async def _move_apart(self, consumer: Consumer, batch: Sequence[Delivery], error: Exception) -> None:
-        """One of them cannot be kept: halves, until it is alone. It stays unacknowledged and is tried again later."""
+        """One of them cannot be stored: halves, until it is alone. It stays unacknowledged and is retried later."""
         middle = len(batch) // 2
         if middle:
             known = ERRORS_BEFORE_PING - 1 if isinstance(error, DATABASE_ERRORS) else 0
@@ -229,14 +229,14 @@ class DeadLetterCollector:
         return {letter.id: letter for letter in await dead_letters.lock(tx, list(ids))}
 
     async def _judge(self, tx: Transaction, dead: dict[str, ParsedDeadLetter]) -> AutomaticRedrives:
-        """What follows for those that nobody has judged, and that this transaction has written itself."""
+        """The consequences of those that nobody has judged, and that this transaction has stored itself."""
         unjudged = [id for id, one in dead.items() if one.letter.reason == _unjudged(one.letter.queue)]
         letters = [one for one in await dead_letters.lock(tx, unjudged) if _is_ours(one, dead[one.id])]
         again = [one for one in letters if self._deserves_another(one)]
         taken = await taken_ids(tx, again) if again else set()
         now = self._database.now()
         rows = [
-            row_of(one, self._catalog, now, taken=taken, body=dead[one.id].delivery.body)  # also one too long to keep
+            row_of(one, self._catalog, now, taken=taken, body=dead[one.id].delivery.body)  # also one too long to store
             for one in again
         ]
         return AutomaticRedrives(
@@ -244,7 +244,7 @@ class DeadLetterCollector:
         )
 
     def _deserves_another(self, letter: DeadLetter) -> bool:
-        """An event that the sagas know, once; also one that came to no queue, though it has one."""
+        """An event that the sagas know, once; also an unrouted one whose queue exists."""
         queue = letter.routing_key if (letter.queue, letter.exchange) == (UNROUTED, EVENTS) else letter.queue
         return queue in self._catalog.events and not letter.redriven and letter.body_size <= MAX_BODY
 
@@ -286,12 +286,12 @@ class DeadLetterCollector:
 
 
 def _unjudged(queue: str) -> str:
-    """The reason that says that nobody has looked at the message."""
+    """The reason that says that nobody has judged the message."""
     return UNROUTED_REASON if queue == UNROUTED else DELIVERY_LIMIT
 
 
 def _recognised(corpse: ParsedDeadLetter, known: dict[str, DeadLetter]) -> ParsedDeadLetter:
-    """The corpse under the letter that it was sent again from, if it bears its id."""
+    """The parsed message under the dead letter that it was redriven from, if it bears its id."""
     earlier = known.get(corpse.earlier) if corpse.earlier is not None and corpse.times else None
     if earlier is None or earlier.queue != corpse.letter.queue:
         return corpse
@@ -299,9 +299,9 @@ def _recognised(corpse: ParsedDeadLetter, known: dict[str, DeadLetter]) -> Parse
 
 
 def _is_new_death(corpse: ParsedDeadLetter, before: DeadLetter | None) -> bool:
-    """Whether it is to be written: nobody knows it, or it was sent again since and has died again.
+    """Whether it is to be stored: it is unknown, or it was redriven since and has died again.
 
-    What comes for a second time and does not know that it was sent again is an old death that is told again.
+    A redelivered one that does not know that it was redriven is an old death that is reported again.
     """
     if before is None:
         return True

@@ -1,4 +1,4 @@
-"""Who moves the dead letters about jobs, whose queues come and go?"""
+"""Job dead letters: collects dead letters about jobs, whose queues come and go."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.outbox import OutboxRow
 
 QUEUE_POLL_INTERVAL_S: Final = 10.0
-"""Seconds between two looks for queues that are new."""
+"""Seconds between two polls for new queues."""
 
 
 class DeadDispatchPort(Protocol):
-    """What becomes of jobs whose orders do not arrive."""
+    """What happens to jobs whose dispatches do not arrive."""
 
     async def queues(self) -> set[str]:
-        """The queues in which what is said of jobs can die. Raises `Unavailable`."""
+        """The queues in which messages about jobs can die. Raises `Unavailable`."""
 
     async def died(self, tx: Transaction, letters: Sequence[tuple[DeadLetter, bytes]]) -> None:
-        """These are kept now, each with its whole body: what follows from it is part of the transaction."""
+        """These are stored now, each with its whole body: the consequences are part of the transaction."""
 
     async def refused(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
-        """The broker will never accept that row; False for one that is not about jobs, with which nothing is done."""
+        """The broker refuses that row for good; False for one that is not about jobs, which is left as it is."""
 
 
 class QueueCollector(Protocol):
-    """Moves the dead letters of some queues."""
+    """Collects the dead letters of some queues."""
 
     async def start(self) -> None:
         """Begins."""
 
     async def stop(self) -> None:
-        """Stops; what is in hand comes again."""
+        """Stops; what is unacknowledged is redelivered."""
 
     def trouble(self) -> str | None:
-        """What cannot be kept."""
+        """What cannot be stored."""
 
 
 class JobDeadLetters:
-    """Has the dead letters of all queues of jobs moved that are there.
+    """Collects the dead letters of all existing job queues.
 
-    `make` makes who moves those of these queues; for new ones another takes its place.
+    `make` makes the collector of these queues; for new ones another takes its place.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class JobDeadLetters:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops; what is not acknowledged goes back to its queue."""
+        """Stops; what is not acknowledged is requeued."""
         await self._loop.stop()
         if self._mover is not None:
             await self._mover.stop()
 
     def trouble(self) -> str | None:
-        """How many letters cannot be kept; None if all can."""
+        """How many dead letters cannot be stored; None if all can."""
         return self._mover.trouble() if self._mover is not None else None
 
     async def _round(self) -> None:

@@ -1,4 +1,4 @@
-"""What does a dead message tell of itself, and of its death?"""
+"""Dead letter parser: reads what a dead message says of itself and of its death."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.saga.messages import MAX_BODY, MAX_ID
 
 DELIVERY_LIMIT: Final = "delivery_limit"
-"""The broker's word for a message that came back too often: nobody has judged it."""
+"""The broker's word for a message that was redelivered too often: nobody has judged it."""
 UNROUTED_REASON: Final = "unrouted"
 UNKNOWN: Final = "unknown"
 _HEADERS_LIMIT_BYTES: Final = 16 * 1024
@@ -38,10 +38,10 @@ _ERRORS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedDeadLetter:
-    """A dead message. `delivery` is the copy that the dead-letter queue holds.
+    """A dead message. `delivery` is the copy in the dead-letter queue.
 
-    `times` is how often the message had been sent again before this death; if it bears the id of the letter that it was
-    sent again from, `earlier` is that. `timed` says that the broker wrote down the time of this death, in seconds.
+    `times` is how often the message had been redriven before this death; if it bears the id of the dead letter that it
+    was redriven from, `earlier` is that. `timed` says that the broker recorded the time of this death, in seconds.
     """
 
     letter: DeadLetter
@@ -52,7 +52,7 @@ class ParsedDeadLetter:
 
 
 def parse(delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLetter:
-    """What a delivery from a dead-letter queue, or from that of the unrouted, comes to. Any message can be read."""
+    """Parses a delivery from a dead-letter queue, or from that of the unrouted. Any message can be read."""
     queue = source_of(delivery)
     death = _death(delivery, queue)
     died_at = _time(death)
@@ -83,9 +83,9 @@ def parse(delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLett
 
 
 def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetime) -> DeadLetter:
-    """The letter with another body, and about the instance that this one names.
+    """The dead letter with another body, and about the instance that this one names.
 
-    Where it names no correlation id, that of the letter goes with it as before.
+    Where it names no correlation id, the previous one stays.
     """
     fields = _fields(content)
     body, size, digest = kept(content)
@@ -107,10 +107,10 @@ def cause_of(letter: DeadLetter) -> str | None:
 
 
 def republished(delivery: Delivery) -> Outgoing:
-    """The same message as if it had just died, for a dead-letter queue that has handed it out too often.
+    """The same message as if it had just died, for a dead-letter queue that has delivered it too often.
 
-    What the broker wrote about its death cannot be written anew; it is told as whoever buries a message tells it. What
-    is too long to be sent, because it was no UTF-8, is cut.
+    The broker's record of its death cannot be written again; it is given in the headers that the library writes when it
+    dead-letters a message. What is too long to be sent, because it was no UTF-8, is cut.
     """
     queue = source_of(delivery)
     death, unrouted = _death(delivery, queue), queue == UNROUTED
@@ -135,7 +135,7 @@ def republished(delivery: Delivery) -> Outgoing:
 
 
 def source_of(delivery: Delivery) -> str:
-    """The queue in which the message died; `orchestrator.unrouted` for one that never came into any."""
+    """The queue in which the message died; `orchestrator.unrouted` for one that was never routed."""
     if delivery.exchange == DEAD:
         return delivery.routing_key
     return delivery.queue.removesuffix(".dead")
@@ -146,23 +146,23 @@ def _short(text: str) -> str:
 
 
 def _name(told: str | None) -> str:
-    """A message id that stays the same however often the message is put back."""
+    """A message id that stays the same however often the message is requeued."""
     if not told:
         return clock.uuid7()
     return told if _short(told) == told else clock.named_uuid(told.encode())
 
 
 def _identity(delivery: Delivery, queue: str, digest: str, died_at: datetime | None) -> str:
-    """The same for every copy of one message. Those without an id are told apart by the time of their death.
+    """The same for every copy of one message. Those without an id are distinguished by the time of their death.
 
-    The broker tells no time of those that it could not route: their keys tell them apart.
+    The broker gives no time for those that it could not route: their routing keys distinguish them.
     """
     told = delivery.message_id or (died_at.isoformat() if died_at else delivery.routing_key)
     return clock.named_uuid(*(part.encode(errors="replace") for part in (queue, told, digest)))
 
 
 def _earlier(delivery: Delivery) -> str | None:
-    """A message that has no id of its own is sent again under that of its letter."""
+    """The id of the dead letter it was redriven from: a message without an id of its own is redriven under that."""
     try:
         return str(UUID(delivery.message_id or ""))
     except ValueError:
@@ -170,7 +170,7 @@ def _earlier(delivery: Delivery) -> str | None:
 
 
 def _death(delivery: Delivery, queue: str) -> Mapping[str, Any]:
-    """What the broker has written about the death in that queue; empty if it did not die by the broker."""
+    """The broker's record of the death in that queue; empty if the broker did not dead-letter it."""
     told = delivery.headers.get("x-death")
     deaths = told if isinstance(told, list) else []
     return next((one for one in deaths if isinstance(one, dict) and one.get("queue") == queue), {})
@@ -196,7 +196,7 @@ def _reason(
 
 
 def _failure(queue: str, fields: Mapping[str, Any]) -> str | None:
-    """What a failure says that came to nobody."""
+    """The error of a failure event that reached nobody."""
     error = fields.get("error") if queue == STEP_FAILED else None
     if not isinstance(error, dict):
         return None
@@ -211,7 +211,7 @@ def _exchange(delivery: Delivery, queue: str) -> str:
 
 
 def _routing_key(delivery: Delivery, queue: str) -> str:
-    """The key under which it came: whoever buries a message writes it down, the broker does among its deaths."""
+    """The original routing key: the broker records it in the death, the library in a header when it dead-letters."""
     if queue == UNROUTED:
         return delivery.routing_key
     told = delivery.headers.get("x-routing-key")
@@ -255,9 +255,9 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
 
 
 def _deliveries(delivery: Delivery, reason: str) -> int:
-    """How often it was handed out in vain; 0 where nobody has counted: the broker does not tell at which limit it died.
+    """Number of failed deliveries; 0 where nobody has counted: the broker does not say at which limit it died.
 
-    Its own count is that of the dead-letter queue.
+    The broker's own count is that of the dead-letter queue.
     """
     count = delivery.headers.get(DELIVERIES)
     if type(count) is int and 0 < count < MAX_ID:
@@ -272,7 +272,7 @@ def _times(delivery: Delivery) -> int:
 
 
 def _headers(headers: Mapping[str, object]) -> dict[str, Any]:
-    """Those of a client that is too fond of them are kept as far as they tell about the death."""
+    """A client's headers; those that are too many are kept only as far as they tell about the death."""
     if len(repr(headers)) <= _HEADERS_LIMIT_BYTES:
         return dict(headers)
     return {name: str(headers[name])[:500] for name in ("x-reason", "x-first-death-reason") if name in headers}

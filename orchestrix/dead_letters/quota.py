@@ -1,4 +1,4 @@
-"""Quota: how many dead letters may come into the database in a minute."""
+"""Dead letter quota: limits how many dead letters may come into the database in a minute."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrix.dead_letters.retry_buffer import LOG_INTERVAL_S, LogRateLimiter
 log = logging.getLogger("orchestrix.dead_letters")
 
 REFILL_WAIT_S: Final = 1.0
-"""Seconds for which more are awaited once it is used up, so that they come in batches."""
+"""Seconds for which it waits once the quota is used up, so that dead letters come in batches."""
 
 
 class DeadLetterQuota:
-    """So many letters a minute, and as many at once after a quiet minute; the rest stay in their queues.
+    """So many dead letters a minute, and as many at once after a quiet minute; the rest stay in their queues.
 
-    What follows by itself from a letter, so that its saga goes on, does not count: only what waits for a person, and
-    what anybody can send who may publish.
+    One with an automatic consequence, so that its saga goes on, does not count: only those that wait for an operator,
+    and those that anybody with the right to publish can send.
     """
 
     def __init__(self, a_minute: int) -> None:
@@ -29,7 +29,7 @@ class DeadLetterQuota:
         self._seldom = LogRateLimiter()
 
     def room(self) -> int:
-        """How many may come now. Says so, once a minute, where none may."""
+        """How many may come now. Logs it, once a minute, where none may."""
         now = clock.monotonic()
         self._left = min(float(self._a_minute), self._left + (now - self._at) * self._a_minute / 60)
         self._at = now
@@ -49,7 +49,7 @@ class DeadLetterQuota:
         self._left -= letters
 
     def trouble(self) -> str | None:
-        """What there is to say of the last minute; None if all could come."""
+        """The report of the last minute; None if all could come."""
         if self._used_up_at is None or clock.monotonic() - self._used_up_at > LOG_INTERVAL_S:
             return None
         return f"more than {self._a_minute} dead letters came in a minute: the others stay in their queues"

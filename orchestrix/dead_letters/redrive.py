@@ -1,4 +1,4 @@
-"""How does a dead letter become a row of the outbox once more?"""
+"""Redrive: turns a dead letter into a row of the outbox again."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _OVER: Final = (
     "with this reason (see `orchestrix jobs show`, the body names it); drop the letter"
 )
 _UNNAMED: Final = 65
-"""The last bits of a letter's id, which its row does not name: the others fill a whole number of 64 bits."""
+"""The last bits of a dead letter's id, which its row does not use: the others fill a whole number of 64 bits."""
 
 
 class NotSendable(ConflictError):
-    """The letter cannot be sent again as it is. The message says what helps."""
+    """The dead letter cannot be sent again as it is. The message says what helps."""
 
 
 def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
-    """(exchange, routing key) that lead back to where the letter came from. Raises `NotSendable`."""
+    """(exchange, routing key) that lead back to where the dead letter came from. Raises `NotSendable`."""
     if letter.queue in catalog.commands:
         return COMMANDS, letter.queue
     if letter.queue in catalog.events:
@@ -69,10 +69,10 @@ def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
 def row_of(
     letter: DeadLetter, catalog: Catalog, now: datetime, *, taken: Collection[str], body: bytes | None = None
 ) -> OutboxRow:
-    """The row that sends the letter again, with `body` in place of its own if given. Raises `NotSendable`.
+    """The row that sends the dead letter again, with `body` in place of its own if given. Raises `NotSendable`.
 
-    Its message keeps its own id unless that does not fit or is `taken`; then it has the letter's. The row stands
-    outside of its saga's order: it neither waits for what the saga owes nor holds it up.
+    Its message keeps its own id unless that does not fit or is `taken`; then it has the dead letter's. The row is
+    outside of its saga's order: it neither waits for the saga's commands nor holds them up.
     """
     exchange, key = target_of(letter, catalog)
     topology = None if exchange else queue_of_work(key)
@@ -101,24 +101,24 @@ def row_of(
 
 
 async def taken_ids(tx: Transaction, letters: Collection[DeadLetter]) -> set[str]:
-    """Which of the letters' message ids cannot be used: a row of that id is in the outbox, or two letters have it."""
+    """Which of the message ids cannot be used: a row of that id is in the outbox, or two dead letters have it."""
     ids = [letter.message_id for letter in letters if letter.message_id]
     twice = {id for id in ids if ids.count(id) > 1} if len(set(ids)) < len(ids) else set()
     return twice | await outbox.present(tx, ids)
 
 
 async def insert_rows(tx: Transaction, rows: Collection[OutboxRow]) -> None:
-    """Inserts rows that anybody may send at once.
+    """Inserts rows that any node may send at once.
 
-    They count as having been in somebody's hands: whoever withdraws a command must not take it for one that never left.
+    They count as claimed before: whoever withdraws a command must not take it for one that was never sent.
     """
     await outbox.insert(tx, list(rows), claimed_by=REDRIVE_OWNER, lease_s=-1.0)
 
 
 async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
-    """Deletes a row that the broker refuses for good; the letter that it was to send again is open again, and says why.
+    """Deletes a row that the broker refuses for good; its dead letter is open again, and says why.
 
-    The letter of a command whose failure is refused has never been closed. Of its row nothing is left but the log.
+    The dead letter of a command whose failure event is refused was never closed. Its row is only logged.
     """
     low = row.instance_id << _UNNAMED
     among = str(UUID(int=low)), str(UUID(int=low | (1 << _UNNAMED) - 1))
@@ -128,7 +128,7 @@ async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
 
 
 def _own_id(letter: DeadLetter, taken: Collection[str]) -> str | None:
-    """What the message was called, if its row can be. Some databases do not tell a space at the end from none."""
+    """The message's own id, if its row can have it. Some databases ignore a space at the end."""
     own = fitting(letter.message_id, ID_LIMIT_BYTES)
     return own if own is not None and own == own.rstrip() and own not in taken else None
 

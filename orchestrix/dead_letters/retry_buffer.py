@@ -1,4 +1,4 @@
-"""Which dead letters could not be kept, and when is each of them tried again?"""
+"""Retry buffer: holds the dead letters that could not be stored, and says when each is to be retried."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ log = logging.getLogger("orchestrix.dead_letters")
 
 FIRST_RETRY_DELAY_S: Final = 0.5
 RETRY_DELAY_LIMIT_S: Final = 30.0
-"""Seconds between two tries of one letter: doubled each time."""
+"""Maximum seconds between two retries of one dead letter; the delay doubles each time."""
 CROWDED_RETRY_DELAY_S: Final = 5.0
-"""The longest where they take the places of others."""
+"""The maximum where they use up the prefetch of their queue."""
 IN_PLACE_RETRIES: Final = 1
-"""So often one is tried again where it is: what the broker wrote about its death is lost with its place."""
+"""Retries while it stays unacknowledged: the broker's record of its death is lost when it is republished."""
 LOG_INTERVAL_S: Final = 60.0
-"""Seconds for which what has been said is not said again."""
+"""Seconds for which the same message is not logged again."""
 BUFFER_LIMIT: Final = 10_000
 
 Key = tuple[int, int]
 
 
 class LogRateLimiter:
-    """Lets through the first of many that say the same, and then one a minute."""
+    """Lets through the first of many equal messages, and then one a minute."""
 
     def __init__(self) -> None:
         self._next = -math.inf
 
     def may(self) -> bool:
-        """Whether it is to be said now."""
+        """Whether it is to be logged now."""
         now = clock.monotonic()
         if now < self._next:
             return False
@@ -46,7 +46,7 @@ class LogRateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A letter in hand since a monotonic time, with its pause in seconds."""
+    """A dead letter held since a monotonic time, with its retry delay in seconds."""
 
     letter: Delivery
     since: float
@@ -54,10 +54,10 @@ class _Held:
 
 
 class RetryBuffer:
-    """The letters in hand that could not be kept for their own sake.
+    """The unacknowledged dead letters that could not be stored for their own sake.
 
-    So many as `most` crowd their queue: what is behind them waits for their places. How often one has failed is known
-    by what stands in it, so that its pauses go on growing when it has gone to the end of its queue.
+    `most` of them use up the prefetch of their queue: those behind them have to wait. Failures are counted by
+    content, so that the retry delay goes on growing when the dead letter has gone to the end of its queue.
     """
 
     def __init__(self, most: int) -> None:
@@ -67,7 +67,7 @@ class RetryBuffer:
         self._seldom = LogRateLimiter()
 
     def failed(self, letter: Delivery, error: Exception) -> None:
-        """The letter could not be kept."""
+        """The dead letter could not be stored."""
         if len(self._failures) >= BUFFER_LIMIT:
             self._failures.clear()
         content = _content(letter)
@@ -85,17 +85,17 @@ class RetryBuffer:
                 self._failures.pop(_content(letter), None)
 
     def gone(self, letter: Delivery) -> None:
-        """It is no longer in hand."""
+        """It is no longer held."""
         self._held.pop(key_of(letter), None)
 
     def due(self, alive: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Those that are to be tried again now. Forgets those that the broker has taken back."""
+        """Those that are to be retried now. Drops those that the broker has taken back."""
         self._held = {key: held for key, held in self._held.items() if alive(held.letter)}
         now = clock.monotonic()
         return [held.letter for held in self._held.values() if self._due(held) <= now]
 
     def is_stubborn(self, letter: Delivery) -> bool:
-        """Whether it has failed where it is, and should go out of the way of others."""
+        """Whether it has failed in place, and should go out of the way of others."""
         return self._failures.get(_content(letter), 0) > IN_PLACE_RETRIES
 
     def wait(self) -> float | None:
@@ -104,7 +104,7 @@ class RetryBuffer:
         return None if first is None else max(0.0, first - clock.monotonic())
 
     def trouble(self) -> str | None:
-        """How many there are, for whoever looks after the process; None without any."""
+        """How many there are, for the health report; None without any."""
         stays = "stays" if len(self._held) == 1 else "stay"
         return f"{self._count()} cannot be kept and {stays} with the broker: see the log" if self._held else None
 
@@ -117,7 +117,7 @@ class RetryBuffer:
 
 
 def key_of(letter: Delivery) -> Key:
-    """What no other delivery has."""
+    """Identifies a delivery."""
     return letter.session, letter.tag
 
 

@@ -1,4 +1,4 @@
-"""What can a person do with dead letters: send them again, correct them, forget them?"""
+"""Dead letter service: an operator's actions on dead letters, which are redrive, edit and drop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EDIT, DROP = "edit-dead-letter", "drop-dead-letter"
 
 @dataclass(slots=True)
 class RedriveResult:
-    """What has become of many letters: how many fitted, how many are sent again, and why which are not."""
+    """The result of a bulk redrive: how many fitted, how many are sent again, and which are not, with the reason."""
 
     matched: int = 0
     redriven: int = 0
@@ -49,7 +49,7 @@ class RedriveResult:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The letters that are there, as they are now; how many of them are sent; which cannot be, and why."""
+    """The dead letters as they are now; how many of them are sent; which cannot be, and why."""
 
     letters: list[DeadLetter]
     sent: int
@@ -66,7 +66,7 @@ class DeadLetterRequester:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Send a letter again."""
+    """Send a dead letter again."""
 
     id: str
     by: DeadLetterRequester
@@ -74,7 +74,7 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Put `body` in the place of a letter's."""
+    """Replace the body of a dead letter by `body`."""
 
     id: str
     by: DeadLetterRequester
@@ -83,7 +83,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget a letter."""
+    """Delete a dead letter."""
 
     id: str
     by: DeadLetterRequester
@@ -93,9 +93,9 @@ DeadLetterAction = Redrive | Edit | Drop
 
 
 class DeadLetterService:
-    """Each change is one transaction with its audit row. What is sent again goes by the outbox, like all messages.
+    """Each change is one transaction with its audit row. A redrive goes through the outbox, like all messages.
 
-    `poke` tells the relay that there is something to send. A caller that goes away does not undo what it has asked for.
+    `poke` notifies the relay. A caller that goes away does not undo what it has asked for.
     """
 
     def __init__(self, database: Database, catalog: Catalog, poke: Callable[[], None]) -> None:
@@ -105,15 +105,15 @@ class DeadLetterService:
         self._keys = idempotency_keys.IdempotencyKeys(database)
 
     async def act(self, deed: DeadLetterAction) -> DeadLetter:
-        """The letter as it is from then on; a dropped one as it was. Raises as `redrive`, `edit` and `drop`."""
+        """The dead letter as it is from then on; a dropped one as it was. Raises as `redrive`, `edit` and `drop`."""
         return await shielded(self._act(deed))
 
     async def act_once(self, deed: DeadLetterAction, key: Keyed[DeadLetter]) -> DeadLetter | Repeated:
-        """`act`, whose answer is stored for `key` in the same transaction. What is refused stores nothing."""
+        """`act`, whose answer is stored for `key` in the same transaction. A refused action stores nothing."""
         return await shielded(self._keys.once(key, lambda: self._act(deed, key)))
 
     async def redrive(self, id: str, by: DeadLetterRequester) -> DeadLetter:
-        """Sends one letter again, to where it came from. One that was sent again already stays as it is.
+        """Sends one dead letter again, to where it came from. One that was sent again already stays as it is.
 
         Raises `NotFound`, `NotSendable`, `Unavailable` (nothing was written) and `OutcomeUnknown`.
         """
@@ -122,18 +122,18 @@ class DeadLetterService:
     async def redrive_all(
         self, wanted: DeadLetterFilter, by: DeadLetterRequester, *, dry_run: bool = False
     ) -> RedriveResult:
-        """Sends again all open letters that fit, a hundred in each transaction; a dry run only counts them."""
+        """Sends again all open dead letters that fit, a hundred in each transaction; a dry run only counts them."""
         return await shielded(self._redrive_all(wanted, by, dry_run))
 
     async def edit(self, id: str, body: bytes, by: DeadLetterRequester) -> DeadLetter:
-        """Puts `body` in the place of the letter's, which is then about the instance that this one names.
+        """Replaces the dead letter's body by `body`; it is then about the instance that this one names.
 
-        Raises `NotFound`, `Invalid` if it is too long, and `ConflictError` if the letter was sent again already.
+        Raises `NotFound`, `Invalid` if it is too long, and `ConflictError` if it was sent again already.
         """
         return await self.act(Edit(id, by, body))
 
     async def drop(self, id: str, by: DeadLetterRequester) -> DeadLetter:
-        """Forgets a letter; as it was. Raises `NotFound`."""
+        """Deletes a dead letter; as it was. Raises `NotFound`."""
         return await self.act(Drop(id, by))
 
     async def redrive_all_once(
@@ -141,7 +141,7 @@ class DeadLetterService:
     ) -> RedriveResult | Repeated:
         """`redrive_all`, whose answer is stored for `key` when all is done.
 
-        What was sent again before a process died is not sent twice: it is open no more.
+        What was sent again before a process died is not sent twice: it is no longer open.
         """
 
         async def work() -> RedriveResult:
@@ -165,7 +165,7 @@ class DeadLetterService:
     async def _write(
         self, tx: Transaction, deed: DeadLetterAction, key: Keyed[DeadLetter] | None
     ) -> tuple[DeadLetter, int]:
-        """The letter, and how many are sent now."""
+        """The dead letter, and how many are sent now."""
         if key is not None:
             await idempotency_keys.claim(tx, key)
         sent = 0
@@ -226,7 +226,7 @@ class DeadLetterService:
     async def _rows(
         self, tx: Transaction, letters: Sequence[DeadLetter]
     ) -> tuple[dict[str, OutboxRow], list[tuple[str, str]]]:
-        """The rows by the ids of their letters, and why the others have none."""
+        """The rows by the ids of their dead letters, and why the others have none."""
         rows: dict[str, OutboxRow] = {}
         refused = []
         taken = await taken_ids(tx, letters)
