@@ -1,4 +1,4 @@
-"""How is a job stopped, wherever it is?"""
+"""Job cancellation: stops a job in any state."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ log = logging.getLogger("orchestrix.jobs")
 
 
 class StopPublisher:
-    """Tells all workers that an attempt is to stop. A word that is lost is said again at the worker's next beat."""
+    """Tells all workers that an attempt is to stop. A lost stop message is repeated at the worker's next heartbeat."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sending: set[asyncio.Task[None]] = set()
 
     def tell(self, stops: Sequence[StopRequest]) -> None:
-        """Begins to tell; returns at once."""
+        """Begins to publish; returns at once."""
         task = asyncio.create_task(self._send(stops), name="stops of attempts")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, stops: Sequence[StopRequest]) -> None:
-        # Where no worker listens they come back, which is no failure: then nobody is at work.
+        # Where no worker listens they are returned, which is no failure: then nobody works on the attempt.
         await self._broker.publish([outbox_rows.stop(one.job, one.history_id, one.reason) for one in stops])
 
 
 class JobCanceller:
-    """Cancels jobs: what the database says is what counts, and the word to the workers is only faster.
+    """Cancels jobs: the database decides, the stop message to the workers is only faster.
 
-    `news` is told of the job that has changed; `sent` says that the outbox has something to send, `due` that another
+    `news` is notified of the changed job; `sent` says that the outbox has something to send, `due` that another
     run of its schedule may begin.
     """
 
@@ -60,7 +60,7 @@ class JobCanceller:
         self._news = news
 
     async def cancel(self, job_id: str, reason: str) -> JobRow:
-        """The job from now on. A running one ends when its worker has heard of it.
+        """The job from now on. A running one ends when its worker has received the stop.
 
         Raises `NotFound`, `Conflict` for one that has ended otherwise, and `Unavailable`.
         """

@@ -1,4 +1,4 @@
-"""How does somebody who follows a job hear of it soon, without asking all the time?"""
+"""Job change notifier: wakes clients that follow a job, without constant polling."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Final
 
 POLL_INTERVAL_S: Final = 0.5
-"""Seconds after which whoever waits looks by himself: what other nodes write is not told here."""
+"""Seconds after which those who wait poll themselves: changes by other nodes are not notified here."""
 
 
 class JobChangeNotifier:
-    """Wakes those who wait for a job when this process has written something about it."""
+    """Wakes those who wait for a job when this process has written a change of it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}

@@ -1,4 +1,4 @@
-"""What is a node's whole part in jobs made of, and how does it end without losing one? The drain service."""
+"""Job coordinator: everything that a node does with jobs, and the drain service that ends it without losing one."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ log = logging.getLogger("orchestrix.jobs")
 
 QUEUE_CLEANER_DELAY_S: Final = 1.0
 LOST_DISPATCH_DELAY_S: Final = 1.5
-"""Seconds from the gain of the lead until what nobody waits for begins: queues are swept, lost orders looked for."""
+"""Seconds from the gain of leadership until the duties that nobody waits for begin: queue cleaning, lost dispatches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDependencies:
-    """What the part in jobs stands on.
+    """What the job coordinator depends on.
 
     `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs. `poke`
-    tells the leader, if that is another node, that a job is due; `news` is told which jobs have changed here.
+    notifies the leader, if that is another node, that a job is due; `news` is notified of jobs that have changed here.
     """
 
     database: Database
@@ -59,7 +59,7 @@ class JobDependencies:
 
 @dataclass(slots=True)
 class JobCoordinator:
-    """One node's part in jobs, under one id. `duties` are what it does beside while it leads.
+    """One node's part in jobs, under one id. `duties` are what it does besides while it leads.
 
     It ends by handing over what it owns, unless it is `alone` and nobody could take it, or has been declared dead.
     """
@@ -118,11 +118,11 @@ class JobCoordinator:
 
     @property
     def count(self) -> int:
-        """How many jobs it reads."""
+        """How many owned jobs it consumes."""
         return self.holdings.count
 
     def poke(self) -> None:
-        """A job is due, or may be now: the leader looks at once, wherever it is."""
+        """A job is due, or may be now: the leader polls at once, on whichever node."""
         self.due.set()
         self.scheduled.set()
         self.around.poke()
@@ -138,11 +138,11 @@ class JobCoordinator:
         await self._services.stop()
 
     async def abandon(self) -> None:
-        """Ends at once: others have its jobs already."""
+        """Ends at once: others own its jobs already."""
         await self._services.stop()
 
     async def _obey(self) -> float:
-        """Drains if its row says so; in how many seconds it looks again."""
+        """Drains if its row says so; seconds until the next check."""
         if not self.draining:
             async with self.around.database.read() as connection:
                 node = await nodes.get(connection, self.node)
@@ -152,7 +152,7 @@ class JobCoordinator:
         return self.around.cluster.reconcile
 
     async def drain(self) -> None:
-        """Takes no more jobs, and hands over those that it has; returns when others have them, or time is over."""
+        """Takes no more jobs, and hands over its own; returns when others have them, or at the time-out."""
         self.draining = True
         for told in self.on_drain:
             told()
@@ -167,10 +167,10 @@ class JobCoordinator:
                 log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
 
     def duties(self, fence: Fence) -> Service:
-        """What it does while it leads: sends what is due, makes what schedules say, looks for what nobody tells it.
+        """The leader's duties: dispatches what is due, makes the runs of schedules, and rescues jobs.
 
         What nobody waits for begins later, one after the other: each needs a connection of its own, and this node may
-        just be taking over jobs of the leader before it.
+        just be taking over jobs of the previous leader.
         """
         around = self.around
         office = LeaderContext(around.database, fence, around.relay, self.stops.tell, self.poke)

@@ -1,4 +1,4 @@
-"""Late beats: notes those whose rows were in others' hands when they were heard, until each is noted."""
+"""Deferred heartbeats: retries heartbeats whose rows were locked when they came, until each is stored."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrix.persistence.jobs import job_heartbeats
 log = logging.getLogger("orchestrix.jobs")
 
 HEARTBEATS_PER_TRANSACTION: Final = 50
-"""Beats of one time that are noted in one transaction."""
+"""Heartbeats of one time that are stored in one transaction."""
 
 
 class DeferredHeartbeats:
-    """Waits for the rows, beside whoever listens: a row that is held for long keeps no other beat waiting.
+    """Waits for the rows, beside the listener: a row that is locked for long keeps no other heartbeat waiting.
 
-    What is owed is the time at which an attempt was heard, so that it may be written late, and twice.
+    What is stored is the time of an attempt's heartbeat, so that it may be written late, and twice.
     """
 
     def __init__(self, database: Database) -> None:
@@ -37,11 +37,11 @@ class DeferredHeartbeats:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops; what is owed is left to the next beats."""
+        """Stops; what is not stored is left to the next heartbeats."""
         await self._loop.stop()
 
     def owe(self, history_ids: Iterable[str], at: datetime) -> None:
-        """These attempts were heard at that time, which is not noted yet."""
+        """These attempts had a heartbeat at that time, which is not stored yet."""
         self._owed |= dict.fromkeys(history_ids, at)
         if self._owed:
             self._wake.set()
@@ -61,7 +61,7 @@ class DeferredHeartbeats:
             await asyncio.sleep(backoff(self._failures))
 
     async def _is_noted(self, chunk: Mapping[str, datetime]) -> bool:
-        """Whether all of it, of one time, is noted or over; what is not goes behind all others."""
+        """Whether all of it, of one time, is stored or obsolete; what is not goes behind all others."""
         (at,) = set(chunk.values())
         try:
             await self._database.run(lambda tx: job_heartbeats.beaten(tx, chunk, at), attempts=1)

@@ -1,4 +1,4 @@
-"""How does a job that is due reach a worker, and an owner?"""
+"""Job dispatcher: sends jobs that are due to workers, and asks for an owner of each."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ log = logging.getLogger("orchestrix.jobs")
 
 DISPATCH_BATCH_LIMIT: Final = 100
 IDLE_POLL_INTERVAL_S: Final = 5.0
-"""Seconds between two looks when nothing is due earlier and nobody says that something is."""
+"""Seconds between two polls when nothing is due earlier and no notification comes."""
 NO_CAPACITY_POLL_INTERVAL_S: Final = 0.2
-"""Seconds until the next look where nothing that is due may be sent now: nobody tells that a worker has begun one."""
+"""Seconds until the next poll where no due job may be dispatched now: nothing notifies that a worker has begun one."""
 
 UNDECLARED_ROWS_LIMIT: Final = 100
-"""Rows that may wait for their queues when more jobs are sent. What waits for long outlives its claim, and then lies
-still until that is over; a job that stays due can be sent by any leader."""
+"""Rows that may wait for their queues when more jobs are dispatched. A row that waits for long outlives its claim, and
+is then blocked until that is over; a job that stays due can be dispatched by any leader."""
 UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 
 
 class Relay(Protocol):
     """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row, under the name `node`.
 
-    That is the process's own: the node that leads may have been called otherwise when the process began.
+    That is the process's own: the leading node may have had another id when the process began.
     """
 
     node: str
@@ -47,15 +47,15 @@ class Relay(Protocol):
         """How many rows wait until their queues are declared."""
 
     def take(self, rows: Sequence[OutboxRow]) -> None:
-        """Send these, which this node has just committed under a claim of its own."""
+        """Publish these, which this node has just committed under a claim of its own."""
 
     def poke(self) -> None:
-        """Look for rows that nobody has claimed."""
+        """Scan for rows that nobody has claimed."""
 
 
 class JobDispatcher:
-    """A duty of the leader: sends what is due, as `most_open` and the share of each queue allow, each write fenced by
-    its term. A worker is lost after `silent` seconds without a beat.
+    """A duty of the leader: dispatches what is due, as `most_open` and the share of each queue allow, each write fenced
+    by its term. A worker is lost after `silent` seconds without a heartbeat.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class JobDispatcher:
         self._loop = Loop("job dispatch", self._round)
 
     async def start(self) -> None:
-        """Begins to look for jobs that are due."""
+        """Begins to poll for jobs that are due."""
         await self._loop.start()
 
     async def stop(self) -> None:
@@ -118,5 +118,5 @@ class JobDispatcher:
 
 
 def _owed(job: JobRow, now: datetime) -> list[OutboxRow]:
-    """The order for the worker, and beside it, for it brings the same queues, the question who owns the job."""
+    """The job dispatch for the worker, and beside it, for it brings the same queues, the request for an owner."""
     return [outbox_rows.dispatch(job, now), *([outbox_rows.assigned(job, now)] if job.owner is None else [])]

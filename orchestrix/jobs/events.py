@@ -1,4 +1,4 @@
-"""How does what workers say become what the database knows, many jobs in one commit?"""
+"""Job event listener: stores what workers report about jobs, many jobs in one commit."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from orchestrix.saga.messages import UnreadableMessage
 log = logging.getLogger("orchestrix.jobs")
 
 MESSAGES_PER_TRANSACTION: Final = 1000
-"""Messages that are written in one transaction."""
+"""Messages that are stored in one transaction."""
 NO_LOG_LIMIT: Final = LogLimit(2**62, 2**62)
 _DATABASE_ERRORS: Final = (RetryableError, SchemaMismatch)
 
 
 class ChannelState(Enum):
-    """How it stands with a job after some of its events."""
+    """The state of a job's channel after some of its events."""
 
     GOES_ON = "goes on"
     COMPLETE = "complete"
-    """It has ended, and all that its last attempt logged is there."""
+    """It has ended, and all log lines of its last attempt are stored."""
     LOST = "lost"
-    """It is another node's: nothing was written, nothing may be acknowledged."""
+    """Another node owns it: nothing was written, nothing may be acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class ChannelBatch:
     events: list[AttemptStatus | JobLogLine] = field(default_factory=list)
     dead: list[tuple[Delivery, str]] = field(default_factory=list)
     again: set[tuple[str, int]] = field(default_factory=set)
-    """The lines, by attempt and number, that the broker gives out once more."""
+    """The log lines, by attempt and number, that the broker redelivers."""
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """What one transaction came to."""
+    """The results of one transaction."""
 
     verdicts: dict[str, ChannelState] = field(default_factory=dict)
     changed: dict[str, tuple[int, JobRow]] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class BatchResult:
 
 
 class JobEventListener:
-    """Writes what is there, then acknowledges it. While the database is away, it keeps what it has in hand.
+    """Stores what has come, then acknowledges it. While the database is unavailable, it keeps what is unacknowledged.
 
     `stop` tells workers that their attempt is over; `due` says that a job may begin, because its next attempt waits or
-    another run of its schedule has ended; `news` is told of every job that has changed or logged; `sent` says that the
-    outbox has something to send. `cap` is how much of a job's log is kept.
+    another run of its schedule has ended; `news` is notified of every job that has changed or logged; `sent` says that
+    the outbox has something to send. `cap` is how much of a job's log is kept.
     """
 
     def __init__(
@@ -113,18 +113,18 @@ class JobEventListener:
         self.counts: Counter[str] = Counter()
 
     async def start(self) -> None:
-        """Begins to write."""
+        """Begins to store."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops; what is not acknowledged comes again, here or elsewhere."""
+        """Stops; what is not acknowledged is redelivered, here or elsewhere."""
         await self._loop.stop()
         for heard in self._waiting:
             heard.answer.cancel()
         self._waiting.clear()
 
     async def handle(self, heard: ChannelBatch) -> ChannelState:
-        """Writes and acknowledges what has come for one job, however long that takes."""
+        """Stores and acknowledges what has come for one job, however long that takes."""
         crash.point("jobs.events.after_receive")
         self._read(heard)
         self._waiting.append(heard)
@@ -177,7 +177,7 @@ class JobEventListener:
             await self._settle(heard, written.verdicts[heard.job_id])
 
     async def _commit_apart(self, batch: Sequence[ChannelBatch], error: Exception) -> None:
-        """Somebody else was first, or one of them cannot be written: jobs one by one, then messages one by one."""
+        """A concurrent update, or one of them cannot be stored: jobs one by one, then messages one by one."""
         if len(batch) > 1:
             for heard in batch:
                 await self._commit([heard])
@@ -272,14 +272,14 @@ class JobEventListener:
 
     @staticmethod
     async def _drop_copies(tx: Transaction, mine: Sequence[ChannelBatch], written: BatchResult) -> None:
-        """Lines that come once more count once: another owner may have written them, and not acknowledged them."""
+        """Redelivered lines count once: another owner may have stored them, and not acknowledged them."""
         there = await job_logs.present(tx, [line for heard in mine for line in heard.again])
         for job_id, found in written.logs.items():
             unique = {(line.history_id, line.seq): line for line in found}
             written.logs[job_id] = [line for key, line in unique.items() if key not in there]
 
     def _note(self, row: JobRow, heard: ChannelBatch, written: BatchResult) -> JobRow | None:
-        """What of a job's lines is kept, and that its worker lives; the job if it is to be written for that alone."""
+        """Which of a job's lines are kept, and that its worker lives; the job if it is to be written for that alone."""
         before, job = written.changed.get(row.id, (row.version, row))
         now = self._database.now()
         alive = log_lines.alive(job, heard.events, now)

@@ -1,4 +1,4 @@
-"""How does the leader, wherever it is, hear at once that a job is due?"""
+"""Leader notifier: wakes the leader, on whichever node, when a job is due."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestrix.persistence.engine import Database
 from orchestrix.saga.messages import dump
 
 JOBS_KIND: Final = "jobs"
-"""What a poke says that is about jobs."""
+"""The kind of a notification that is about jobs."""
 NOTIFY_INTERVAL_S: Final = 0.02
-"""Seconds between two pokes: one is enough for all that has come since."""
+"""Seconds between two notifications: one is enough for all that has come since."""
 
 
 class LeaderNotifier:
-    """Pokes whoever leads, by the database's word: by `here` if `is_here` knows that node, else by the node's queue.
+    """Notifies the leader named by the database: by `here` if `is_here` knows that node, else by the node's queue.
 
-    A poke that is lost costs little, for the leader looks by itself every few seconds.
+    A lost notification costs little, for the leader polls by itself every few seconds.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LeaderNotifier:
         self._wanted.set()
 
     async def start(self) -> None:
-        """Begins to poke."""
+        """Begins to notify."""
         await self._loop.start()
 
     async def stop(self) -> None:

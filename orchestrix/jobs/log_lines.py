@@ -1,4 +1,4 @@
-"""Lines of a job's log: which of them are kept, and that they are signs of life."""
+"""Job log lines: which lines of a job's log are kept, and that they are signs of life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the messages about jobs look like on the wire?"""
+"""Job messages: the wire format of all messages about jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load
 
 STATUS_QUEUE_SUFFIX: Final = ".status"
 WORKER_LEFT: Final = "LEFT"
-"""The state in the last beat of a worker."""
+"""The state in the last heartbeat of a worker."""
 _LONGEST_ID: Final = 36
 _LONGEST_WORKER: Final = 200
 _MOST_QUEUES: Final = 100
@@ -33,8 +33,8 @@ class HandoffOffer:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHeartbeat:
-    """What a worker says of itself now and then: which queues it serves, and which attempts it works on; or that it
-    has `left`. `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerBeat`."""
+    """A worker's periodic heartbeat: which queues it serves, and which attempts it works on; or that it has `left`.
+    `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerHeartbeatRow`."""
 
     worker_id: str
     histories: tuple[str, ...]
@@ -46,12 +46,12 @@ class WorkerHeartbeat:
 
 
 def dispatch(job: JobRow) -> bytes:
-    """The order for a worker. `timeoutMs` is null where the attempt may take as long as it likes."""
+    """The job dispatch for a worker. `timeoutMs` is null where the attempt has no time limit."""
     return dump(_order(job))
 
 
 def matches_dispatch(job: JobRow, body: bytes) -> bool:
-    """Whether `body` is the order for the job's present attempt, as far as it goes. Raises `UnreadableMessage`."""
+    """Whether `body` is the dispatch of the job's present attempt, as far as it goes. Raises `UnreadableMessage`."""
     fields = load(body)
     return all(name in fields and fields[name] == value for name, value in _order(job).items())
 
@@ -70,12 +70,12 @@ def _order(job: JobRow) -> dict[str, Any]:
 
 
 def assigned(job: JobRow) -> bytes:
-    """The news that a job needs an owner."""
+    """The message that a job needs an owner."""
     return dump({"jobId": job.id, "historyId": job.history_id})
 
 
 def offer(job_id: str, reason: str, owner: str | None, owner_epoch: int) -> bytes:
-    """The same for one that has an owner, who cannot or does not want to keep it."""
+    """The same for one whose owner cannot or does not want to keep it."""
     return dump({"jobId": job_id, "reason": reason, "fromNode": owner, "ownerEpoch": owner_epoch})
 
 
@@ -85,7 +85,7 @@ def taken(job_id: str, owner: str, owner_epoch: int) -> bytes:
 
 
 def stop(job_id: str, history_id: str, reason: str) -> bytes:
-    """The word for whichever worker works on an attempt that it is to stop."""
+    """The message that tells whichever worker works on an attempt to stop."""
     return dump({"jobId": job_id, "historyId": history_id, "reason": reason})
 
 
@@ -95,7 +95,7 @@ def read_job_id(body: bytes) -> str:
 
 
 def read_history_id(body: bytes) -> str:
-    """Which attempt an order is for. Raises `UnreadableMessage`."""
+    """Which attempt a dispatch is for. Raises `UnreadableMessage`."""
     return _id(load(body), "historyId")
 
 
@@ -113,7 +113,7 @@ def read_taken(body: bytes) -> tuple[str, int]:
 
 
 def read_beat(body: bytes) -> WorkerHeartbeat:
-    """The beat in `body`: its jobs are history ids, or objects that have them. Raises `UnreadableMessage`."""
+    """The heartbeat in `body`: its jobs are history ids, or objects that have them. Raises `UnreadableMessage`."""
     fields = load(body)
     jobs = fields.get("jobs", ())
     if not isinstance(jobs, list):
@@ -130,7 +130,7 @@ def read_beat(body: bytes) -> WorkerHeartbeat:
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> AttemptStatus | JobLogLine:
-    """What a worker says in one of the queues of a job. Raises `UnreadableMessage`."""
+    """A worker's message in one of the queues of a job. Raises `UnreadableMessage`."""
     fields = load(body)
     job_id = _id(fields, "jobId")
     if not queue.startswith(f"orchestrix.job.{job_id}."):
@@ -165,7 +165,7 @@ def _log(
 
 
 def _moment(value: object) -> datetime | None:
-    """The time that the worker gives; None where it is none that every database keeps."""
+    """The time that the worker gives; None for one that not every database can store."""
     if not isinstance(value, str):
         return None
     try:

@@ -1,4 +1,4 @@
-"""How does what a job owes become messages?"""
+"""Job outbox rows: a job's dispatch, offers and stops as outbox rows and messages."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from orchestrix.jobs import messages
 from orchestrix.persistence.outbox import OutboxRow
 
 JOBS: Final = "(jobs)"
-"""What stands for the saga of rows that jobs owe. Each is alone: none waits for another."""
+"""Stands in place of the saga in rows of jobs. Each is alone: none waits for another."""
 _DRAWN: Final = 2**62 - 1
-"""The bits of an id that chance has drawn: the others can be those of its neighbour."""
+"""The random bits of an id: the others can be those of its neighbour."""
 
 
 def dispatch(job: JobRow, now: datetime) -> OutboxRow:
-    """The order for a worker, with its queue and those by which the worker answers."""
+    """The job dispatch for a worker, with its queue and those by which the worker answers."""
     assert job.history_id is not None, "it has just been dispatched"
     brings = job_dispatch(job.queue) + job_channels(job.id)
     return _row(job.history_id, "job.dispatch", dispatch_queue(job.queue), messages.dispatch(job), job, brings, now)
 
 
 def assigned(job: JobRow, now: datetime) -> OutboxRow:
-    """The question who owns it."""
+    """The request for an owner."""
     brings = queue_of_work(JOB_ASSIGNED)
     return _row(clock.uuid7(), "job.assigned", JOB_ASSIGNED, messages.assigned(job), job, brings, now)
 
 
 def offer(job: JobRow, reason: str, now: datetime) -> OutboxRow:
-    """The question who takes it over."""
+    """The offer to take it over."""
     brings = queue_of_work(JOB_HANDOFF)
     body = messages.offer(job.id, reason, job.owner, job.owner_epoch)
     return _row(clock.uuid7(), "job.handoff", JOB_HANDOFF, body, job, brings, now)
 
 
 def handoff(job_id: str, owner: str, owner_epoch: int, reason: str) -> Outgoing:
-    """The same from the owner itself, who waits for the answer and needs no outbox."""
+    """The same from the owner itself, which waits for the answer and needs no outbox."""
     body = messages.offer(job_id, reason, owner, owner_epoch)
     return Outgoing("", JOB_HANDOFF, body, clock.uuid7(), None, "job.handoff", clock.now())
 
 
 def ack(queue: str, job_id: str, owner: str, owner_epoch: int) -> Outgoing:
-    """The answer to an offer, for the queue of the node that gave the job away."""
+    """The answer to an offer, for the queue of the node that handed the job over."""
     return Outgoing(
         "", queue, messages.taken(job_id, owner, owner_epoch), clock.uuid7(), None, "job.handoff.ack", clock.now()
     )
 
 
 def stop(job: JobRow, history_id: str, reason: str) -> Outgoing:
-    """The word for all workers that this attempt is to stop."""
+    """The message to all workers that this attempt is to stop."""
     body = messages.stop(job.id, history_id, reason)
     return Outgoing(JOB_CANCEL, job.queue, body, clock.uuid7(), job.correlation_id, "job.cancel", clock.now())
 

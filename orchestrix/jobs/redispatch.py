@@ -1,4 +1,4 @@
-"""Orders: sends those again that workers may not have."""
+"""Job redispatch: dispatches jobs again whose dispatch workers may not have."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from orchestrix.persistence.jobs import jobs
 
 
 async def redispatch(tx: Transaction, ids: Sequence[str]) -> list[JobRow]:
-    """Owes the orders once more of those of these jobs that no worker has begun; which those are, from now on.
+    """Dispatches again those of these jobs that no worker has begun; which those are, as they are from now on.
 
-    Under the id that they had: a worker takes no second copy of an attempt that is in its hands, or in another's. What
-    is still in the outbox stays there once.
+    Under the same id: a worker takes no second copy of an attempt that it, or another, works on. A dispatch that is
+    still in the outbox stays there once.
     """
     locked = await jobs.lock(tx, ids)
     payloads = await jobs.payloads(tx, ids)
     found = [job for job in locked.values() if job.state == DISPATCHED]
-    now = tx.now()  # its time to begin goes on as it was
+    now = tx.now()  # its time to begin stays as it was
     sent = [replace(job, version=job.version + 1, updated_at=now, dispatched_at=now) for job in found]
     await jobs.store(tx, [(before.version, job) for before, job in zip(found, sent, strict=True)])
     rows = [outbox_rows.dispatch(replace(job, payload=payloads.get(job.id)), now) for job in sent]

@@ -1,4 +1,4 @@
-"""What can those who move sagas do with the jobs that are their steps, within their own transactions?"""
+"""Step jobs: what the engine can do, within its own transactions, with the jobs that are steps of sagas."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrix.schedules import runs
 
 
 class StepJobs:
-    """What is to be said, to whom it may concern, is said after the commit.
+    """Notifications are made after the commit.
 
-    `poke` lets the leader look for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
-    to send; `news` is told of every job that has changed.
+    `poke` lets the leader poll for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
+    to send; `news` is notified of every job that has changed.
     """
 
     def __init__(
@@ -33,22 +33,22 @@ class StepJobs:
         self._news = news
 
     async def put(self, tx: Transaction, new: Sequence[JobRow]) -> None:
-        """Puts down those that are not there yet."""
+        """Inserts those that do not exist yet."""
         await jobs.insert(tx, new)
         tx.then(self._poke)
 
     async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
-        """Cancels those that are there and have not ended; raises `Contention`."""
+        """Cancels those that exist and have not ended; raises `Contention`."""
         stops = await runs.cancel(tx, reasons)
         tx.then(lambda: self._stopped(reasons, stops))
 
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """Says once more how those ended that have."""
+        """Publishes once more the results of those that have ended."""
         if await step_results.insert_results(tx, await jobs.of_ids(tx, ids)):
             tx.then(self._sent)
 
     async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """Sends the orders again of those that no worker has begun; raises `Contention`."""
+        """Dispatches again those that no worker has begun; raises `Contention`."""
         if await redispatch.redispatch(tx, ids):
             tx.then(self._sent)
 

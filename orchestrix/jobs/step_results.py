@@ -1,4 +1,4 @@
-"""How does a saga hear that the job which is one of its steps has ended?"""
+"""Step results: tells a saga that the job which is one of its steps has ended."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.saga.messages import MAX_DATA, dump
 
 STEP_RESULTS: Final = "(ends of jobs)"
-"""What stands for the saga of rows by which sagas hear of jobs. No saga is called so, and none waits for another."""
+"""Stands in place of the saga in rows with results of jobs. No saga is called so, and none waits for another."""
 _UNKNOWN_OUTCOME_ERRORS: Final = frozenset(
     {"Timeout", "WorkerLost", "WorkerStopped", "BrokerLost", "BegunTwice", "OrderLost"}
 )
-"""Errors after which nobody knows what the work has come to."""
+"""Errors after which the outcome of the work is unknown."""
 _ERROR_TEXT_LIMIT: Final = 400
 
 
 async def store_with_results(
     tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: Iterable[JobAttempt] = ()
 ) -> bool:
-    """`jobs.store`, and in the same transaction a word to the saga of each job that has ended; whether there is one."""
+    """`jobs.store`, and in the same transaction the result for the saga of each ended job; whether there is one."""
     await jobs.store(tx, changed, tried)
     return await insert_results(tx, [job for _, job in changed])
 
 
 async def insert_results(tx: Transaction, found: Iterable[JobRow]) -> bool:
-    """Owes the sagas of those jobs that have ended a word of it, which is the same each time; whether there is one."""
+    """Writes the results of those jobs that have ended, the same each time, for their sagas; whether there is one."""
     ended = [job for job in found if job.ended and job.saga is not None]
     payloads = await jobs.payloads(tx, [job.id for job in ended])
     rows = [row for job in ended if (row := _row(job, payloads.get(job.id), tx.now())) is not None]
@@ -77,7 +77,7 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
 
 
 def _misfit(job: JobRow) -> str | None:
-    """Why the result is none that a saga can take over."""
+    """Why a saga cannot take over the result."""
     if job.result is not None and not isinstance(job.result, dict):
         return "the job's result is no JSON object"
     if job.result is not None and len(dump(job.result)) > MAX_DATA:
@@ -86,7 +86,7 @@ def _misfit(job: JobRow) -> str | None:
 
 
 def _error(job: JobRow, misfit: str | None) -> dict[str, Any]:
-    """Never one to try again: the job's own tries were all."""
+    """Never a retryable one: the job's own attempts were all."""
     error = job.error if isinstance(job.error, dict) else {}
     type, message = str(error.get("type") or "Error"), str(error.get("message") or job.state)
     if job.state == CANCELLED:

@@ -1,4 +1,4 @@
-"""How is a job put down, so that it is done whatever happens next?"""
+"""Job submission: stores a job, so that it is done whatever happens next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrix.persistence.jobs import jobs
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What somebody wants done. `timeout_ms` is the time of each attempt; `after` when the first may begin."""
+    """A requested job. `timeout_ms` is the time of each attempt; `after` when the first may begin."""
 
     queue: str
     handler: str
@@ -43,7 +43,7 @@ Submitted = JobRow | Repeated
 
 
 class _KeyTaken(ConflictError):
-    """Another order with this key was put down first."""
+    """Another request with this key was stored first."""
 
 
 def job_of(order: JobRequest, now: datetime) -> JobRow:
@@ -71,14 +71,14 @@ def job_of(order: JobRequest, now: datetime) -> JobRow:
 
 
 class JobSubmitter:
-    """Puts jobs down. `poke` lets the leader look at once, wherever it is; it looks by itself a little later."""
+    """Stores jobs. `poke` lets the leader poll at once, on whichever node; it polls by itself a little later."""
 
     def __init__(self, database: Database, poke: Callable[[], None]) -> None:
         self._database = database
         self._poke = poke
 
     async def submit(self, order: JobRequest, key: JobRequestKey | None = None) -> Submitted:
-        """The job, committed, or what stands in its way. Raises `Unavailable` and `OutcomeUnknown`."""
+        """The job, committed, or what prevents it. Raises `Unavailable` and `OutcomeUnknown`."""
         stored = await self._stored(key) if key is not None else None
         if stored is not None:
             return stored
@@ -100,7 +100,7 @@ class JobSubmitter:
 
     @staticmethod
     async def _claim(tx: Transaction, job: JobRow, key: JobRequestKey) -> None:
-        """Stores the answer. It stands first, so what it has to wait for is another order with this key."""
+        """Stores the answer. It comes first, so what it has to wait for is another request with this key."""
         try:
             mine = await idempotency.insert(tx, key.scope, key.key, key.render(job))
         except Contention as busy:

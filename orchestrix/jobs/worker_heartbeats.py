@@ -1,4 +1,4 @@
-"""What follows from what workers say of themselves?"""
+"""Worker heartbeat listener: stores the heartbeats of workers, and tells those to stop whose attempts are over."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _REOPEN_AFTER: Final = timedelta(seconds=30)
 
 
 class WorkerHeartbeatListener:
-    """Notes which attempts are held, and tells those to stop that are not to go on; but only while this node leads.
+    """Stores which attempts have a worker, and stops those that are not to go on; but only while this node leads.
 
-    So a cancel reaches a worker that was away, and so does the news that its attempt is over. Beats that are lost are
-    no loss: the next ones come soon. What others hear is thrown away, so that it does not pile up. Only that a worker
-    ends, or has left, every node notes: there may be no leader just then, least of all where the worker is its own.
+    So a cancel reaches a worker that was disconnected, and so does the news that its attempt is over. Lost heartbeats
+    do no harm: the next ones come soon. Other nodes discard what they receive, so that it does not pile up. Only that a
+    worker ends, or has left, every node stores: there may be no leader then, least of all where the worker is its own.
     """
 
     def __init__(self, database: Database, broker: Broker, node: str) -> None:
@@ -65,15 +65,15 @@ class WorkerHeartbeatListener:
             await self._consumer.close()
 
     def duty(self, office: LeaderContext) -> Service:
-        """What the leader starts to have beats heeded."""
+        """The leader's duty of handling heartbeats."""
         return _Heeding(self, office)
 
     def heed(self, office: LeaderContext) -> None:
-        """Beats are heeded for that leader from now on."""
+        """Heartbeats are handled for that leader from now on."""
         self._office = office
 
     def neglect(self, office: LeaderContext) -> None:
-        """They are heeded for that leader no more; another term's may have begun before this one has ended."""
+        """They are not handled for that leader any more; another term's may have begun before this one has ended."""
         if self._office is office:
             self._office = None
 
@@ -114,14 +114,14 @@ class _Heeding:
 
 
 class _Hearing:
-    """What one leader does with the attempts that workers hold."""
+    """What one leader does with the attempts that workers report."""
 
     def __init__(self, office: LeaderContext, late: DeferredHeartbeats) -> None:
         self._office = office
         self._late = late
 
     async def hear(self, beats: Sequence[WorkerHeartbeat]) -> None:
-        """Notes them, and answers. Where the database is away, what is held is owed: these beats do not come again."""
+        """Stores and answers them. While the database is unavailable it defers them: no heartbeat is repeated."""
         held = {history for beat in beats for history in beat.histories}
         at = self._office.database.now()
         try:
@@ -144,7 +144,7 @@ class _Hearing:
         await self._reopen([stop.job for stop in stops])
 
     async def _note(self, going: Sequence[str]) -> None:
-        """Owners write what workers say: rows in their hands are waited for apart, and no beat is dropped for them."""
+        """Owners write workers' reports: rows they lock are waited for apart, and no heartbeat is dropped for them."""
         if not going:
             return
         at = self._office.database.now()
@@ -166,7 +166,7 @@ class _Hearing:
         return found
 
     async def _reopen(self, told: Iterable[JobRow]) -> None:
-        """A worker that talks into queues that were deleted makes them anew: somebody has to clear them away."""
+        """A worker that publishes to deleted queues declares them again: somebody has to clear them away."""
         now = self._office.database.now()
         ids = [job.id for job in told if job.finished_at is not None and now - job.finished_at > _REOPEN_AFTER]
         if ids:
@@ -198,7 +198,7 @@ def _rows(beats: Iterable[WorkerHeartbeat]) -> list[WorkerHeartbeatRow]:
 
 
 def _latest_heartbeats(beats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHeartbeat]:
-    """What each worker has said last; not what it had said earlier by its own clock, though that has come later."""
+    """The last heartbeat of each worker by its own clock, where it gives a time; a delayed older one is ignored."""
     last: dict[str, WorkerHeartbeat] = {}
     for one in beats:
         before = last.get(worker := cleaned(one.worker_id))
@@ -208,7 +208,7 @@ def _latest_heartbeats(beats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHear
 
 
 def _stop(name: str, job: JobRow) -> StopRequest | None:
-    """What a worker is told that holds this attempt of the job, which is its last one."""
+    """The stop for a worker that reports this attempt of the job, which is its last one."""
     if job.ended or job.state == PENDING:
         return StopRequest(job, name, job.cancel_reason or "this attempt is over")
     return StopRequest(job, name, job.cancel_reason) if job.cancel_reason is not None else None

@@ -1,6 +1,6 @@
-"""How does a node give jobs away, all at once, and know that another has them?
+"""Job hand-off publisher: offers jobs to other nodes, all at once, and learns who has taken them.
 
-The hand-off publisher and the listener for its acknowledgements.
+JobHandoffPublisher and the listener for its acknowledgements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("orchestrix.jobs")
 OFFERS_PER_BATCH: Final = 200
 """Jobs that are marked, or offered, together."""
 OWNER_POLL_INTERVAL_S: Final = 1.0
-"""Seconds between two looks at who owns the jobs: an answer can get lost."""
+"""Seconds between two polls for the owners of the jobs: an answer can get lost."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _OfferedJob:
 
 
 class JobHandoffAckListener:
-    """Hears which jobs other nodes have taken from this one."""
+    """Receives which jobs other nodes have taken from this one."""
 
     def __init__(self, broker: Broker, node: str) -> None:
         self._broker = broker
@@ -90,10 +90,10 @@ class JobHandoffAckListener:
 
 
 class JobHandoffPublisher:
-    """Gives jobs away: marks them, offers them to all nodes, and leaves each as soon as another one has it.
+    """Hands jobs over: marks them, offers them to all nodes, and leaves each as soon as another node owns it.
 
-    Until then this node goes on reading it, so that nothing waits. What nobody takes is marked for the leader, or kept
-    if it was only to be moved.
+    Until then this node goes on consuming it, so that nothing waits. What nobody takes is marked for the leader, or
+    kept if it was only to be rebalanced.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class JobHandoffPublisher:
         self._limits = limits
 
     async def give(self, reason: str, most: int | None = None) -> int:
-        """Gives away what this node owns, at most so many; how many of them another node has taken, or have ended.
+        """Hands over what this node owns, at most so many; how many of them another node has taken, or have ended.
 
         Raises `Unavailable` if they cannot be marked: then none was offered.
         """
@@ -135,7 +135,7 @@ class JobHandoffPublisher:
         return taken
 
     async def _begun(self, reason: str, most: int | None) -> dict[str, _OfferedJob]:
-        """Marks the jobs; those that have ended are cleared away by this node, unless it ends itself."""
+        """Marks the jobs; those that have ended are cleared away by this node, unless it stops itself."""
         async with self._database.read() as connection:
             owned = await jobs.owned_by(connection, self._node)
         wanted = [one for one in owned if reason == SHUTDOWN or not one.ended][:most]
@@ -193,7 +193,7 @@ class JobHandoffPublisher:
         return True
 
     async def _wait(self, given: dict[str, _OfferedJob], began: float) -> None:
-        """Until there is something to do, or somebody has answered."""
+        """Until there is something to do, or another node has answered."""
         soonest = min(next_look(one.offer, self._limits) for one in given.values())
         left = began + soonest - clock.monotonic()
         if not await self._acks.arrived.wait(min(max(left, 0.01), OWNER_POLL_INTERVAL_S)):
@@ -203,7 +203,7 @@ class JobHandoffPublisher:
                 one.offer = replace(one.offer, acked=True)
 
     async def _look_who_owns(self, given: dict[str, _OfferedJob]) -> None:
-        """What is not this node's any more has been taken, or has ended and is cleared away."""
+        """What this node no longer owns has been taken, or has ended and is cleared away."""
         try:
             async with self._database.read() as connection:
                 owned = {one.id: one.owner_epoch for one in await jobs.owned_by(connection, self._node)}

@@ -1,4 +1,4 @@
-"""How does a node become the owner of jobs that need one? The hand-off subscriber."""
+"""Job hand-off subscriber: makes this node the owner of jobs that need one."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ OFFER_PREFETCH: Final = 20
 class OwnerlessJobsQueue:
     """One queue of jobs that need an owner, as long as this node takes any.
 
-    What it does with a batch is `work`, which may be called again with the same batch. While the database is away it
-    keeps what it has.
+    It handles a batch with `work`, which may be called again with the same batch. While the database is unavailable it
+    keeps what is unacknowledged.
     """
 
     def __init__(self, broker: Broker, name: str, work: Callable[[Sequence[Delivery]], Awaitable[None]]) -> None:
@@ -68,7 +68,7 @@ class OwnerlessJobsQueue:
             await self._loop.start()
 
     async def leave(self) -> None:
-        """Takes no more: finishes what is being written, and closes the channel, which gives back the rest."""
+        """Takes no more: finishes what is being written, and closes the channel, which requeues the rest."""
         self._wanted = False
         await self._loop.stop()
         if self._working is not None:
@@ -76,7 +76,7 @@ class OwnerlessJobsQueue:
         await self.let_go()
 
     async def let_go(self) -> None:
-        """Takes no more, and gives back all, also what may be written yet."""
+        """Takes no more, and requeues all, also what may be written yet."""
         self._wanted = False
         await self._loop.stop()
         consumer, self._consumer = self._consumer, None
@@ -103,9 +103,9 @@ class OwnerlessJobsQueue:
 
 
 class JobHandoffSubscriber:
-    """Takes new jobs, and those that other nodes give away: writes itself down as the owner, reads, then answers.
+    """Takes new jobs, and those that other nodes hand over: stores itself as the owner, consumes, then answers.
 
-    Taking is a compare-and-set, so that of two nodes that hear of the same job one becomes the owner.
+    Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner.
     """
 
     def __init__(self, database: Database, broker: Broker, holdings: OwnedJobs, node: str) -> None:
@@ -137,18 +137,18 @@ class JobHandoffSubscriber:
         await self._offered.leave()
 
     async def let_go(self) -> None:
-        """Takes no more until `start`, and gives back at once what it has in hand."""
+        """Takes no more until `start`, and requeues at once what is unacknowledged."""
         self._away = True
         await self._new.let_go()
         await self._offered.let_go()
 
     async def decline(self) -> None:
-        """Takes no jobs that others give away, until `accept`."""
+        """Takes no jobs that others hand over, until `accept`."""
         self._declining = True
         await self._offered.leave()
 
     async def accept(self) -> None:
-        """Undoes `decline`, but nothing else for which it takes none."""
+        """Reverts `decline`, but no other reason for which it takes none."""
         self._declining = False
         await self._take_offers()
 
@@ -200,7 +200,7 @@ class JobHandoffSubscriber:
         return taken
 
     async def _readable(self, consumer: Consumer, batch: Sequence[Delivery], read: Callable[[bytes], T]) -> list[T]:
-        """What the messages say; those that say nothing are kept among the dead letters."""
+        """The contents of the messages; those that cannot be read become dead letters."""
         found: list[T] = []
         dead: list[tuple[Delivery, str]] = []
         for delivery in batch:

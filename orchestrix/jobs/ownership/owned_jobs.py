@@ -1,4 +1,4 @@
-"""What of a job is a node's that owns it: its channel, the reading of it, and the end of both?"""
+"""Owned jobs: the channels by which a node consumes the jobs that it owns, from their start to their end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from orchestrix.persistence.jobs import jobs
 log = logging.getLogger("orchestrix.jobs")
 
 EVENT_PREFETCH: Final = 200
-"""Messages of a queue that are on their way or in hand."""
+"""Unacknowledged messages of a queue."""
 FIRST_EVENTS_TIMEOUT_S: Final = 0.1
-"""Seconds for which the first words of a job are waited for before it is looked whether it has ended already."""
+"""Seconds for which a job's first messages are waited for before it is checked whether it has ended already."""
 JOBS_PER_CONNECTION: Final = 900
 """Jobs whose channels one connection carries: brokers allow some two thousand channels, or fewer."""
 QUEUE_DELETIONS_PER_BATCH: Final = 50
@@ -34,12 +34,12 @@ QUEUE_DELETIONS_PER_BATCH: Final = 50
 
 
 Reading = tuple[int, int]
-"""The epoch under which a job is read, and which connection of its link that is."""
+"""The epoch under which a job is consumed, and the generation of its link's connection."""
 
 
 @dataclass(slots=True)
 class OwnedJob:
-    """A job that this node owns, under this epoch, and reads."""
+    """A job that this node owns, under this epoch, and consumes."""
 
     job_id: str
     epoch: int
@@ -57,7 +57,7 @@ class JobConnection:
 
 
 class OwnedJobs:
-    """The jobs that this node reads. `open_link` makes a connection; each job has a channel of its own on one.
+    """The jobs that this node consumes. `open_link` makes a connection; each job has a channel of its own on one.
 
     A channel is left by closing it, so that what is not acknowledged goes to the next owner, in order.
     """
@@ -80,17 +80,17 @@ class OwnedJobs:
 
     @property
     def count(self) -> int:
-        """How many jobs it reads."""
+        """How many jobs it consumes."""
         return len(self._held)
 
     @property
     def epochs(self) -> dict[str, int]:
-        """What it reads, or is just clearing away, and under which epochs."""
+        """What it consumes, or is just clearing away, and under which epochs."""
         return {**self._ending, **{held.job_id: held.epoch for held in self._held.values()}, **self._beginning}
 
     @property
     def readings(self) -> dict[str, Reading]:
-        """How each job is read whose connection is there: another connection is another reading."""
+        """How each job is consumed whose connection is up: another connection is another reading."""
         up = [one for one in self._held.values() if one.link.broker.state is LinkState.UP]
         return {one.job_id: (one.epoch, one.link.broker.generation) for one in up}
 
@@ -106,7 +106,7 @@ class OwnedJobs:
         self._links.clear()
 
     async def hold(self, job_id: str, epoch: int) -> None:
-        """Begins to read a job that this node has just become the owner of; one under an older epoch is left."""
+        """Begins to consume a job that this node has just become the owner of; one under an older epoch is left."""
         if self.epochs.get(job_id, -1) >= epoch:
             return
         self._beginning[job_id] = epoch
@@ -127,7 +127,7 @@ class OwnedJobs:
         held.reading = asyncio.create_task(self._read(held), name=f"channel of job {job_id}")
 
     async def _is_wanted(self, job_id: str, epoch: int) -> bool:
-        """Whether the queues are to be made anew that are missing: not those of a job that was cleared away."""
+        """Whether missing queues are to be declared again: not those of a job that was cleared away."""
         try:
             async with self._database.read() as connection:
                 job = await jobs.get(connection, job_id)
@@ -136,12 +136,12 @@ class OwnedJobs:
         return job is not None and bool(job.channels) and (job.owner, job.owner_epoch) == (self._node, epoch)
 
     async def leave(self, job_ids: Iterable[str]) -> None:
-        """Stops reading jobs; what is in hand goes to whoever reads them next."""
+        """Stops consuming jobs; what is unacknowledged goes to the next owner."""
         held = [self._held[job_id] for job_id in job_ids if job_id in self._held]
         await asyncio.gather(*(self._leave(one) for one in held))
 
     async def clear_away(self, job_id: str) -> None:
-        """Stops reading a job that has ended, and deletes its queues with all that is still in them."""
+        """Stops consuming a job that has ended, and deletes its queues with all that is still in them."""
         held = self._held.get(job_id)
         if held is not None:
             self._ending[job_id] = held.epoch
@@ -159,7 +159,7 @@ class OwnedJobs:
             return link
 
     async def _leave(self, held: OwnedJob) -> None:
-        """Closes the channel first: what the reader still has in hand is then acknowledged by nobody."""
+        """Closes the channel first: what its reader still handles is then acknowledged by nobody."""
         if self._held.get(held.job_id) is held:
             del self._held[held.job_id]
             held.link.jobs -= 1
@@ -170,7 +170,7 @@ class OwnedJobs:
                 await held.reading
 
     async def _read(self, held: OwnedJob) -> None:
-        # Its last word may have come to the owner before.
+        # Its last message may have come to the previous owner.
         if held.epoch > 1 and not await self._goes_on(held, await self._first(held)):
             return
         while deliveries := await held.consumer.receive(EVENT_PREFETCH):
@@ -179,7 +179,7 @@ class OwnedJobs:
 
     @staticmethod
     async def _first(held: OwnedJob) -> Sequence[Delivery]:
-        """What is there when it begins; nothing, if nobody says anything for a moment."""
+        """What has come when it begins; nothing, if nothing comes for a moment."""
         try:
             async with asyncio.timeout(FIRST_EVENTS_TIMEOUT_S):
                 return await held.consumer.receive(EVENT_PREFETCH)
@@ -187,7 +187,7 @@ class OwnedJobs:
             return []
 
     async def _goes_on(self, held: OwnedJob, deliveries: Sequence[Delivery]) -> bool:
-        """Whether more is to be read once this is written."""
+        """Whether more is to be consumed once this is stored."""
         heard = ChannelBatch(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
         verdict = await self._events.handle(heard)
         if verdict is ChannelState.LOST:

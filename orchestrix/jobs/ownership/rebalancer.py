@@ -1,4 +1,4 @@
-"""Does this node have far more jobs than the others?"""
+"""Job rebalancer: hands jobs over when this node owns far more of them than the others."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger("orchestrix.jobs")
 
 
 class JobRebalancer:
-    """Hands over what is too much here, where that was so twice in a row: what has just moved is counted late.
+    """Hands over the excess, where there was one twice in a row: what has just moved is counted late.
 
-    Every node finds the same answer from what the database says, and does its own part of it. While it gives it takes
-    nothing that others give, and so none of its own offers.
+    Every node computes the same plan from the database, and does its own part of it. While it hands jobs over it takes
+    none that others offer, and so none of its own offers.
     """
 
     def __init__(

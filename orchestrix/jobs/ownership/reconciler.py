@@ -1,4 +1,4 @@
-"""Does a node read exactly what it owns?"""
+"""Ownership reconciler: makes sure that a node consumes exactly the jobs that it owns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from orchestrix.persistence.jobs.jobs import OwnedJobRow
 log = logging.getLogger("orchestrix.jobs")
 
 LAST_LINES_TIMEOUT_S: Final = 30.0
-"""Seconds for which the last lines of a job's log are waited for, after its end and while its queues are read."""
+"""Seconds for which the last lines of a job's log are waited for, after its end and while its queues are consumed."""
 
 
 class OwnershipReconciler:
-    """Compares now and then what this node owns, as the database has it, with what it reads, and mends the rest.
+    """Compares now and then what this node owns, by the database, with what it consumes, and mends the difference.
 
-    A job whose last lines do not come is cleared away after a while. That counts from when this node could read its
-    queues at the earliest: what was said while nobody did, or while the broker was away or took no messages, is still
-    there, or with the worker.
+    A job whose last lines do not come is cleared away after a while. That counts from when this node could consume its
+    queues at the earliest: messages from before that, or from a time when the broker was down or blocked, are still in
+    the queues, or with the worker.
     """
 
     def __init__(self, database: Database, holdings: OwnedJobs, node: str, broker: Broker, *, every: float) -> None:
@@ -48,7 +48,7 @@ class OwnershipReconciler:
 
     async def look(self) -> None:
         """Compares once."""
-        # What is read before what is owned: a job that is taken in between is owned and read, and nothing is amiss.
+        # What is consumed before what is owned: a job taken in between is in both, and nothing is amiss.
         reading = self._holdings.epochs
         async with self._database.read() as connection:
             owned = {one.id: one for one in await jobs.owned_by(connection, self._node)}
@@ -67,7 +67,7 @@ class OwnershipReconciler:
                 await self._holdings.clear_away(one.id)
 
     def _note(self) -> None:
-        """Since when each job's queues have been read without a break."""
+        """Since when each job's queues have been consumed without a break."""
         now, before = clock.monotonic(), self._read_since
         self._read_since = {
             job_id: before[job_id] if job_id in before and before[job_id][0] == how else (how, now)

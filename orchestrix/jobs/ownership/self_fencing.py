@@ -1,4 +1,4 @@
-"""What becomes of the jobs that a node reads while it has no database, so that others may own them by now?"""
+"""Self-fencing: releases a node's jobs while it cannot reach the database, since others may own them by now."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
 from orchestrix.lifecycle import Loop, abandon
 
 Ping = Callable[[], Coroutine[Any, Any, None]]
-"""Asks the database for an answer; whatever it raises, there was none."""
+"""Pings the database; whatever it raises, there was no answer."""
 log = logging.getLogger("orchestrix.jobs")
 
 CHECKS_PER_LIMIT: Final = 6
-"""So many times within the limit it is looked whether the database has answered."""
+"""How many times within the limit it is checked whether the database has answered."""
 LAST_ANSWER_TIMEOUT_S: Final = 1.0
 
 
 class SelfFencing:
-    """Lets go of everything that this node has in hand where the database has not answered for `limit` seconds, and
-    takes it up again when it does.
+    """Releases everything that this node has unacknowledged where the database has not answered for `limit` seconds,
+    and takes it up again when it does.
 
-    The broker gives the words of a job to one reader at a time, and to nobody what another has in hand: a node that can
-    write nothing would keep them from the owner that the leader has found in its place.
+    The broker gives the messages of a job to one consumer at a time, and nobody gets what another has unacknowledged:
+    a node that can write nothing would keep them from the owner that the leader has found in its place.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class SelfFencing:
         self._loop = Loop("footing of jobs", self._round)
 
     async def start(self) -> None:
-        """Begins to ask the database."""
+        """Begins to ping the database."""
         self._answered_at = clock.monotonic()
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Asks no more; what was let go stays so."""
+        """Pings no more; what was released stays so."""
         await self._loop.stop()
         if self._asking is not None:
             self._asking.cancel()
@@ -72,7 +72,7 @@ class SelfFencing:
         await asyncio.sleep(self._limit / CHECKS_PER_LIMIT)
 
     async def _answers(self) -> bool:
-        """Waits for an answer for a while; a question that has none yet stays open, for to give it up takes long."""
+        """Waits for an answer for a while; a ping without one yet stays open, for to cancel it takes long."""
         asking = self._asking or asyncio.create_task(self._ping(), name="is the database there")
         self._asking = asking
         if not (await asyncio.wait({asking}, timeout=self._limit / CHECKS_PER_LIMIT))[0]:
@@ -83,7 +83,7 @@ class SelfFencing:
         return not asking.cancelled() and error is None
 
     def _tell(self, error: BaseException) -> None:
-        """An error that no database is known to make is a bug, and told once in an outage."""
+        """An error that no database is known to raise is a bug, and logged once in an outage."""
         if not isinstance(error, RetryableError) and not self._was_told:
             self._was_told = True
             log.error("the question whether the database is there failed; that counts as no answer", exc_info=error)

@@ -1,4 +1,4 @@
-"""What becomes of a job whose order never came to a worker that could take it?"""
+"""Dead dispatch handler: ends attempts whose job dispatch never came to a worker that could take it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ DELIVERY_LIMIT_REASON = "delivery_limit"
 
 
 class DeadDispatchHandler:
-    """Ends attempts whose orders are dead, or cannot be sent, in the transactions of those who find that.
+    """Ends attempts whose dispatches are dead letters, or cannot be sent, in the transactions of those who find that.
 
-    The jobs go on by their retry policies. Of what dies between nodes nothing follows: the leader asks anew by itself.
-    `due` says that a job may begin, `sent` that the outbox has something to send; `news` is told of each that changed.
+    The jobs go on by their retry policies. Dead messages between nodes have no consequence: the leader asks again by
+    itself. `due` says that a job may begin, `sent` that the outbox has something to send; `news` is notified of each
+    that changed.
     """
 
     def __init__(
@@ -42,16 +43,16 @@ class DeadDispatchHandler:
         self._news = news
 
     async def queues(self) -> set[str]:
-        """The queues in which what is said of jobs can die. Raises `Unavailable`."""
+        """The queues in which messages about jobs can die. Raises `Unavailable`."""
         async with self._database.read() as connection:
             names = await job_queues.named(connection)
         return {JOB_ASSIGNED, JOB_HANDOFF, *map(dispatch_queue, names)}
 
     async def died(self, tx: Transaction, letters: Sequence[tuple[DeadLetter, bytes]]) -> None:
-        """Ends the attempts whose orders these are, each letter with its whole body.
+        """Ends the attempts whose dispatches these are, each dead letter with its whole body.
 
-        Only by an order that is word for word what is owed: of one that was forged or garbled, nothing follows, and
-        the true one is sent again where it is gone.
+        Only by a dispatch that is exactly the expected one: one that was forged or garbled has no consequence, and
+        the true one is sent again where it is lost.
         """
         orders = [(name, *one) for one in letters if (name := _attempt(*one)) is not None]
         found = await jobs.by_histories(tx, [name for name, _, _ in orders])
@@ -63,7 +64,7 @@ class DeadDispatchHandler:
         await self._end(tx, {name: _death(letter) for name, letter in true})
 
     async def refused(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
-        """Takes back what the broker will never accept; False for a row that is not about jobs."""
+        """Withdraws what the broker refuses for good; False for a row that is not about jobs."""
         if row.saga != JOBS:
             return False
         if row.routing_key.startswith(DISPATCH_QUEUE_PREFIX):
@@ -73,7 +74,7 @@ class DeadDispatchHandler:
         return True
 
     async def _end(self, tx: Transaction, lost: Mapping[str, AttemptEnding]) -> None:
-        """The endings by the names of their attempts; of those that a worker has begun a copy has died, and no more."""
+        """The endings by the ids of their attempts; where a worker has begun the attempt, only a copy has died."""
         found = await jobs.by_histories(tx, lost)
         rows = await jobs.lock(tx, [job.id for job in found.values()])
         out = [job for job in rows.values() if job.state == DISPATCHED and job.history_id in lost]
@@ -91,7 +92,7 @@ class DeadDispatchHandler:
 
 
 def _attempt(letter: DeadLetter, body: bytes) -> str | None:
-    """The name of the attempt whose order this is."""
+    """The id of the attempt whose dispatch this is."""
     if not letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
         return None
     try:

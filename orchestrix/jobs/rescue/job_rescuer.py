@@ -1,4 +1,4 @@
-"""What does the leader look for among the jobs, because nobody tells it? The orphan detector."""
+"""Job rescuer: the leader's periodic checks for lost workers, time-outs, orphan jobs and stale queues."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ QUEUE_CLEANER_INTERVAL_S: Final = 30.0
 QUEUE_CLEANER_AGE_S: Final = 120.0
 """Seconds after its end at which a job's queues are deleted once more."""
 RETRY_INTERVAL_S: Final = 1.0
-"""Seconds until the next look where there is something that cannot be done just now."""
+"""Seconds until the next check where something cannot be done just now."""
 UNOWNED_TIMEOUT_S: Final = 30.0
-"""Seconds for which a job that was sent to a worker may be without an owner."""
+"""Seconds for which a job that was dispatched may be without an owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderContext:
-    """What every duty of the leader stands on.
+    """What every duty of the leader depends on.
 
     `stop` tells workers; `due` says that a job waits for another attempt.
     """
@@ -76,7 +76,7 @@ class LeaderContext:
 
 
 class PeriodicDuty:
-    """One duty: looks, then again after so many seconds as that look says, or when it is woken.
+    """One duty: checks, then again after the seconds that the check returns, or when it is woken.
 
     A term that has ended is no failure: there is nothing more to do.
     """
@@ -88,11 +88,11 @@ class PeriodicDuty:
         self._loop = Loop(name, self._round)
 
     async def start(self) -> None:
-        """Begins to look."""
+        """Begins to check."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops looking."""
+        """Stops checking."""
         await self._loop.stop()
 
     async def _round(self) -> None:
@@ -106,13 +106,13 @@ class PeriodicDuty:
 
 
 class JobRescuer:
-    """Ends attempts whose time is over, whose worker is silent, or that the broker has forgotten.
+    """Ends attempts whose time is over, whose worker is silent, or that the broker has lost.
 
-    Nothing is held against a worker that it could not have said. `heard_since` is when the ears of this leader were
-    opened last, by its gain of leadership or by the end of an outage, of an alarm of the broker or of a sleep of its
-    own: what was sent before is spared for a while. So is what nobody may have read, for its owner has not beaten for
-    `heard` seconds. What no worker has begun has its whole time again after an outage. One read tells whether there is
-    anything to do; what is to be done is found again by the transactions that do it.
+    A worker's silence counts only while it could be heard. `heard_since` is when this leader last began to listen: by
+    its gain of leadership, or by the end of an outage, of a broker alarm or of a stall of its own process; what was
+    dispatched before is spared for a while. So is what nobody may have consumed, for its owner has had no heartbeat
+    for `heard` seconds. What no worker has begun has its whole time again after an outage. One select tells whether
+    there is anything to do; the transactions that do it select again what is to be done.
     """
 
     def __init__(self, office: LeaderContext, broker: Broker, *, silent: float, heard: float) -> None:
@@ -128,7 +128,7 @@ class JobRescuer:
         self._proved_at = -math.inf
 
     async def look(self) -> float:
-        """Looks once; in how many seconds again."""
+        """Checks once; seconds until the next check."""
         asked = clock.monotonic()
         if not await self._can_be_told():
             self._was_deaf = True
@@ -147,7 +147,7 @@ class JobRescuer:
         return self._until_next(signs.left)
 
     async def _can_be_told(self) -> bool:
-        """Whether workers can beat: proved anew after a second."""
+        """Whether workers can send heartbeats: proved anew after a second."""
         if clock.monotonic() - self._proved_at > 1.0:
             if not await takes_messages(self._broker):
                 return False
@@ -161,8 +161,8 @@ class JobRescuer:
             return await job_predicates.signs(connection, limit, self._heard, since)
 
     def _open_ears(self) -> None:
-        """Where no look has succeeded for long, no beat can have been noted either: the database was away, or this
-        process stood still.
+        """Restarts `heard_since`. Where no check has succeeded for long, no heartbeat can have been stored either: the
+        database was unavailable, or this process stalled.
         """
         now, by = self._office.database.now(), self._broker.generation
         if self._was_deaf or self._heard_by not in (0, by):
@@ -173,7 +173,7 @@ class JobRescuer:
         self._was_deaf = False
 
     def _slept(self) -> bool:
-        """Whether this process stood still in the middle of the look; then its ears are open from now on."""
+        """Whether this process stalled in the middle of the check; then it listens from now on."""
         if clock.monotonic() - self._began <= self._silent / 3:
             return False
         self._began, self._heard_since = clock.monotonic(), self._office.database.now()
@@ -193,19 +193,19 @@ class JobRescuer:
         put_off = [self._put_off(job, tx.now()) for job in late]
         changed = [(job.version, later) for job, later in zip(late, put_off, strict=True) if later is not None]
         await jobs.store(tx, changed)
-        if changed:  # the office looks at its term only where something ends
+        if changed:  # the leader context checks its term only where something ends
             await leases.check(tx, self._office.fence)
         return [job for job, later in zip(late, put_off, strict=True) if later is None]
 
     def _put_off(self, job: JobRow, now: datetime) -> JobRow | None:
-        """The job with more time, where an outage since it was sent gives it that."""
+        """The job with more time, where an outage since its dispatch gives it that."""
         until = self._until(job)
         if until is None or until <= now:
             return None
         return replace(job, version=job.version + 1, updated_at=now, wake_at=until)
 
     def _until(self, job: JobRow) -> datetime | None:
-        """When the time is over of a job that was sent before an outage and that no worker has begun."""
+        """The deadline of a job that was dispatched before an outage and that no worker has begun."""
         back, sent = self._back_since, job.dispatched_at
         if job.state != DISPATCHED or job.timeout_ms is None or back is None or sent is None or sent >= back:
             return None
@@ -223,7 +223,7 @@ class JobRescuer:
         most = min(self._silent / 6, 5.0)
         if due is None:
             return most
-        # What is late and was not ended is spared for a while, of which no look changes anything.
+        # What is late and was not ended is spared for a while, of which no check changes anything.
         return min(max(due, 0.1) if due > 0 else 0.3, most)
 
     async def _too_late(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
@@ -258,9 +258,9 @@ def _always(ending: AttemptEnding) -> Judge:
 
 
 class OrphanJobDetector:
-    """Offers jobs whose owner is gone, or that nobody has ever owned, to the nodes that are there.
+    """Offers jobs whose owner is dead, or that nobody has ever owned, to the live nodes.
 
-    Not while no offer could leave: each look would write others for the same jobs.
+    Not while no offer could be published: each check would write others for the same jobs.
     """
 
     def __init__(self, office: LeaderContext, broker: Broker, *, every: float) -> None:
@@ -269,11 +269,11 @@ class OrphanJobDetector:
         self._every = every
 
     async def orphans(self) -> float:
-        """Looks once for those whose owner is gone; in how many seconds again."""
+        """Checks once for those whose owner is dead; seconds until the next check."""
         return await self._look(0, self._offer, self._every)
 
     async def unowned(self) -> float:
-        """Looks once for those that nobody has ever owned; in how many seconds again."""
+        """Checks once for those that nobody has ever owned; seconds until the next check."""
         return await self._look(1, self._assign, UNOWNED_TIMEOUT_S / 3)
 
     async def _look(self, which: int, work: Work, every: float) -> float:
@@ -283,10 +283,10 @@ class OrphanJobDetector:
             found = (await job_predicates.ownerless(connection, self._every, UNOWNED_TIMEOUT_S))[which]
         if not found:
             return every
-        linked = self._broker.state is LinkState.UP  # else another node may have a link that takes offers
+        linked = self._broker.state is LinkState.UP  # else another node may have a connection that takes offers
         if linked and not await takes_messages(self._broker):
             return RETRY_INTERVAL_S
-        # What others have in hand is passed over: it is looked for again soon, not only at the next turn.
+        # Rows that others have locked are skipped: they are checked again soon, not only at the next turn.
         return every if await self._all(work) else min(every, RETRY_INTERVAL_S)
 
     async def _all(self, work: Work) -> int:
@@ -326,7 +326,7 @@ class OrphanJobDetector:
 class QueueCleaner:
     """Deletes the queues of jobs that have ended once more, a while later.
 
-    A message that comes late, or for a second time, lets a worker make them anew; nobody listens to them then.
+    A late or redelivered message makes a worker declare them again; nobody consumes them then.
     """
 
     def __init__(self, office: LeaderContext, broker: Broker) -> None:
@@ -335,7 +335,7 @@ class QueueCleaner:
         self._after: tuple[datetime, str] | None = None
 
     async def look(self) -> float:
-        """Looks once; in how many seconds again."""
+        """Checks once; seconds until the next check."""
         if self._broker.state is not LinkState.UP:
             return QUEUE_CLEANER_INTERVAL_S
         database = self._office.database

@@ -1,4 +1,4 @@
-"""Lost orders: sends again what no worker can get any more, though the broker has had it."""
+"""Lost dispatch detector: dispatches again what the broker had and no worker can get any more."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from orchestrix.persistence.jobs import job_queues
 log = logging.getLogger("orchestrix.jobs")
 
 CHECKS_PER_LIMIT: Final = 3
-"""So many times within the limit it is looked which queues are empty."""
+"""How many times within the limit it is checked which queues are empty."""
 
 
 class LostDispatchDetector:
-    """Sends the orders again that somebody has deleted, purged, or taken and not worked on: else nobody would begin
-    them, for ever.
+    """Sends dispatches again that somebody has deleted, purged, or taken and not worked on: else nobody would ever
+    begin them.
 
-    An order is lost that was confirmed `after` seconds ago or earlier, and that no worker has begun or beats for, where
-    its queue has nothing ready, or is not there, in two looks; or where one of its queue that was sent later was begun
-    long ago. That nobody has begun it is known where its owner reads what is said of it, and has not beaten longer than
-    `heard` seconds ago.
+    A dispatch is lost that was confirmed `after` seconds ago or earlier, and that no worker has begun or sends
+    heartbeats for, where its queue has nothing ready, or does not exist, in two checks; or where a later one of its
+    queue was begun long ago. That nobody has begun it is known where its owner consumes the job's messages, and had
+    its last heartbeat at most `heard` seconds ago.
     """
 
     def __init__(self, office: LeaderContext, broker: Broker, *, after: float, heard: float) -> None:
@@ -40,7 +40,7 @@ class LostDispatchDetector:
         self._empty: set[str] = set()
 
     async def look(self) -> float:
-        """Looks once; in how many seconds again."""
+        """Checks once; seconds until the next check."""
         every = self._after / CHECKS_PER_LIMIT
         if self._broker.state is not LinkState.UP:
             self._empty = set()
@@ -49,7 +49,7 @@ class LostDispatchDetector:
             queues = await job_queues.unbegun(connection)
             passed = await job_queues.passed(connection, queues, self._after)
         empty = {name for name in queues if await self._is_empty(name)}
-        if (empty or passed) and not await takes_messages(self._broker):  # a worker that has begun one cannot say so
+        if (empty or passed) and not await takes_messages(self._broker):  # a worker that has begun cannot report it
             empty, passed = set(), {}
         twice, self._empty = empty & self._empty, empty
         if twice or passed:
