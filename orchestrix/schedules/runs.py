@@ -1,4 +1,4 @@
-"""How do runs of schedules become jobs, and how does one end before its time?"""
+"""Scheduled runs: makes jobs of a schedule's runs, and cancels them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from orchestrix.persistence.jobs import jobs
 
 
 def made(schedule: Schedule, runs: Sequence[ScheduledRun], tx: Transaction, by: str | None = None) -> list[JobRow]:
-    """A job for each run, which `by` wants; the order of the runs is that of their ids."""
+    """A job for each run, requested by `by`; the order of the runs is that of their ids."""
     return [job_of(schedule, run, clock.uuid7(), tx.now(), by) for run in runs]
 
 
 async def cancel(tx: Transaction, reasons: Mapping[str, str]) -> list[StopRequest]:
-    """Cancels those that have not ended, by their ids; which workers are to be told so after the commit.
+    """Cancels those that have not ended, by their ids; the stops that workers are to get after the commit.
 
-    All in one go: whoever locks jobs does so in the order of their ids, and a second call would begin that anew.
+    All in one call: whoever locks jobs does so in the order of their ids, and a second call would begin that anew.
     """
     found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended]
     moved = [rules.cancelled(job, reasons[job.id], tx.now()) for job in found]

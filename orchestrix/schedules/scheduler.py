@@ -1,4 +1,4 @@
-"""How does a job begin by itself when its time has come, once and under one leader?"""
+"""Scheduler: the leader's duty that makes a job of each due time, exactly once."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ log = logging.getLogger("orchestrix.schedules")
 SCHEDULES_PER_TRANSACTION: Final = 50
 """Schedules that are fired in one transaction."""
 IDLE_POLL_INTERVAL_S: Final = 5.0
-"""Seconds between two looks when nothing is due earlier and nobody says that something has changed."""
+"""Seconds between two polls when nothing is due earlier and no change is notified."""
 HELD_RUNS_POLL_INTERVAL_S: Final = 1.0
 """The same while runs wait for others to end: those may end at any node."""
 LOCKED_POLL_INTERVAL_S: Final = 0.1
-"""Seconds until the next look where all that is due is in somebody else's hands."""
+"""Seconds until the next poll where all rows that are due are locked by others."""
 UNREADABLE_RETRY_INTERVAL: Final = timedelta(minutes=1)
-"""Until a schedule that cannot be read is looked at again."""
+"""Delay until a schedule that cannot be read is tried again."""
 REPLACED_REASON: Final = "the next run of its schedule is due"
 
 
 @dataclass(slots=True)
 class _Fired:
-    """What one transaction came to: how many schedules it moved, and what is to be said after its commit."""
+    """The result of one transaction: how many schedules it moved, and what is to be notified after its commit."""
 
     schedules: int = 0
     jobs: list[JobRow] = field(default_factory=list)
@@ -63,9 +63,9 @@ class _Fired:
 class Scheduler:
     """A duty of the leader: makes a job of each due time, and lets waiting runs begin when their turn has come.
 
-    The job and the schedule's next due time are one transaction, which ends with the check of the term: whoever leads
-    next finds either both or none. Jobs are unique per schedule and due time besides. `wake` is set when a schedule or
-    one of its jobs has changed; `due` tells that jobs may begin; `stop` tells workers that an attempt is over.
+    The job and the schedule's next due time are one transaction, which ends with the check of the term: the next leader
+    finds either both or none. Jobs are unique per schedule and due time besides. `wake` is set when a schedule or one
+    of its jobs has changed; `due` notifies that jobs may begin; `stop` tells workers that an attempt is over.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Scheduler:
         self._loop = Loop("schedules", self._round)
 
     async def start(self) -> None:
-        """Begins to look for schedules that are due."""
+        """Begins to poll for schedules that are due."""
         await self._loop.start()
 
     async def stop(self) -> None:
@@ -111,7 +111,7 @@ class Scheduler:
             )
 
     async def _follow_clock(self) -> None:
-        """Brings forward what waits for a time that lies behind a later one: the clock was set back."""
+        """Brings forward what waits for a time that is no longer the next one: the clock was set back."""
         now, before = self._database.now(), self._seen
         self._seen = now
         if before is not None and now >= before - CLOCK_TOLERANCE:
@@ -127,7 +127,7 @@ class Scheduler:
         """The id of the last schedule of a full batch behind `after`; None at the end."""
         found, now, moved = await schedules.later(tx, after, SCHEDULES_PER_TRANSACTION), tx.now(), 0
         for one in found:
-            with suppress(Invalid):  # what cannot be read here says so when it is due
+            with suppress(Invalid):  # one that cannot be read here is logged when it is due
                 fresh = reset_due_time(one, times_of(one, zone(one.zone), now), now)
                 if fresh is not one:
                     await schedules.store(tx, one, fresh)
@@ -220,7 +220,7 @@ class Scheduler:
         return len(turn)
 
     async def _outlook(self) -> tuple[float, bool]:
-        """Seconds until the next look, none if something is due, and whether runs wait for their turn."""
+        """Seconds until the next poll, none if something is due, and whether runs wait for their turn."""
         async with self._database.read() as connection:
             due = await schedules.next_due(connection)
             held = await schedules.any_held(connection)

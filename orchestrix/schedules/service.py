@@ -1,4 +1,4 @@
-"""What can people do with schedules: make, change, pause and forget them, run one now, make up for the past?"""
+"""Schedule service: makes, changes, pauses, resumes, runs, backfills and deletes schedules for people."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ScheduleNameTaken(ConflictError):
 
 
 class ScheduleVersionMismatch(ConflictError):
-    """It is not at the version that was asked for: `current` is the one that it has."""
+    """It is not at the requested version: `current` is the one that it has."""
 
     def __init__(self, current: int) -> None:
         super().__init__(f"it is at version {current} now")
@@ -63,7 +63,7 @@ class ScheduleVersionMismatch(ConflictError):
 
 
 class ScheduleBusy(ConflictError):
-    """It does not fit how things stand; the sentence says what helps."""
+    """Its present state does not allow the action; the sentence says what helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ScheduleRequester:
 
 @dataclass(frozen=True, slots=True)
 class UpcomingRun:
-    """A due time that is to come, when its job will begin, and what the clocks show then."""
+    """A future due time, when its job will begin, and the local time then."""
 
     due_at: datetime
     begins_at: datetime
@@ -85,9 +85,9 @@ class UpcomingRun:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """What became of the due times of a range: those with a job already, and the jobs that were made of the others.
+    """The result of a backfill: the due times with a job already, and the jobs that were made for the others.
 
-    A dry run makes none. `note` is what whoever asked for that range may not know.
+    A dry run makes none. `note` is what the requester of that range may not know.
     """
 
     dues: tuple[datetime, ...] = ()
@@ -107,7 +107,7 @@ class DeletedSchedule:
 
 @dataclass(slots=True)
 class _Done:
-    """What is to be said after a commit."""
+    """What is to be notified after a commit."""
 
     schedule: Schedule
     jobs: list[JobRow] = field(default_factory=list)
@@ -117,8 +117,8 @@ class _Done:
 class ScheduleService:
     """Each change is one transaction with its audit row.
 
-    `changed` tells the leader, wherever it is, that a due time has moved or a job may begin; `stop` tells workers that
-    an attempt is over. A caller that goes away does not undo what it has asked for.
+    `changed` notifies the leader, on whichever node, that a due time has moved or a job may begin; `stop` tells workers
+    that an attempt is over. A caller that goes away does not undo what it has asked for.
     """
 
     def __init__(
@@ -145,13 +145,13 @@ class ScheduleService:
     async def change(
         self, key: str, fields: Mapping[str, Any], by: ScheduleRequester, version: int | None = None
     ) -> Schedule:
-        """Puts `fields` in the place of its own; a new timing counts from now. Raises `InvalidSchedule` and
+        """Replaces these `fields`; a new timing counts from now. Raises `InvalidSchedule` and
         `ScheduleVersionMismatch`.
         """
         return (await shielded(self._commit(lambda tx: self._change(tx, key, fields, by, version)))).schedule
 
     async def pause(self, key: str, by: ScheduleRequester) -> Schedule:
-        """Its due times pass without a run until it is resumed; runs that are there go on."""
+        """Its due times pass without a run until it is resumed; existing runs go on."""
         return (await shielded(self._commit(lambda tx: self._pause(tx, key, by)))).schedule
 
     async def resume(self, key: str, by: ScheduleRequester) -> Schedule:
@@ -180,7 +180,7 @@ class ScheduleService:
         return result
 
     async def delete(self, key: str, by: ScheduleRequester) -> DeletedSchedule:
-        """Forgets it. Runs that no worker has begun are cancelled; one that was begun goes on to its end."""
+        """Deletes it. Runs that no worker has begun are cancelled; one that was begun goes on to its end."""
         cancelled = ongoing = 0
 
         async def write(tx: Transaction) -> _Done:
@@ -293,7 +293,7 @@ class ScheduleService:
 
 
 def _times(schedule: Schedule, now: datetime) -> DueTimes:
-    """Its due times, if everything about it may be written so today. Raises `InvalidSchedule`."""
+    """Its due times, if all its fields are valid for a new schedule. Raises `InvalidSchedule`."""
     _, times = _read(schedule, new_zone, now)
     if found := faults(schedule, times, now):
         raise InvalidSchedule(found)
@@ -303,7 +303,7 @@ def _times(schedule: Schedule, now: datetime) -> DueTimes:
 def _read(
     schedule: Schedule, place_of: Callable[[str], tzinfo] = zone, now: datetime | None = None
 ) -> tuple[tzinfo, DueTimes]:
-    """Its time zone and due times, also of one that only an earlier version lets in. Raises `InvalidSchedule`."""
+    """Its time zone and due times, also of one that only an earlier version accepts. Raises `InvalidSchedule`."""
     try:
         place = place_of(schedule.zone)
     except Invalid as wrong:
@@ -332,7 +332,7 @@ def _past(schedule: Schedule, span: tuple[datetime, datetime], now: datetime) ->
 
 
 def _before_all(schedule: Schedule, start: datetime) -> str | None:
-    """What is said of a range that begins where the schedule had no due times yet."""
+    """The note for a range that begins where the schedule had no due times yet."""
     first = schedule.starts_at if schedule.interval_ms is None else begin_of(schedule)
     if first is None or start >= first:
         return None

@@ -1,4 +1,4 @@
-"""Which time zone has that name?"""
+"""Time zones: finds the time zone of a name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from zoneinfo import ZoneInfo, available_timezones
 from orchestrix.errors import Invalid
 
 _PSEUDO: Final = frozenset({"Factory", "localtime", "posixrules", "leapseconds"})
-"""Files beside the zones: what they mean differs from one machine to the next, or is no time at all."""
+"""Files beside the zones: their meaning differs between machines, or they are no time zone at all."""
 
 
 @cache
 def zone(name: str) -> ZoneInfo:
     """The time zone that the IANA database calls `name`. Raises `Invalid` with the nearest name.
 
-    What a process has once read it keeps: new rules come with its next start.
+    A process keeps what it has once read: new rules come with its next start.
     """
     known = available_timezones()
     if name not in known:
@@ -26,7 +26,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def new_zone(name: str) -> ZoneInfo:
-    """`zone` for what is written now: no file beside the zones, as earlier versions have let in."""
+    """`zone` for what is written now: no file beside the zones, as earlier versions have accepted."""
     if name in _PSEUDO:
         raise _unknown(name, available_timezones())
     return zone(name)
