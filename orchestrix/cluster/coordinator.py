@@ -1,4 +1,4 @@
-"""How does a process stay a member of the cluster, though one of its lives in it may end?"""
+"""Cluster coordinator: keeps a process a member of the cluster, under a new id after each declared death."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger("orchestrix.cluster")
 
 
 class Coordinator:
-    """Lives one life after the other. `make` makes one; it is called anew, for a new id, after a death.
+    """Runs one `ClusterMember` after the other. `make` makes one; it is called again, for a new id, after a death.
 
-    `on_rejoin` are told the new id then, before that life begins.
+    `on_rejoin` are called with the new id then, before that member starts.
     """
 
     def __init__(self, make: Callable[[], ClusterMember]) -> None:
@@ -28,12 +28,12 @@ class Coordinator:
 
     @property
     def node_id(self) -> str:
-        """Under which id the process is a member now."""
+        """The id under which the process is a member now."""
         return self._life.who.id
 
     @property
     def fence(self) -> Fence | None:
-        """What it writes with as the leader; None while it does not lead, as far as it knows."""
+        """The fence of its writes as the leader; None while it does not lead, as far as it knows."""
         return self._life.leadership.fence
 
     async def start(self) -> None:
@@ -50,9 +50,9 @@ class Coordinator:
             await self._life.stop()
 
     async def resign(self) -> None:
-        """Gives up the lead, and does not take it again: another node has it before this one has ended.
+        """Gives up leadership, and does not take it again: another node has it before this one has ended.
 
-        Nor does the process join again from now on, whatever is said of it: its end is near.
+        Nor does the process join again from now on, even if it is declared dead: it is about to end.
         """
         self._resigned = True
         await self._life.leadership.stop()
@@ -62,7 +62,7 @@ class Coordinator:
         await self._life.membership.joined.wait()
 
     def drain(self) -> None:
-        """Says that this node takes nothing new."""
+        """Marks this node as taking nothing new."""
         self._life.membership.drain()
 
     def trouble(self) -> str | None:

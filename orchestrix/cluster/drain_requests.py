@@ -1,4 +1,4 @@
-"""How is a node told to give away what it has?"""
+"""Drain requester: tells a node to hand its jobs over."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NOTIFY_TIMEOUT_S: Final = 1.0
 
 
 class DrainRequester:
-    """Marks a node's row, which the node obeys, and pokes it, so that it looks at once."""
+    """Marks a node's row, which the node follows, and notifies it, so that it reads the row at once."""
 
     def __init__(self, database: Database, broker: Broker) -> None:
         self._database, self._broker = database, broker
 
     async def drain(self, node_id: str) -> NodeRow:
-        """The node from now on; instead of its id its name will do, where one that lives has it.
+        """The node from now on; `node_id` may also be its name, where one live node has it.
 
         Raises `NotFound`, `ConflictError` for one that has ended and for the name of several, and `Unavailable`.
         """

@@ -1,4 +1,4 @@
-"""What does a leader do, and when does it begin and end?"""
+"""Leader duties: the services that only the leader runs, from the gain of leadership to its loss."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ Duty = Callable[[Fence], Service]
 """Makes a part that only the leader runs: it is started at the gain of leadership and stopped at its loss.
 
 Each of its writes ends with `persistence.leases.check(tx, fence)`, for it may run on for a moment after the loss, or
-wake up after somebody else has been elected. `Deposed` is then not its business: the loss stops it.
+resume after another node has been elected. `StaleTermError` is then not its business: the loss stops it.
 """

@@ -1,4 +1,4 @@
-"""What does a message of the leader's queue look like?"""
+"""Election tokens: the wire format of the messages in the leader's queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def token_message(token: LeaderToken) -> Outgoing:
 
 
 def read_token(body: bytes) -> LeaderToken:
-    """The token in a message. What cannot be read is as old as can be: worth a campaign, no reason to give way."""
+    """The token in a message. One that cannot be read counts as the oldest: worth a campaign, no reason to give way."""
     try:
         fields = load(body)
     except UnreadableMessage:

@@ -1,4 +1,4 @@
-"""Which nodes are dead, by the leader's word?  The health monitor of the cluster."""
+"""Failure detector: the cluster's health monitor, by which the leader declares nodes dead."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from orchestrix.persistence.engine import Database, Transaction
 log = logging.getLogger("orchestrix.cluster")
 
 LINK_SETTLED_HEARTBEATS: Final = 2
-"""Heartbeats for which the leader's own link must be up before a missing queue says anything."""
+"""Heartbeats for which the leader's own link must be up before a missing queue counts."""
 CHECKS_BETWEEN_PINGS: Final = 2
-"""Looks between two pings that count."""
+"""Checks between two pings that count."""
 NODE_RETENTION_S: Final = 24 * 3600.0
-"""Seconds for which nodes are remembered that are no more."""
+"""Seconds for which the rows of dead and left nodes are kept."""
 PRUNE_INTERVAL_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureTimeouts:
-    """How long is waited for a node, in seconds; see `ClusterSettings`."""
+    """How long a node is waited for, in seconds; see `ClusterSettings`."""
 
     heartbeat: float
     dead: float
@@ -43,10 +43,10 @@ class FailureTimeouts:
 
 
 class FailureDetector:
-    """A leader's duty: declares nodes dead, and tells `on_dead`, which must not block.
+    """A leader's duty: declares nodes dead, and notifies `on_dead`, which must not block.
 
-    It does not trust its own ears: what it could not hear, because it did not lead, had no database or stood still, is
-    nobody's silence.
+    It does not trust its own listening: silence does not count while it could not listen, because it did not lead, had
+    no database or stalled.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class FailureDetector:
         self._patience, self._on_dead = patience, on_dead
         self._since: datetime | None = None
         self._last: tuple[float, datetime] | None = None
-        """When the last look was over (monotonic), and what the database's clock said then."""
+        """When the last check was over (monotonic), and the database's time then."""
         self._absences = MissingNodes(patience.presence)
         self._generation = -1
         self._present: set[str] = set()
         self._loop = Loop("death watch", self._round)
 
     async def start(self) -> None:
-        """Begins to look."""
+        """Begins to check."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Looks no more."""
+        """Checks no more."""
         await self._loop.stop()
 
     async def _round(self) -> None:
@@ -89,7 +89,7 @@ class FailureDetector:
         await asyncio.sleep(self._patience.presence / CHECKS_BETWEEN_PINGS)
 
     async def _look(self) -> tuple[LiveNodes, datetime]:
-        """The nodes, and since when this leader hears them. An outage of its own, or a stall, begins that anew."""
+        """The nodes, and since when this leader listens to them. An outage of its own, or a stall, begins that anew."""
         asked = clock.monotonic()
         try:
             async with self._database.read() as connection:
@@ -104,7 +104,7 @@ class FailureDetector:
         return living, self._since
 
     def _set_back(self, asked: float, now: datetime) -> bool:
-        """Whether the database's clock was set back since the last look: then no beat is to be believed until the nodes
+        """Whether the database's clock was set back since the last check: then no heartbeat counts until the nodes
         have had their time to write another one."""
         if self._last is None:
             return False
@@ -113,7 +113,7 @@ class FailureDetector:
         return passed < 0.0 or passed < asked - answered - CLOCK_TOLERANCE_S / 2
 
     async def _missing(self, others: Sequence[NodeRow]) -> Mapping[str, datetime]:
-        """The last beats of the nodes whose queues were there, as this link has seen, and are no more."""
+        """The last heartbeats of the nodes whose queues this link has seen, and which do not exist any more."""
         if self._broker.generation != self._generation:
             self._generation = self._broker.generation
             self._present.clear()

@@ -1,4 +1,4 @@
-"""How do nodes tell each other how they are?  A topic that everybody hears."""
+"""Node heartbeats: published by each node on a topic that all nodes consume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFETCH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class NodeHeartbeat:
-    """A node's word about itself. `at` is when it was heard, on the monotonic clock."""
+    """A node's heartbeat. `at` is when it was received, on the monotonic clock."""
 
     node_id: str
     job_count: int
@@ -29,14 +29,14 @@ class NodeHeartbeat:
 
 
 def heartbeat_message(node_id: str, job_count: int, state: NodeState, at: datetime) -> Outgoing:
-    """What a node says."""
+    """The message of a node's heartbeat."""
     stamp = at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     body = dump({"nodeId": node_id, "jobCount": job_count, "timestamp": stamp, "state": state.value})
     return Outgoing(HEARTBEAT, node_id, body, clock.uuid7(), type="node.heartbeat")
 
 
 def read_heartbeat(body: bytes) -> NodeHeartbeat | None:
-    """What was said; None if it is no heartbeat. A program that knows no states is alive."""
+    """The heartbeat in `body`; None if it is none. A program that knows no states is alive."""
     try:
         fields: Mapping[str, Any] = load(body)
         node_id, jobs = fields["nodeId"], fields.get("jobCount", 0)
@@ -49,7 +49,7 @@ def read_heartbeat(body: bytes) -> NodeHeartbeat | None:
 
 
 class HeartbeatListener:
-    """Hears every node's heartbeats. `heard` has the last one of each, as long as the link lasts."""
+    """Receives every node's heartbeats. `heard` has the last one of each, as long as the link lasts."""
 
     def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker, self._node_id = broker, node_id
@@ -62,7 +62,7 @@ class HeartbeatListener:
 
     @property
     def listening(self) -> float:
-        """For how many seconds it has been hearing without a break."""
+        """For how many seconds it has been listening without a break."""
         return 0.0 if self._linked_at is None else clock.monotonic() - self._linked_at
 
     def _linked(self) -> None:
@@ -73,7 +73,7 @@ class HeartbeatListener:
         self.heard.clear()
 
     async def start(self) -> None:
-        """Begins to listen; the broker may be away."""
+        """Begins to listen; the broker may be down."""
         if self._broker.state is LinkState.UP and self._linked_at is None:
             self._linked()
         self._consumer = await self._broker.consume([heartbeat_queue(self._node_id)], PREFETCH)
@@ -89,7 +89,7 @@ class HeartbeatListener:
         assert self._consumer is not None
         found = await self._consumer.receive(PREFETCH)
         if not found:
-            await asyncio.sleep(1.0)  # the link is closed: the end is near
+            await asyncio.sleep(1.0)  # the link is closed: this part is about to end
         for beat in filter(None, (read_heartbeat(one.body) for one in found)):
             self.heard[beat.node_id] = beat
         await self._consumer.acknowledge(found)

@@ -1,4 +1,4 @@
-"""Vacancy: for how long has nobody led, as any node sees it in the database?"""
+"""Leader monitor: for how long there has been no leader, as any node sees it in the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEADERLESS_LEASES_LIMIT: Final = 2
 
 
 class LeaderMonitor:
-    """Looks at the lease; `lease_s` is how long one lasts. What cannot be seen, as in an outage, is no vacancy."""
+    """Polls the lease; `lease_s` is how long one lasts. A failed poll, as in an outage, counts as no vacancy."""
 
     def __init__(self, database: Database, lease_s: float) -> None:
         self._database, self._lease_s = database, lease_s
@@ -29,15 +29,15 @@ class LeaderMonitor:
         self._loop = Loop("watch of the lead", self._round)
 
     async def start(self) -> None:
-        """Begins to look."""
+        """Begins to poll."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Looks no more."""
+        """Polls no more."""
         await self._loop.stop()
 
     def trouble(self) -> str | None:
-        """The health probe: why it is wrong that nobody leads; None while somebody does, or has until lately."""
+        """The health probe: why it is wrong that there is no leader; None while there is one, or was until lately."""
         silent = 0.0 if self._since is None else clock.monotonic() - self._since
         if silent < LEADERLESS_LEASES_LIMIT * self._lease_s:
             return None

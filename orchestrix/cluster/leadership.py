@@ -1,4 +1,4 @@
-"""How does a node come to lead, keep the lead, and let go of it?"""
+"""Leader election: how a node gains, keeps and gives up leadership."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from orchestrix.lifecycle import Loop, Services, WakeSignal, abandon, backoff
 log = logging.getLogger("orchestrix.cluster")
 
 TOKEN_REFRESH_INTERVAL_S: Final = 300.0
-"""Seconds after which the held token is replaced: brokers take back what is held for half an hour."""
+"""Seconds after which the held token is replaced: brokers requeue what is held for half an hour."""
 TOKEN_RETRY_INTERVAL_S: Final = 2.0
 """The same where the broker has not confirmed the last one."""
 CONFIRM_TIMEOUT_S: Final = 5.0
 TOKEN_RETURN_TIMEOUT_S: Final = 1.0
-"""Seconds in which a fresh token comes back to a leader that is first in line."""
+"""Seconds in which a fresh token comes back to a leader that is first in the election queue."""
 INITIAL_TOKEN_TIMEOUT_S: Final = 1.0
-"""Seconds in which a seed finds whoever is first in line, unless he hangs."""
+"""Seconds in which an initial token reaches the first node of the election queue, unless that hangs."""
 DUTIES_STOP_TIMEOUT_S: Final = 0.25
 """Seconds that the duties have to stop before the successor is let in; its term keeps them from writing anyway."""
 DUTIES_ABANDON_TIMEOUT_S: Final = 3.0
-"""Seconds more after which they are left behind, so that a node ends, or stands in line again, whatever they do."""
+"""Seconds more after which they are abandoned, so that a node ends, or rejoins the election, whatever they do."""
 LAST_WRITE_TIMEOUT_S: Final = 1.0
 """Seconds that the successor waits for the last write of a leader."""
 LATE_LAST_WRITE_TIMEOUT_S: Final = 5.0
-"""The same write may take so long where it tells whether others have begun a term while this leader slept."""
+"""The same write may take so long where it shows whether others have begun a term while this leader stalled."""
 ELECTION_QUEUE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
 
 
 @dataclass(slots=True)
 class _LeadershipTerm:
-    """One term in office. `until` is on the monotonic clock; `held` are the tokens in hand, by `consumer`."""
+    """One term of leadership. `until` is on the monotonic clock; `held` are the held tokens by `consumer`."""
 
     fence: Fence
     mode: LeaderMode
@@ -74,7 +74,7 @@ class _LeadershipTerm:
 
 
 class Leadership:
-    """A node's part in the election, and the duties of the leader while it is that.
+    """A node's part in the election, and the leader's duties while it leads.
 
     `broker` is a link that carries no other work; `lease` and `renew` are in seconds. `sole`: see `WaitingCandidate`.
     """
@@ -106,19 +106,19 @@ class Leadership:
 
     @property
     def fence(self) -> Fence | None:
-        """What this node's writes as the leader carry; None while it does not lead, as far as it knows."""
+        """The fence of this node's writes as the leader; None while it does not lead, as far as it knows."""
         reign = self._reign
         return reign.fence if reign is not None and clock.monotonic() < reign.until else None
 
     async def start(self) -> None:
-        """Begins to wait for the lead. The broker may be away."""
+        """Begins to wait for leadership. The broker may be down."""
         self._began = clock.monotonic()
         if self._broker.state is LinkState.UP and self._up_at is None:
             self._linked(self._broker.generation)
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Resigns, if it leads, and hands the token on; then the duties have ended, or are left behind after
+        """Resigns, if it leads, and hands the token on; then the duties have ended, or are abandoned after
         `DUTIES_ABANDON_TIMEOUT_S`.
         """
         self._leaving = True
@@ -127,7 +127,7 @@ class Leadership:
             await self._handed.wait()
         await self._leave_line()
 
-    # What the link tells.
+    # Callbacks of the link.
 
     def _linked(self, generation: int) -> None:
         self._up_at = clock.monotonic()
@@ -165,7 +165,7 @@ class Leadership:
                     reign.lose("the link was lost during the campaign")
                 await self._lead(reign)
         except Exception:
-            await self._leave_line()  # and come back after a while: whoever stands in it must be awake
+            await self._leave_line()  # and come back after a while: nodes in the election queue must respond
             raise
         if fence is not None:
             await self._leave_line()
@@ -176,12 +176,12 @@ class Leadership:
             self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
 
     async def _leave_line(self) -> None:
-        """Hands the token on; then the duties have ended, or are left behind."""
+        """Hands the token on; then the duties have ended, or are abandoned."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.close()
         if self._ending is not None:
-            await asyncio.wait({self._ending})  # who is in a hurry does not cancel it, for the duties would go on
+            await asyncio.wait({self._ending})  # a cancelled caller does not cancel it, for the duties would go on
             self._ending.result()
 
     def _crowned(self, fence: Fence, mode: LeaderMode, until: float, token: Delivery | None) -> _LeadershipTerm:
@@ -204,7 +204,7 @@ class Leadership:
             await cancelled({token, vacancy})
 
     async def _vacancy(self) -> None:
-        """Returns when nobody leads, by the row, and this node has waited for long enough."""
+        """Returns when there is no leader, by the row, and this node has waited for long enough."""
         began, jitter, sown = clock.monotonic(), clock.uniform(0.0, 1.0), False
         failures = 0
         while True:
@@ -221,7 +221,7 @@ class Leadership:
             await asyncio.sleep(min(left, self._renew_every / 2))
 
     async def _look(self, began: float, jitter: float) -> float | None:
-        """Seconds until the node may campaign without a token; None while the database is away."""
+        """Seconds until the node may campaign without a token; None while the database is unavailable."""
         try:
             lease = await self._seat.look()
         except RetryableError as away:
@@ -234,7 +234,7 @@ class Leadership:
         )
 
     async def _sow(self) -> bool:
-        """Puts a token into the queue, for whoever is first in line; False if the broker does not take it."""
+        """Publishes an initial token, for the first in the election queue; False if the broker does not take it."""
         if self._broker.state is not LinkState.UP:
             return False
         (published,) = await self._broker.publish([token_message(INITIAL_TOKEN)], CONFIRM_TIMEOUT_S)
@@ -257,7 +257,7 @@ class Leadership:
         finally:
             self._reign = None
             self._handed.clear()
-            # A task of its own, which ends whoever is in a hurry.
+            # A task of its own, which outlives a cancelled caller.
             self._ending = asyncio.create_task(self._end(reign, services), name="end of a reign")
             await self._handed.wait()
 
@@ -284,7 +284,7 @@ class Leadership:
             task.result()
 
     async def _watch(self, reign: _LeadershipTerm) -> None:
-        """Until something happens to the reign, at most until its lease has run out."""
+        """Until something happens to the term, at most until its lease has expired."""
         left = reign.until - clock.monotonic()
         if left <= 0:
             return reign.lose("the lease has run out")
@@ -313,7 +313,7 @@ class Leadership:
     # The lease.
 
     async def _keep_lease(self, reign: _LeadershipTerm) -> str:
-        """Renews it; says why that is over."""
+        """Renews it; returns why that is over."""
         failures, first = 0, True
         while True:
             try:
@@ -333,7 +333,7 @@ class Leadership:
             await reign.nudge.wait(min(backoff(failures), self._renew_every / 5) if failures else self._renew_every)
 
     async def _renew(self, reign: _LeadershipTerm) -> None:
-        """Counts from before the question: the answer may have been long on its way."""
+        """Counts from before the request: the answer may have been long on its way."""
         asked = clock.monotonic()
         linked = self._broker.state is LinkState.UP
         mode = LeaderMode.BROKER if linked or reign.mode is LeaderMode.BROKER else LeaderMode.ALONE
@@ -349,7 +349,7 @@ class Leadership:
     # The token.
 
     async def _keep_token(self, reign: _LeadershipTerm) -> str:
-        """Sees to it that there is a token of this term, and holds it; says why that is over."""
+        """Makes sure that there is a token of this term, and holds it; returns why that is over."""
         while True:
             if clock.monotonic() >= reign.mint_at:
                 await self._mint(reign)
@@ -369,7 +369,7 @@ class Leadership:
                 reign.held.append(delivery)
 
     async def _next_token(self, reign: _LeadershipTerm) -> Delivery | None:
-        """None when it may be time for a fresh one, or when the last one has gone to somebody else."""
+        """None when it may be time for a fresh one, or when the last one has gone to another node."""
         until = min(reign.mint_at, clock.monotonic() + TOKEN_RETRY_INTERVAL_S, reign.awaited_until or math.inf)
         try:
             async with asyncio.timeout(max(0.0, until - clock.monotonic())):
@@ -377,11 +377,11 @@ class Leadership:
         except TimeoutError:
             if reign.awaited_until is not None and clock.monotonic() >= reign.awaited_until:
                 reign.awaited_until = None
-                reign.nudge.set()  # whoever has it may lead by now: the row tells
+                reign.nudge.set()  # the node that has it may lead by now: the row tells
             return None
 
     async def _mint(self, reign: _LeadershipTerm) -> None:
-        """A fresh token; only when the broker has it, those in hand are acknowledged."""
+        """Publishes a fresh token; only when the broker has confirmed it, the held ones are acknowledged."""
         reign.mint_at = clock.monotonic() + TOKEN_RETRY_INTERVAL_S
         if self._broker.state is not LinkState.UP:
             return

@@ -1,4 +1,4 @@
-"""How does a node ask the database for the lead, and what if the answer is lost?"""
+"""Lease store: a node's access to the lease row, also where the answer to a COMMIT is lost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orchestrix.persistence.engine import Database, Transaction
 log = logging.getLogger("orchestrix.cluster")
 
 CAMPAIGN_TIMEOUT_S: Final = 5.0
-"""Seconds in which a campaign is decided, or given up: whoever has the token keeps the others waiting."""
+"""Seconds in which a campaign is decided, or given up: the node that has the token keeps the others waiting."""
 LOCK_WAIT_LIMIT_S: Final = 1.0
-"""Seconds after which somebody who holds the row is in the way."""
+"""Seconds after which another session that locks the row counts as a blocker."""
 
 
 class LeaseStore(Protocol):
@@ -36,13 +36,13 @@ class LeaseStore(Protocol):
         """
 
     async def renew(self, fence: Fence, mode: LeaderMode) -> None:
-        """Leases anew. Raises `Deposed` and `RetryableError`."""
+        """Renews the lease. Raises `StaleTermError` and `RetryableError`."""
 
     async def arrive(self, fence: Fence) -> None:
-        """The term's first write. Raises `Deposed` and `RetryableError`."""
+        """The term's first write. Raises `StaleTermError` and `RetryableError`."""
 
     async def resign(self, fence: Fence) -> None:
-        """Ends the lease now. Raises `Deposed` and `RetryableError`."""
+        """Ends the lease now. Raises `StaleTermError` and `RetryableError`."""
 
 
 class DatabaseLeaseStore:
@@ -124,7 +124,7 @@ class DatabaseLeaseStore:
                 await asyncio.wait({asking})
 
     async def _end_blockers(self) -> None:
-        """A former leader may stand still in the middle of a write, with the row in its hands."""
+        """Terminates sessions that block the row: a former leader may hang in the middle of a write."""
         if self._session is None:
             return
         with suppress(RetryableError):

@@ -1,4 +1,4 @@
-"""What is one life of a node in the cluster made of, from its first heartbeat to its leaving?"""
+"""Cluster member: a node's membership under one id, from its first heartbeat to its leaving."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DelayedService, Service, Servi
 from orchestrix.persistence.engine import Database
 
 PRUNE_DELAY_S: Final = 2.0
-"""Seconds after its gain of the lead in which a leader has better things to do."""
+"""Seconds after its gain of leadership in which a leader has more urgent duties."""
 
 
 class NodeWorkload(Protocol):
-    """What a node does in a cluster beside being there."""
+    """What a node does in a cluster besides being a member."""
 
     @property
     def count(self) -> int:
         """How many jobs it has."""
 
     def duties(self, fence: Fence) -> Service:
-        """What it does more while it leads."""
+        """Its duties while it leads."""
 
     async def start(self) -> None:
         """Begins."""
@@ -45,8 +45,8 @@ class NodeWorkload(Protocol):
 class ClusterMember:
     """A node under one id. `link` is its own connection to the broker, with the topology of that id.
 
-    `poked` is told the kind of each poke; `on_dead` the id of each node that this one, as the leader, has declared
-    dead. Neither must block. `sole` says that the broker lives and dies with this process.
+    `poked` is called with the kind of each notification; `on_dead` with the id of each node that this one, as the
+    leader, has declared dead. Neither must block. `sole` says that the broker lives and dies with this process.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ClusterMember:
         return self.membership.trouble() or self._link.mismatch
 
     async def start(self) -> None:
-        """Joins, works, and waits for the lead; database and broker may be away."""
+        """Joins, works, and waits for leadership; database and broker may be down."""
         await self._parts.start()
         if self._work is not None:
             await self._work.start()
@@ -102,7 +102,7 @@ class ClusterMember:
 
     async def stop(self) -> None:
         """Resigns, hands over what it has, and leaves; each within its time, so that a part that hangs or fails does
-        not keep the others from being told that the node is gone.
+        not keep the others from learning that the node is gone.
         """
         await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
         self.membership.drain()
@@ -112,7 +112,7 @@ class ClusterMember:
         await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)
 
     async def abandon(self) -> None:
-        """Ends at once, for the node was declared dead: what does not end is left behind, and bears a dead name."""
+        """Ends at once, for the node was declared dead: what does not end is abandoned, and bears a dead node's id."""
         await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
         if self._work is not None:
             await stop_stage("letting go of the jobs", self._work.abandon(), CLOSE_TIMEOUT_S)

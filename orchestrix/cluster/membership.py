@@ -1,6 +1,6 @@
-"""How does a node say that it lives, and how does it learn that others think otherwise?
+"""Membership: the cluster's heartbeat service, which keeps the node's own row.
 
-The heartbeat service of the cluster.
+It also learns from the row whether the node was declared dead.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from orchestrix.persistence.engine import Database, Transaction
 log = logging.getLogger("orchestrix.cluster")
 
 HEARTBEAT_SPEEDUP_WITHOUT_LINK: Final = 10
-"""So many times more often does a node beat that has no link: by its queue it seems to be gone."""
+"""A node without link sends heartbeats so many times more often: by its queue it seems to be gone."""
 ANNOUNCE_TIMEOUT_S: Final = 2.0
 LEAVE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is: one life of one process."""
+    """The identity of a node: one run of one process."""
 
     id: str
     name: str
@@ -38,7 +38,7 @@ class Identity:
 
 
 class Membership:
-    """Keeps the node's own row, and tells the others.
+    """Keeps the node's own row, and publishes it to the others.
 
     `load` says how many jobs it has. `heartbeat` and `dead` are in seconds.
     """
@@ -65,20 +65,20 @@ class Membership:
         broker.on_down(lambda generation, why: self._wake.set())
 
     async def start(self) -> None:
-        """Joins in the background, and beats."""
+        """Joins in the background, and sends heartbeats."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Beats no more. The row stays as it is: see `leave`."""
+        """Sends no more heartbeats. The row stays as it is: see `leave`."""
         await self._loop.stop()
 
     def drain(self) -> None:
-        """From now on the node says that it takes nothing new."""
+        """From now on the node's heartbeats say that it takes nothing new."""
         self._state = NodeState.DRAINING
         self._wake.set()
 
     async def leave(self) -> None:
-        """Beats no more, and says that the node is gone for good, unless the database is away."""
+        """Sends no more heartbeats, and marks the node as LEFT, unless the database is unavailable."""
         await self._loop.stop()
         self._state = NodeState.LEFT
         try:
@@ -120,7 +120,7 @@ class Membership:
         return await nodes.beat(tx, who.id, self._state, self._load())
 
     async def _announce(self) -> None:
-        """A broker that takes no messages must not hold up the next beat."""
+        """A broker that takes no messages must not hold up the next heartbeat."""
         if self._broker.blocked is not None:
             return
         beat = heartbeat_message(self._who.id, self._load(), self._state, self._database.now())

@@ -1,4 +1,4 @@
-"""How does a node show that it is there, and how is it poked?"""
+"""Node presence: the exclusive queue that shows that a node is up, and by which it is notified."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PING_TIMEOUT_S: Final = 2.0
 
 
 class NodePresence:
-    """Reads the queue that only this node has: what is in it says that somebody wants it to look.
+    """Consumes the queue that only this node has: a message in it asks the node to check something.
 
-    `poked` is told the kind of each poke; it must not block.
+    `poked` is called with the kind of each notification; it must not block.
     """
 
     def __init__(self, broker: Broker, node_id: str, poked: Callable[[str], None]) -> None:
@@ -32,12 +32,12 @@ class NodePresence:
         self._loop = Loop("presence", self._round)
 
     async def start(self) -> None:
-        """Begins to read; the broker may be away."""
+        """Begins to consume; the broker may be down."""
         self._consumer = await self._broker.consume([node_queue(self._node_id)], PREFETCH)
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops reading. The queue ends with the connection."""
+        """Stops consuming. The queue ends with the connection."""
         await self._loop.stop()
         if self._consumer is not None:
             await self._consumer.close()
@@ -46,7 +46,7 @@ class NodePresence:
         assert self._consumer is not None
         found = await self._consumer.receive(PREFETCH)
         if not found:
-            await asyncio.sleep(1.0)  # the link is closed: the end is near
+            await asyncio.sleep(1.0)  # the link is closed: this part is about to end
         for kind in {_kind(one.body) for one in found} - {PING_KIND, None}:
             self._poked(str(kind))
         await self._consumer.acknowledge(found)
@@ -61,7 +61,7 @@ def _kind(body: bytes) -> str | None:
 
 
 async def missing(broker: Broker, node_ids: Sequence[str]) -> set[str] | None:
-    """Which of the nodes have no queue at the broker; None where it cannot be told of all of them."""
+    """Which of the nodes have no queue at the broker; None where that is not known of all of them."""
     body = dump({"kind": PING_KIND})
     pings = [Outgoing("", node_queue(node_id), body, clock.uuid7(), type="node.ping") for node_id in node_ids]
     outcomes = [one.outcome for one in await broker.publish(pings, PING_TIMEOUT_S)]

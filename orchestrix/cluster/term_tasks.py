@@ -11,13 +11,13 @@ from orchestrix.lifecycle import Services, ended
 
 
 async def stopped(tasks: set[asyncio.Task[Any]], services: Services) -> None:
-    """Ends what keeps the lead, then what is done with it."""
+    """Ends the tasks that keep leadership, then the duties."""
     await cancelled(tasks)
     await services.stop()
 
 
 async def cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancels what still runs and waits until it has ended. What they failed with was told before, or matters not."""
+    """Cancels what still runs and waits until it has ended. Their errors were logged before, or do not matter."""
     await asyncio.gather(*(ended(task) for task in tasks), return_exceptions=True)
 
 
