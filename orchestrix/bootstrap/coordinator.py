@@ -1,4 +1,4 @@
-"""What is a coordinator made of: a node's place in the cluster, and what it does there?"""
+"""Coordinator assembly: a node's membership in the cluster, and what it does there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LINK_HEARTBEAT_S: Final = 5
 """Seconds: the broker takes the token from a leader that is frozen or cut off after two to three of them."""
 STATEMENT_TIMEOUT_S: Final = 5.0
 POOL_SIZE: Final = 4
-"""Connections: a lease, a heartbeat, a look, and one to end who stands in the way."""
+"""Connections: for the lease, a heartbeat, a poll, and one to terminate blocking sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDependencies:
-    """What a coordinator stands on. `connect` makes its links to the broker."""
+    """What a coordinator depends on. `connect` makes its links to the broker."""
 
     settings: Settings
     roles: Sequence[str]
@@ -36,7 +36,7 @@ class ClusterDependencies:
 def membership_database(settings: Settings, database: Database, roles: frozenset[str]) -> Database:
     """The database by connections of their own: a lease must not wait for a free one behind the work.
 
-    Writers of one file wait for each other anyway, and had better do so in this process.
+    Writers of one SQLite file wait for each other anyway, and had better do so in this process.
     """
     if database.dialect.one_writer or settings.database_url is None or "coordinator" not in roles:
         return database

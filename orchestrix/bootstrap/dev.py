@@ -1,4 +1,4 @@
-"""What is `dev` made of, and in which order do its parts start?"""
+"""Development assembly: the parts of `dev`, and the order in which they start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLES = frozenset({"api", "orchestrator", "coordinator"})
 @dataclass(frozen=True, slots=True)
 class Development:
     """A node and a worker of one process over SQLite and the embedded broker. `left` is what the last `dev` of the
-    folder had in hand when it was killed.
+    folder had in progress when it was killed.
     """
 
     settings: Settings

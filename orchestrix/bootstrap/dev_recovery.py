@@ -1,4 +1,4 @@
-"""What becomes of what the last `dev` of a folder had in hand, if it has ended without a farewell?"""
+"""Dev recovery: ends what the last `dev` of a folder had in progress when it was killed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DIED: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker 
 
 @dataclass(frozen=True, slots=True)
 class PreviousDev:
-    """A `dev` whose process is gone for sure, by the name that its node and its worker had.
+    """A `dev` whose process has certainly ended, by the name that its node and its worker had.
 
-    `cut_off` says that a person has ended it so: then no job is to blame.
+    `cut_off` says that a person has killed it: then no job is to blame.
     """
 
     node: str
@@ -40,7 +40,7 @@ class PreviousDev:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """How many jobs it was at: so many begin anew, and so many have failed, for they had no retries left."""
+    """Its jobs in progress: so many begin anew, and so many have failed, for they had no retries left."""
 
     again: int = 0
     failed: int = 0
@@ -57,10 +57,10 @@ def _jobs(count: int) -> str:
 
 
 async def declare_dead(database: Database, former: PreviousDev) -> RecoveryResult:
-    """Says at once what silence would say after a minute: its node is dead, and the attempts of its worker are lost.
+    """Does at once what the time-outs would do after a minute: declares its node dead, and its worker's attempts lost.
 
-    Other workers that were at its broker go on, and so do their attempts. Where that cannot be written now, the silence
-    will say it.
+    Other workers of its broker go on, and so do their attempts. Where that cannot be written now, the time-outs will
+    do it.
     """
     try:
         await database.run(lambda tx: nodes.found_ended(tx, former.node))

@@ -1,4 +1,4 @@
-"""What has the worker of this process in hand when the process is to end, and what becomes of that?"""
+"""Dev worker: runs the worker of a `dev` process, and stops it without losing what it has in progress."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from orchestrix.broker.topology import (
 from orchestrix.worker.worker import Worker
 
 LAST_WRITES_TIMEOUT_S: Final = 10.0
-"""Seconds that the node has, once the worker has ended, to write what that has said."""
+"""Seconds that the node has, once the worker has ended, to store what the worker has reported."""
 WORKER_STOP_GRACE_S: Final = 20.0
-"""Seconds that a worker may take beyond its own time: what has not ended then is reported as given up."""
+"""Seconds that a worker may take beyond its own stop time: what has not ended then is reported as given up."""
 POLL_INTERVAL_S: Final = 0.02
 AT_NEXT_START: Final = "what is cut off begins anew at the next start"
 ELSEWHERE: Final = (
@@ -34,8 +34,8 @@ log = logging.getLogger("orchestrix")
 
 
 def log_stopping(worker: Worker, patience: float, cut: str) -> None:
-    """Says what is waited for, up to `patience` seconds, and that a second signal cuts it off: `cut` is what then is
-    to come.
+    """Logs what is waited for, up to `patience` seconds, and that a second signal cuts it off: `cut` is what happens
+    then.
     """
     count, held = _at_work(worker)
     if count:
@@ -46,14 +46,14 @@ def log_stopping(worker: Worker, patience: float, cut: str) -> None:
 
 
 def log_cut_off(worker: Worker, cut: str) -> None:
-    """Says what a second signal has cut off, and what is to come."""
+    """Logs what a second signal has cut off, and what happens then."""
     count, held = _at_work(worker)
     if count:
         log.warning("cut off at work: %s; %s", held, cut)
 
 
 def _at_work(worker: Worker) -> tuple[int, str]:
-    """How much the worker has in hand, and what, in words."""
+    """How much the worker has in progress, and what, in words."""
     counts = {"job": len(worker.jobs.held) if worker.jobs is not None else 0, "command": worker.held}
     told = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
     return sum(counts.values()), " and ".join(told)
@@ -61,9 +61,8 @@ def _at_work(worker: Worker) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class DevWorker:
-    """The worker of a `dev`. It has ended only when the node has written its last words: the broker that has them
-    forgets all at its own end. `commands` and `events` are the queues of sagas; `node` says what the node is called
-    now.
+    """The worker of a `dev`. It has ended only when the node has stored its last messages: the embedded broker loses
+    all at its own end. `commands` and `events` are the queues of sagas; `node` returns the present id of the node.
     """
 
     worker: Worker
@@ -84,13 +83,13 @@ class DevWorker:
 
     async def stop(self) -> None:
         """Takes no more, and ends as `Worker.stop`; then waits up to `LAST_WRITES_TIMEOUT_S` seconds until all is
-        written.
+        stored.
         """
         log_stopping(self.worker, self.patience, AT_NEXT_START)
         await self.worker.stop()
         try:
             async with asyncio.timeout(LAST_WRITES_TIMEOUT_S):
-                for queues in (self._spoken, self._refused):  # what is refused was said before
+                for queues in (self._spoken, self._refused):  # what is refused was published before
                     await self._settled(set(queues()))
         except TimeoutError:
             log.warning("not all that the worker has said could be written: what is missing is done again")
@@ -100,30 +99,30 @@ class DevWorker:
         log_cut_off(self.worker, AT_NEXT_START)
 
     async def _settled(self, queues: set[str]) -> None:
-        """Each of them has been empty once: what others say meanwhile is not waited for."""
+        """Each of them has been empty once: what others publish meanwhile is not waited for."""
         while True:
             left = self.broker.unsettled()
             queues = {name for name in queues if _is_left(left, name)}
             if not queues:
                 return
-            await asyncio.sleep(POLL_INTERVAL_S)  # the broker tells nobody what becomes of its messages
+            await asyncio.sleep(POLL_INTERVAL_S)  # the broker does not notify what becomes of its messages
 
     def _spoken(self) -> Iterator[str]:
-        """The queues by which this worker speaks: of sagas, of its own jobs, and of itself."""
+        """The queues that this worker publishes to: of sagas, of its own jobs, and of its heartbeats."""
         yield from self.events
         yield worker_heartbeat_queue(self.node())
         for job_id in self.worker.jobs.had if self.worker.jobs is not None else ():
             yield from (status_queue(job_id), logs_queue(job_id))
 
     def _refused(self) -> Iterator[str]:
-        """Where its words, and what it could not read, lie as dead letters until the node has kept them."""
+        """The queues that hold its dead letters until the node has stored them."""
         orders = [dispatch_queue(name) for name in self.worker.jobs.queues] if self.worker.jobs is not None else []
         yield from map(dead_letters_of, (*self.events, *self.commands, *orders))
         yield UNROUTED
 
 
 def _is_left(left: Mapping[str, int], queue: str) -> bool:
-    """Whether anything is in a queue, or in one that each connection calls anew."""
+    """Whether anything is in a queue, or in one whose name each connection makes anew."""
     if CONNECTION not in queue:
         return bool(left.get(queue))
     return any(count and name.startswith(queue.removesuffix(CONNECTION)) for name, count in left.items())

@@ -1,4 +1,4 @@
-"""How are the database, the broker and the sagas of a process made from its settings?"""
+"""Factories: make the database, the broker and the sagas of a process from its settings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from orchestrix.worker.module_loader import load_resources, load_sagas
 log = logging.getLogger("orchestrix")
 
 CONNECTION_HEARTBEAT_S: Final = 10
-"""Seconds between two signs of life of an idle connection."""
+"""Seconds between two heartbeats of an idle connection."""
 FLUSH_TIMEOUT_S: Final = 0.5
-"""Seconds that a process that is cut off has to write what it has said."""
+"""Seconds that a process that is cut off has to write its last output."""
 
 
 def open_database(settings: Settings) -> Database:
@@ -67,12 +67,12 @@ def load_catalog(settings: Settings) -> Catalog:
 
 
 def resources_of(settings: Settings) -> list[Resource]:
-    """Which paths of their own do sagas have?  Raises `ConfigError` or `DefinitionError`."""
+    """The author's resources: the sagas with paths of their own. Raises `ConfigError` or `DefinitionError`."""
     return load_resources(settings.resources, settings.origin.folder)
 
 
 def unique_name(settings: Settings) -> str:
-    """The id on the wire: the node's name and a mark of this start."""
+    """The id in messages: the node's name and a mark of this start."""
     return f"{settings.node_id}-{clock.token()[:8]}"
 
 
@@ -106,9 +106,9 @@ async def check_revision(database: Database) -> None:
 
 
 class DatabaseWatch:
-    """Asks the database every two seconds how it is, and keeps the estimate of its clock fresh.
+    """Pings the database every two seconds, and keeps the estimate of its clock fresh.
 
-    With the `name` of this process it also asks whether it takes writes, as soon as the tables are there.
+    With the `name` of this process it also probes whether the database takes writes, as soon as the tables exist.
     """
 
     def __init__(self, database: Database, name: str | None = None, every: float = 2.0) -> None:
@@ -119,11 +119,11 @@ class DatabaseWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begins to ask."""
+        """Begins to ping."""
         self._task = asyncio.create_task(self._run(), name="database watch")
 
     async def stop(self) -> None:
-        """Stops asking."""
+        """Stops pinging."""
         try:
             if self._writes is not None:
                 await self._writes.stop()
@@ -165,10 +165,10 @@ class DatabaseWatch:
 
 
 class StopSignals:
-    """Waits for the order to stop: SIGINT or SIGTERM; a second one ends the process at once, whatever it is doing.
+    """Waits for a stop signal: SIGINT or SIGTERM; a second one ends the process at once, whatever it is doing.
 
-    `last` is called before that, to say what is cut off; it has no time for more. The loop's own handlers would not do:
-    they wait for a function that does not let go of the loop.
+    `last` is called before that, to log what is cut off; it has no time for more. The event loop's own handlers would
+    not do: they wait for a function that blocks the loop.
     """
 
     def __init__(self, last: Callable[[], None] = lambda: None) -> None:
@@ -200,7 +200,7 @@ class StopSignals:
 
 
 async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Waits for the order to stop or for `task` to fail; raises what the task raised."""
+    """Waits for the stop signal or for `task` to fail; raises what the task raised."""
     waiting = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
@@ -212,7 +212,7 @@ async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
 
 
 async def given_up(beginning: asyncio.Task[None]) -> None:
-    """Waits until it has ended. Its error was told by `first_of`, or comes of the end."""
+    """Waits until it has ended. Its error was raised by `first_of`, or results from the cancellation."""
     with contextlib.suppress(Exception):
         await ended(beginning)
 

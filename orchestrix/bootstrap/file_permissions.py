@@ -1,4 +1,4 @@
-"""Owner only: keeps what `dev` stores from the other users of the machine."""
+"""File permissions: keep what `dev` stores from the other users of the machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REPOSITORIES: Final = "repos"
 
 
 def tighten(folder: Path) -> None:
-    """Takes from all but the owner what they could read in the folder of a `dev`, which is made where it is missing.
+    """Removes the permissions of all but the owner in the folder of a `dev`, which is made where it is missing.
 
-    Folders first: what is in a closed one nobody else can reach. What is not ours to change is left as it is, for the
+    Folders first: nobody else can reach what is in a closed one. What we may not change is left as it is, for the
     closed folder around it suffices. Raises `OSError` if the folder cannot be made.
     """
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is a node's part in jobs made of?"""
+"""Node jobs assembly: the parts that a node needs for jobs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from orchestrix.schedules.service import ScheduleService
 
 LINK_HEARTBEAT_S: Final = 3
 """Seconds: for two to three of them the broker keeps the queues of jobs for a connection that is broken on our side
-alone, and gives what workers say to nobody else."""
+alone, and gives the messages of workers to nobody else."""
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeJobs:
-    """What a node knows and does of jobs, whatever its roles; `coordinator` makes the part of one that takes them.
+    """A node's services for jobs, whatever its roles; `coordinator` makes the job coordinator of one that owns jobs.
 
     `connect` makes a connection to the broker, under a name and with a topology of its own.
     """
@@ -46,7 +46,7 @@ class NodeJobs:
     steps: StepJobs = field(init=False)
     undelivered: DeadDispatchHandler = field(init=False)
     present: JobCoordinator | None = None
-    """The part in jobs that runs, if one does."""
+    """The running job coordinator, if there is one."""
 
     def __post_init__(self) -> None:
         self.poke = LeaderNotifier(self.database, self.broker, self._is_here, self.due)
@@ -59,7 +59,7 @@ class NodeJobs:
         self.timetable = ScheduleService(self.database, self.poke, stops.tell)
 
     def due(self) -> None:
-        """A job is due, a schedule has changed, or this node is to drain: whoever it concerns looks at once."""
+        """A job is due, a schedule has changed, or this node is to drain: those concerned poll at once."""
         if self.present is not None:
             self.present.due.set()
             self.present.scheduled.set()
@@ -70,11 +70,11 @@ class NodeJobs:
 
     @property
     def count(self) -> int:
-        """How many jobs this node reads."""
+        """How many owned jobs this node consumes."""
         return self.present.count if self.present is not None else 0
 
     def coordinator(self, node: str) -> JobCoordinator:
-        """The part in jobs of the node that is called so now; nothing of it runs yet."""
+        """The job coordinator of the node with this id; nothing of it runs yet."""
         self.present = JobCoordinator(node, self._surroundings(node), alone=self.alone)
         return self.present
 

@@ -1,4 +1,4 @@
-"""On which port does this process listen?"""
+"""Listening socket: finds a port for this process and listens on it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orchestrix.errors import ConfigError
 
 FALLBACK_PORTS = 99
 KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""Seconds of silence before the first question and between two, questions without an answer, and milliseconds for what
-was sent and not acknowledged."""
+"""Seconds of silence before the first probe and between two, probes without an answer, and milliseconds for what was
+sent and not acknowledged."""
 
 
 def nearby(*wanted: int) -> Iterator[int]:
@@ -25,7 +25,7 @@ def nearby(*wanted: int) -> Iterator[int]:
 def listening(host: str, ports: Iterable[int]) -> socket.socket:
     """A socket that listens on the first of `ports` that it can have.
 
-    Nobody can take the port between the look and the use, for there is no look. Raises `ConfigError` that says why it
+    Nobody can take the port between check and use, for there is no check. Raises `ConfigError` that says why it
     cannot listen there, or that this machine has no such host.
     """
     refused = "no port is named"
@@ -48,7 +48,7 @@ def listening(host: str, ports: Iterable[int]) -> socket.socket:
 
 
 def _ask_whether_alive(listener: socket.socket) -> None:
-    """Each connection inherits this too: a client that is gone without a word, as at a loss of power, ends it."""
+    """Each connection inherits this too: it ends for a client that is gone without closing it (a power loss)."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEP_ALIVE.items():
         if (number := getattr(socket, option, None)) is not None:  # not every system has each of them

@@ -1,4 +1,4 @@
-"""What is a node made of, and in which order do its parts start?"""
+"""Node assembly: the parts of a node, and the order in which they start."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ async def _nothing() -> None:
 
 @dataclass(slots=True)
 class CommitListeners:
-    """Tells whoever watches wake-ups what has just been committed."""
+    """Notifies those that watch wake-ups of what has just been committed."""
 
     listeners: list[Callable[[Iterable[Instance]], None]] = field(default_factory=list)
     learned: list[Callable[[], None]] = field(default_factory=list)
-    """Who is told when the catalog has grown."""
+    """Callbacks for when the catalog has grown."""
 
     def ring(self, moved: Iterable[Instance]) -> None:
         """`moved` may have to be woken soon."""
@@ -87,8 +87,8 @@ class CommitListeners:
 
 @dataclass(slots=True)
 class Node:
-    """One process's part of the system. `links` start at once; `duties` when the schema is known to fit, and behind
-    them `post`, which is the place in the cluster and ends first."""
+    """One process's part of the system. `links` start at once; `duties` when the schema is known to fit, and after
+    them `post`, which is the membership in the cluster and ends first."""
 
     name: str
     settings: Settings
@@ -103,7 +103,7 @@ class Node:
     roles: frozenset[str]
     resources: Sequence[Resource] = ()
     alone: bool = False
-    """Whether the broker lives and dies with this process, so that nobody else tells it what it has forgotten."""
+    """Whether the broker lives and dies with this process, so that nobody else sends it again what it has lost."""
     connect: Connect | None = None
     """Makes further connections to the broker, which a coordinator needs."""
     coordinator: Coordinator | None = field(init=False, default=None)
@@ -124,7 +124,7 @@ class Node:
     clock_watch: ClockRegressionDetector = field(init=False)
     alarm: CommitListeners = field(default_factory=CommitListeners)
     job_steps: JobSteps | None = None
-    """What ties the jobs of steps to their sagas; the starter has it too."""
+    """Ties the jobs of steps to their sagas; the starter has it too."""
 
     def __post_init__(self) -> None:
         membership = membership_database(self.settings, self.database, self.roles)
@@ -169,7 +169,7 @@ class Node:
 
     @property
     def known_as(self) -> str:
-        """What the others call it now: not `name`, where it was declared dead and has joined anew."""
+        """Its present id in the cluster: not `name`, where it was declared dead and has joined anew."""
         return self.name if self.coordinator is None else self.coordinator.node_id
 
     @property
@@ -182,7 +182,7 @@ class Node:
         await self.links.start()
 
     async def begin(self) -> None:
-        """Waits for the database, then takes up the duties. Raises `SchemaMismatch`."""
+        """Waits for the database, then starts the duties. Raises `SchemaMismatch`."""
         await self.database_watch.wait_for_schema()
         await self.definitions.agree()
         await self.duties.start()
@@ -190,7 +190,7 @@ class Node:
         self.health.started = True
 
     async def settled(self) -> None:
-        """Waits until the broker is there and, where that is a duty, has been sent what it may have forgotten."""
+        """Waits until the broker is up and, where that is a duty, has been sent again what it may have lost."""
         await self.broker.wait_up()
         if "orchestrator" in self.roles:
             await self.incarnation.agreed.wait()
@@ -200,7 +200,7 @@ class Node:
     async def resign(self) -> None:
         """Lets another node lead, so that the cluster does not wait for the end of this one.
 
-        One that is alone is seen to be ending from now on. It keeps its jobs, which nobody else could take.
+        A node that is `alone` counts as stopping from now on. It keeps its jobs, which nobody else could take.
         """
         if self.alone and self.jobs.present is not None and self.coordinator is not None:
             self.jobs.present.draining = True
@@ -209,18 +209,18 @@ class Node:
             await self.coordinator.resign()
 
     async def retire(self) -> None:
-        """Hands its jobs over and leaves the cluster; whoever asks it is answered all the while."""
+        """Hands its jobs over and leaves the cluster; it answers requests all the while."""
         await self.post.stop()
 
     async def stop(self) -> None:
-        """Finishes what is in hand and disconnects."""
+        """Finishes what is in progress and disconnects."""
         self.health.draining = True
         await self.post.stop()
         await self.duties.stop()
         await self.links.stop()
 
     def _coordination(self) -> str | None:
-        """What is wrong with this node's place in the cluster, or that there is no leader."""
+        """What is wrong with this node's membership in the cluster, or that there is no leader."""
         own = None if self.coordinator is None else self.coordinator.trouble()
         return own or self.vacancy.trouble()
 
@@ -229,7 +229,7 @@ class Node:
             tell()
 
     def _phase(self) -> str | None:
-        """What this node's own beginning or end has to do with what a saga waits for: others' workers do not end."""
+        """The phase of this node for explanations, if it starts or stops: others' workers do not stop with it."""
         phase = self.health.phase
         return phase if self.alone or phase == "starting" else None
 

@@ -1,4 +1,4 @@
-"""How does a worker process run?"""
+"""Worker process: runs a worker until it is told to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write probe: asks the database every five seconds whether it takes a write, for all who want to know."""
+"""Write probe: checks every five seconds whether the database takes a write."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WriteProbe:
         writing = asyncio.ensure_future(self._database.run(self._write))
         try:
             while not (await asyncio.wait({writing}, timeout=PROBE_TIMEOUT_S))[0]:
-                # It may only stand behind others: what they have written meanwhile proves as much.
+                # It may only be queued behind others: what they have written meanwhile proves as much.
                 written = self._database.written_at
                 late = written is None or written < began
                 began = clock.monotonic()
@@ -74,7 +74,7 @@ class WriteProbe:
         self._count += 1
 
     def _note(self, trouble: str | None) -> None:
-        """Says it once, and once more when it is over."""
+        """Logs it once, and once more when it is over."""
         if trouble is not None and not self._told:
             log.warning("the database takes no writes: %s", trouble)
         elif trouble is None and self._told:
