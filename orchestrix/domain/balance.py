@@ -1,4 +1,4 @@
-"""Which nodes hand jobs over because they have far more than others?"""
+"""Balance: which nodes hand jobs over because they have far more than others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OVERLOAD_MARGIN: Final = 10
 
 
 def handed_over(loads: Mapping[str, int]) -> dict[str, int]:
-    """How many jobs each overloaded node gives away, by node; nothing where the loads are alike.
+    """How many jobs each overloaded node hands over, by node; nothing where the loads are alike.
 
-    A node gives at most what lies above the average, so that it is not the one with too few afterwards, and all
+    A node hands over at most its excess over the average, so that it is not the one with too few afterwards, and all
     together no more than the nodes with too few can take: nothing comes back the next time.
     """
     if len(loads) < 2:

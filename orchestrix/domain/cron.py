@@ -1,4 +1,4 @@
-"""At which moments is a cron expression due, in a time zone whose clocks are put forward and back?"""
+"""Cron expressions: the due times of an expression, in a time zone whose clocks are put forward and back."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _EXAMPLE: Final = "'30 9 * * MON-FRI' is half past nine from Monday to Friday"
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One of the five fields: how it is called, and which numbers and words may stand there."""
+    """One of the five fields: its name, and which numbers and words are allowed."""
 
     name: str
     low: int
     high: int
     words: tuple[str, ...] = ()
     first: int = 0
-    """What the first word stands for."""
+    """The number of the first word."""
 
     def check(self, text: str) -> None:
         """Raises `Invalid` that names the field and the part that cannot be read."""
@@ -80,7 +80,7 @@ class _Field:
         return first is not None and last is not None and first <= last
 
     def _turned(self, part: str) -> str | None:
-        """How a range is written that goes over the end of the field, as FRI-MON does; None for what is no such one."""
+        """How a range that wraps around the end of the field, as FRI-MON, is to be written; None for any other."""
         values, slash, _ = part.partition("/")
         low, _, high = values.partition("-")
         first, last = self._number(low), self._number(high)
@@ -140,7 +140,7 @@ class Cron:
         object.__setattr__(self, "_plain", _checked(self.expression))
 
     def check_new(self) -> None:
-        """Raises `Invalid` for what is read where it was written long ago, and is not to be written any more."""
+        """Raises `Invalid` for what is accepted in old schedules only."""
         for one, text in zip(_FIELDS, self._plain.split(), strict=True):
             one.check_new(text)
 
@@ -201,7 +201,7 @@ def _coming(plain: str) -> str:
 
 
 def _wall(moment: datetime, zone: tzinfo) -> datetime:
-    """What the clocks of the zone show."""
+    """The local time of the zone."""
     return moment.astimezone(zone).replace(tzinfo=None)
 
 

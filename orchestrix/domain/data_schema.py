@@ -1,4 +1,4 @@
-"""Data of a stored version: a pydantic model that checks by its JSON Schema, where its author's model is not here."""
+"""Data schema: a pydantic model that checks data by JSON Schema, where the author's model is not available."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from orchestrix.saga.definition import FreeData, Saga
 
 MESSAGE_LIMIT_CHARS = 300
-"""Characters of what is said about a value that the schema refuses."""
+"""Characters of the message about a value that the schema refuses."""
 
 
 def schema_of(saga: Saga) -> Mapping[str, Any] | None:
@@ -23,9 +23,9 @@ def schema_of(saga: Saga) -> Mapping[str, Any] | None:
 
 
 def model_of(schema: Mapping[str, Any] | None) -> type[BaseModel]:
-    """A model that takes what the schema takes, as it is; every object without one.
+    """A model that accepts what the schema accepts, as it is; every object without one.
 
-    Defaults do not come by it: they came when the instance began.
+    It sets no defaults: they were set when the instance began.
     """
     if schema is None:
         return FreeData
@@ -35,7 +35,7 @@ def model_of(schema: Mapping[str, Any] | None) -> type[BaseModel]:
     validator = Draft202012Validator(dict(schema))
 
     class StoredData(FreeData):
-        """Data of a version whose code this process has not."""
+        """Data of a version whose code this process does not have."""
 
         by_schema: ClassVar[bool] = True
 

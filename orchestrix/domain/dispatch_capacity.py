@@ -1,4 +1,4 @@
-"""Places of jobs: how many jobs of each queue may be sent to workers next."""
+"""Dispatch capacity: how many jobs of each queue may be dispatched to workers next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 QUEUE_SHARE_DIVISOR: Final = 4
-"""A queue may have this part of all places for jobs that no worker has begun."""
+"""A queue may have this part of the capacity for jobs that no worker has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class OpenJobs:
 
 
 def share(most_open: int) -> int:
-    """How many jobs of one queue may be sent that no worker has begun."""
+    """How many jobs of one queue may be dispatched that no worker has begun."""
     return max(1, most_open // QUEUE_SHARE_DIVISOR)
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchCapacity:
-    """What may be sent: so many jobs of each queue, and in all so many of those that workers serve, and of others.
+    """What may be dispatched: so many jobs per queue, and in all so many of served queues, and of unserved ones.
 
-    A job holds a place from its beginning on, or while its queue is served. What nobody serves holds none, and has as
-    many for itself: it keeps nobody waiting who could be helped.
+    A job takes capacity once it has begun, or while its queue has workers. Jobs of queues without workers take none of
+    it, and have as much for themselves: they keep no job waiting that a worker could take.
     """
 
     queues: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""What does a node that gives a job away do next, while it waits for the one that takes it?"""
+"""Hand-off: what a node that hands a job over does next, while it waits for the node that takes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HandoffLimits:
 
     @property
     def all_tried(self) -> float:
-        """Seconds after which nobody answers any more."""
+        """Seconds after which no answer is expected any more."""
         return self.ack * self.tries
 
 
@@ -35,7 +35,7 @@ class HandoffStep(Enum):
     PUBLISH = "publish"
     """Offer it, for the first time or again."""
     REMOVED = "removed"
-    """Another node has it: forget it."""
+    """Another node owns it: remove it."""
     ORPHAN_PENDING = "orphan pending"
     """Mark it so that the leader finds a new owner, and go on to the next."""
     FORCE = "force"
@@ -44,7 +44,7 @@ class HandoffStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HandoffProgress:
-    """How it stands with one job. `offers` is how often it was offered; `marked` whether as ORPHAN_PENDING."""
+    """The state of one job's hand-off. `offers` is how often it was offered; `marked` whether as ORPHAN_PENDING."""
 
     offers: int = 0
     acked: bool = False
@@ -73,7 +73,7 @@ def next_step(offer: HandoffProgress, elapsed: float, limits: HandoffLimits) -> 
 
 
 def next_look(offer: HandoffProgress, limits: HandoffLimits) -> float:
-    """Seconds after the beginning at which, without an answer, there is something to do again."""
+    """Seconds after the beginning at which, without an answer, the next step is due."""
     if offer.marked:
         return min(limits.hard, limits.all_tried + LATE_ANSWER_LIMIT_S)
     return min(limits.hard, limits.all_tried, offer.offers * limits.ack)

@@ -1,4 +1,4 @@
-"""What is answered to a request whose key came before?"""
+"""Idempotency: what is answered to a request whose key was used before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Keyed(Generic[R]):
     render: Callable[[R], StoredAnswer]
 
     def before(self, stored: StoredAnswer | None) -> Replayed | KeyReused | None:
-        """What follows from the answer that is stored for this key; None where none is."""
+        """The result of the answer that is stored for this key; None where none is."""
         if stored is None:
             return None
         return Replayed(stored) if stored.fingerprint == self.fingerprint else KeyReused()
@@ -56,4 +56,4 @@ class InFlight:
 
 
 Repeated = Replayed | KeyReused | InFlight
-"""What is answered to a key that came before, or that somebody else has just now."""
+"""What is answered to a key that was used before, or that another request uses just now."""

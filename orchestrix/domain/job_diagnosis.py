@@ -1,4 +1,4 @@
-"""What does a job wait for that nobody is at, and what helps?"""
+"""Job diagnosis: why a job does not go on, and what helps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from orchestrix.domain.jobs import ATTEMPT_OVERDUE, DISPATCHED, PENDING, RUNNING
 from orchestrix.domain.schedules import HELD_WAKE_AT
 
 DISPATCH_GRACE: Final = timedelta(seconds=5)
-"""So long may a job that is due be without a worker before that needs a word."""
+"""A due job without a worker is explained only after so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueWorkers:
-    """Who serves a queue: so many workers that beat, and so many that were heard of lately and beat no more.
+    """The workers of a queue: so many that send heartbeats, and so many that did so lately and do not any more.
 
-    `ago` is how many seconds ago the last one of those that beat did so. So many are `stopping`: they beat, and are at
-    jobs of the queue, but take no more.
+    `ago` is how many seconds ago the last heartbeat of the former was. So many are `stopping`: they send heartbeats,
+    and work on jobs of the queue, but take no more.
     """
 
     heard: int = 0
@@ -29,10 +29,10 @@ class QueueWorkers:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisContext:
-    """What is known around a job: who serves its queue, and since when a node leads, which alone notes what is heard.
+    """What is known around a job: the workers of its queue, and since when there is a leader, which stores heartbeats.
 
-    After `limit` seconds without a beat a worker's attempts are lost. `is_read` says that the node which owns the job,
-    and reads what is said of it, was heard of lately; `is_empty` that no order is in the queue of its workers.
+    After `limit` seconds without a heartbeat a worker's attempts are lost. `is_read` says that the node which owns the
+    job, and consumes its messages, had a heartbeat lately; `is_empty` that no dispatch is in the queue of its workers.
     """
 
     crew: QueueWorkers
@@ -43,7 +43,7 @@ class DiagnosisContext:
 
 
 def overdue(job: JobRow, crew: QueueWorkers) -> AttemptEnding:
-    """How the attempt ends whose time is over, where these are known to serve its queue."""
+    """The ending of the attempt whose time is over, given the known workers of its queue."""
     if job.state != DISPATCHED:
         return ATTEMPT_OVERDUE
     message = f"its time was over before any worker had begun it: {_unworked(job, crew)}"
@@ -56,7 +56,7 @@ def may_wake_leader(job: JobRow) -> bool:
 
 
 def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
-    """Whether `waits_for` needs to know more, to find that it says anything; `limit` as in `DiagnosisContext`."""
+    """Whether `waits_for` may have an explanation, and so needs to know more; `limit` as in `DiagnosisContext`."""
     match job.state:
         case "DISPATCHED":
             return job.dispatched_at is not None and now - job.dispatched_at > DISPATCH_GRACE
@@ -71,7 +71,7 @@ def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
 def waits_for(job: JobRow, now: datetime, around: DiagnosisContext, trouble: str | None = None) -> str | None:
     """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
 
-    `trouble` is why the broker cannot be used, if it cannot: nobody can be heard then, and no silence counts.
+    `trouble` is why the broker cannot be used, if it cannot: no heartbeat can come then, and no silence counts.
     """
     if not may_wait(job, now, around.limit):
         return None
@@ -113,7 +113,7 @@ def _lost(around: DiagnosisContext) -> str:
 
 
 def _missed(limit: float) -> timedelta:
-    """A worker beats more than twice within the limit: after so long, one beat at least is missing."""
+    """A worker sends more than two heartbeats within the limit: after so long, at least one is missing."""
     return timedelta(seconds=limit / 2)
 
 
@@ -138,7 +138,7 @@ def _begun(led: timedelta) -> str:
 
 
 def _unheard(job: JobRow, now: datetime, around: DiagnosisContext, crew: str) -> str:
-    """Nothing is held against a worker before the leader, and the job's owner, have listened for as long themselves."""
+    """A worker's silence counts only once the leader, and the job's owner, have listened for as long themselves."""
     assert job.worker_beat_at is not None, "it may wait"
     heard = [at for at in (job.worker_beat_at, job.taken_at, around.led_since) if at is not None]
     lost, seconds = max(heard) + timedelta(seconds=around.limit), int((now - job.worker_beat_at).total_seconds())
@@ -158,7 +158,7 @@ def _follows(job: JobRow, crew: QueueWorkers, trouble: str) -> str:
 
 
 def unserved(queue: str, now: datetime, around: DiagnosisContext) -> tuple[str, str]:
-    """Why nobody begins what was sent to a queue, as `waits_for` has it, and what to type or to do about it."""
+    """Why nobody begins what was sent to a queue, as in `waits_for`, and what to type or to do about it."""
     if around.led_since is None:
         return f"no leader elected, so {_UNLED[DISPATCHED]}", "orchestrix serve"
     led = now - around.led_since
@@ -173,7 +173,7 @@ def _unworked(job: JobRow, crew: QueueWorkers) -> str:
 
 
 def _served(queue: str, crew: QueueWorkers) -> tuple[str, str]:
-    """How the crew is that takes nothing, and how many more of it are to be started."""
+    """The state of the workers that take nothing, and how many more are to be started."""
     if crew.heard:
         return f"{_idle(queue, crew)} is busy, stands still, or does not get it", "more"
     if crew.stopping:
@@ -187,7 +187,7 @@ def _served(queue: str, crew: QueueWorkers) -> tuple[str, str]:
 
 
 def _idle(queue: str, crew: QueueWorkers) -> str:
-    """One that stands still counts as heard until its next beats are missed: the age of its last one tells."""
+    """A hung worker counts as alive until its next heartbeats are missed: the age of its last one tells."""
     ago = f"heard of {max(0, int(crew.ago))} s ago,"
     if crew.heard == 1:
         return f"the one worker of queue {queue}, {ago}"

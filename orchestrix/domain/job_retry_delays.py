@@ -1,4 +1,4 @@
-"""How long does a job wait before its next attempt?"""
+"""Job retry delays: how long a job waits before its next attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_MS: Final = 2**40
 
 
 def retry_delay(attempts: int, tries: int, *, counts: bool, chance: float) -> timedelta:
-    """The pause after so many attempts, of which `tries` count, and the last one if `counts`.
+    """The delay after so many attempts, of which `tries` count, and the last one if `counts`.
 
     `chance` is drawn from [0, 1).
     """
@@ -23,7 +23,7 @@ def retry_delay(attempts: int, tries: int, *, counts: bool, chance: float) -> ti
 
 
 def requested_delay(milliseconds: object) -> timedelta | None:
-    """The pause that a worker wishes; None for what is no such wish."""
+    """The delay that a worker requests; None if it is no valid one."""
     if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or milliseconds < 0:
         return None
     return timedelta(milliseconds=min(milliseconds, _LONGEST_MS))

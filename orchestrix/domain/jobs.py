@@ -1,4 +1,4 @@
-"""What is a job, and what becomes of it when something happens?"""
+"""Job rules: the states of a job, and how each event changes it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ FAILED: Final = "FAILED"
 CANCELLED: Final = "CANCELLED"
 TIMED_OUT: Final = "TIMED_OUT"
 LOST: Final = "LOST"
-"""Of an attempt alone: nobody has heard of it any more, or it was begun twice."""
+"""Of an attempt alone: its worker sends no more heartbeats, or it was begun twice."""
 
 LIVE: Final = (DISPATCHED, RUNNING)
 """A worker has it, or will have it."""
 FINAL: Final = (SUCCEEDED, FAILED, CANCELLED, TIMED_OUT)
 STATES: Final = (PENDING, *LIVE, *FINAL)
 REPORTED: Final = (RUNNING, SUCCEEDED, FAILED, CANCELLED)
-"""What a worker can say."""
+"""The states that a worker can report."""
 
 OWNED: Final = "OWNED"
 HANDING_OFF: Final = "HANDING_OFF"
 ORPHAN_PENDING: Final = "ORPHAN_PENDING"
 
 TIMEOUT: Final = "Timeout"
-"""The type of an error that says that the attempt's time is over, whoever has found that."""
+"""The type of an error that says that the attempt's time is over, whichever process has found that."""
 WORKER_STOPPED: Final = "WorkerStopped"
 """The type of an error that says that the worker ended before the attempt, which is nobody's failure."""
 
@@ -46,10 +46,10 @@ class JobRow:
 
     `history_id` names its present attempt, or the last one; `attempt` counts all, `tries` those that count against
     `retries`. `seq` is that of the last status that was applied. `wake_at` is when it is due while it is PENDING, and
-    when its time is over while a worker has it. `channels` says whether its queues at the broker may be there: from the
-    first dispatch until they were deleted. `owner` is the node that reads them, since `taken_at`; each new owner raises
-    `owner_epoch`.
-    `traceparent` and `tracestate` are the trace of whoever wanted it; `log_lines` and `log_bytes` are what is kept of
+    when its time is over while a worker has it. `channels` says whether its queues at the broker may exist: from the
+    first dispatch until they were deleted. `owner` is the node that consumes them, since `taken_at`; each new owner
+    raises `owner_epoch`.
+    `traceparent` and `tracestate` are the trace of the request for it; `log_lines` and `log_bytes` are what is kept of
     its log, `log_cut` that it was longer.
     """
 
@@ -108,7 +108,7 @@ class JobRow:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether it has ended."""
         return self.state in FINAL
 
     @property
@@ -134,13 +134,13 @@ class JobAttempt:
 
     @property
     def open(self) -> bool:
-        """Whether its worker is still to be heard."""
+        """Whether reports of its worker are still expected."""
         return self.state in LIVE
 
     def hears(self, seq: int, worker_id: str | None) -> bool:
-        """Whether a log of that number is one of this attempt's own: it may come behind the attempt's end.
+        """Whether a log of that number is one of this attempt's own: it may come after the attempt's end.
 
-        Not what another worker says, that has got a copy of the order.
+        Not one of another worker, which has got a copy of the dispatch.
         """
         if self.worker_id is not None and worker_id != self.worker_id:
             return False
@@ -149,7 +149,7 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStatus:
-    """What a worker says of an attempt. `seq` counts its statuses and logs together, from 1."""
+    """A worker's report of an attempt. `seq` counts its statuses and logs together, from 1."""
 
     job_id: str
     history_id: str
@@ -186,8 +186,8 @@ class IgnoredStatus:
 class AttemptEnding:
     """How an attempt ended without success.
 
-    `counts` says whether it uses up a try, `after` how long the next one is to wait, where the worker has a wish.
-    `answered` says that the worker itself has told the end, and need not be told.
+    `counts` says whether it uses up a try, `after` how long the next one is to wait, where the worker requests that.
+    `answered` says that the worker itself has reported the end, and need not be told.
     """
 
     state: str
@@ -211,7 +211,7 @@ BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "begu
 
 
 def dispatched(job: JobRow, history_id: str, now: datetime) -> JobTransition:
-    """The next attempt of a job that is due leaves for a worker."""
+    """The next attempt of a job that is due is dispatched to a worker."""
     fresh = replace(
         _changed(job, now),
         state=DISPATCHED,
@@ -268,7 +268,7 @@ def ended(job: JobRow, ending: AttemptEnding, now: datetime, chance: float) -> J
 
 
 def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
-    """Somebody wants it to end. Where a worker is at it, that must hear of it and say so first.
+    """The job is to end. A worker that works on it must receive that and report its end first.
 
     Asking again changes nothing. Raises `ConflictError` for a job that has ended otherwise.
     """
@@ -285,9 +285,9 @@ def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
 
 
 def taken(job: JobRow, node: str, now: datetime) -> JobRow:
-    """The job under a new owner, who has a moment to hear what was said to the last one before its time is over.
+    """The job under a new owner, which has a moment to receive unacknowledged messages before its time is over.
 
-    Its worker is as silent as it was, but that is held against it only once the new owner has listened for as long.
+    Its worker is as silent as it was, but that counts only once the new owner has listened for as long.
     """
     wake_at = job.wake_at
     if job.live and job.owner is not None and wake_at is not None:
@@ -306,13 +306,13 @@ def taken(job: JobRow, node: str, now: datetime) -> JobRow:
 
 
 def offered(job: JobRow, reason: str, ownership: str | None, now: datetime) -> JobRow:
-    """The job is on offer to other nodes, under the owner that it has."""
+    """The job is offered to other nodes, under its present owner."""
     tries = job.handoff_tries + 1
     return replace(_changed(job, now), ownership=ownership, handoff_reason=reason, handoff_at=now, handoff_tries=tries)
 
 
 def kept(job: JobRow, now: datetime) -> JobRow:
-    """Nobody wanted it: its owner goes on with it."""
+    """No node took it: its owner keeps it."""
     return replace(_changed(job, now), ownership=OWNED, handoff_reason=None, handoff_at=None, handoff_tries=0)
 
 
@@ -322,7 +322,7 @@ def closed(job: JobRow, now: datetime) -> JobRow:
 
 
 def reopened(job: JobRow, now: datetime) -> JobRow:
-    """A worker that was at it for too long may have made its queues anew: somebody has to look."""
+    """A worker that worked on it for too long may have declared its queues anew: they have to be checked."""
     return replace(_changed(job, now), channels=1, handoff_at=now)
 
 
@@ -339,7 +339,7 @@ def _running(job: JobRow, status: AttemptStatus, now: datetime) -> JobTransition
 
 
 def _stranger(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
-    """A status of an attempt that is over. Who ended it by himself need not be told."""
+    """A status of an attempt that is over. A worker that ended it by itself need not be told."""
     if status.history_id == job.history_id and job.seq >= status.seq:
         return IgnoredStatus("repeated")
     return IgnoredStatus("another-attempt", status.history_id if status.status == RUNNING else None)
@@ -347,7 +347,7 @@ def _stranger(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
 
 def _failure(status: AttemptStatus) -> AttemptEnding:
     error = dict(status.error or {"type": "Error", "message": ""})
-    retryable = error.get("retryable") is not False and error.get("hold") is not True  # a person is asked
+    retryable = error.get("retryable") is not False and error.get("hold") is not True  # an operator is asked
     return AttemptEnding(
         TIMED_OUT if error.get("type") == TIMEOUT else FAILED,
         error,

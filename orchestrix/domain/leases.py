@@ -1,4 +1,4 @@
-"""Who may write as the leader, and who may become it, and when?"""
+"""Leases: which node may write as the leader, and which may become it, and when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 NOBODY: Final = ""
 """The holder of a term that nobody ever had."""
 RETAKE_DELAY_S: Final = 5.0
-"""Seconds after which a node may take again the lease that it let go of, if nobody else has the token."""
+"""Seconds after which a node may take again the lease that it gave up, if no other node has the token."""
 DEPOSE_DELAY_S: Final = 2.0
 """Seconds that a node's link to the broker must be up before it deposes a leader without: the token comes sooner."""
 RESIGNED_DELAY_S: Final = 0.5
@@ -56,7 +56,7 @@ class ElectionReason(StrEnum):
 class Lease:
     """The lease row, as it was at `now`; both by the database's clock.
 
-    `longest` is what can be left of it at most: the clock was set back since somebody took it for longer.
+    `longest` is what can be left of it at most: if more is left, the clock was set back since it was taken.
     """
 
     term: int
@@ -70,7 +70,7 @@ class Lease:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the holder leads no more, unless it renews in time."""
+        """Whether the holder no longer leads, unless it renews in time."""
         return not timedelta(0) < self.lease_until - self.now <= self.longest
 
     @property
@@ -81,15 +81,15 @@ class Lease:
 
     @property
     def fence(self) -> Fence:
-        """What a write of its holder carries."""
+        """The fence of its holder's writes."""
         return Fence(self.term, self.holder)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """A node's wish to lead. `by_token` says that the broker gave it the token.
+    """A node's candidacy for leadership. `by_token` says that the broker gave it the token.
 
-    `there` is for how many seconds it had been waiting in this life when it noticed that nobody leads, where it tells.
+    `there` is for how many seconds it had been waiting in this membership when it noticed the vacancy, where it tells.
     """
 
     node_id: str
@@ -101,7 +101,7 @@ class Candidacy:
 def election_reason(bid: Candidacy, lease: Lease | None) -> ElectionReason | None:
     """Why the bidder may begin the next term over the row as it is now; None if it may not.
 
-    Who has the token always may: the broker gives it away when its holder's channel is gone. A lease that was taken
+    A node with the token always may: the broker gives it away when its holder's channel is gone. A lease that was taken
     meanwhile ends every other claim.
     """
     if lease is None or lease.holder == NOBODY:
@@ -119,7 +119,7 @@ def election_reason(bid: Candidacy, lease: Lease | None) -> ElectionReason | Non
 
 @dataclass(frozen=True, slots=True)
 class WaitingCandidate:
-    """How it stands with a node that waits without a token, in seconds. `linked` is 0 while it has no broker."""
+    """A node that waits without a token, times in seconds. `linked` is 0 while it has no broker."""
 
     node_id: str
     waited: float
@@ -163,11 +163,11 @@ class LeaderToken:
 
 
 INITIAL_TOKEN: Final = LeaderToken(0, NOBODY)
-"""The token that anybody may put into the queue where nobody leads. Every leader's is newer."""
+"""The token that any node may publish where there is no leader. Every leader's is newer."""
 
 
 class TokenHandling(Enum):
-    """What becomes of a token."""
+    """What a node does with a token."""
 
     HOLD = "hold"
     DROP = "drop"
@@ -177,8 +177,8 @@ class TokenHandling(Enum):
 def handling(token: LeaderToken, leading: Fence | None) -> TokenHandling:
     """What a node does with a token; `leading` is the fence of a leader in office.
 
-    Its own is held, or it would elect itself for ever. An older one is somebody's copy. A newer one says that the node
-    leads no more.
+    Its own is held, or it would elect itself for ever. An older one is a copy. A newer one says that the node leads no
+    more.
     """
     if leading is None:
         return TokenHandling.CAMPAIGN

@@ -1,4 +1,4 @@
-"""Which nodes live, by what is seen and heard of them?"""
+"""Nodes: which nodes are alive, by their heartbeats and queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrix.domain.stored_times import age_s
 
 
 class NodeState(StrEnum):
-    """What a node's row says of it."""
+    """The state in a node's row."""
 
     ALIVE = "ALIVE"
     DRAINING = "DRAINING"
@@ -37,10 +37,10 @@ class NodeRow:
 
 
 def is_silent(node: NodeRow, *, now: datetime, since: datetime, limit: float) -> bool:
-    """Whether nothing was heard of the node for `limit` seconds.
+    """Whether the node has had no heartbeat for `limit` seconds.
 
-    Silence counts from `since` at the earliest: before that, whoever asks was not listening. A beat that is yet to come
-    was written before the clock was set back, and is none.
+    Silence counts from `since` at the earliest: before that, the caller was not listening. A heartbeat in the future
+    was written before the clock was set back, and does not count.
     """
     return min(age_s(node.beat_at, now), age_s(since, now)) >= limit
 
@@ -52,16 +52,16 @@ class _Missed:
 
 
 class MissingNodes:
-    """Which node is missing, by its presence queue: twice, `apart` seconds apart, with no beat between."""
+    """Which node is missing, by its presence queue: twice, `apart` seconds apart, with no heartbeat between."""
 
     def __init__(self, apart: float) -> None:
         self._apart = apart
         self._missed: dict[str, _Missed] = {}
 
     def look(self, at: float, missing: Mapping[str, datetime]) -> str | None:
-        """The node that is gone for sure, if any.
+        """The node that has certainly ended, if any.
 
-        `missing` are the last beats of all nodes whose queue is not there at `at` (monotonic). Where several are
+        `missing` are the last heartbeats of all nodes whose queue does not exist at `at` (monotonic). Where several are
         missing it is the broker rather than they, and the count begins anew.
         """
         if len(missing) != 1:

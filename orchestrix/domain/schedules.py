@@ -1,4 +1,4 @@
-"""When is a schedule due, and what becomes of a due time?"""
+"""Schedule rules: when a schedule is due, and what happens at a due time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD_WAKE_AT: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
 HELD_RUNS_LIMIT: Final = 2000
 """Runs of one schedule that wait for their turn; a due time beyond is skipped."""
 MISSED_AFTER_MIN: Final = timedelta(seconds=10)
-"""Twice the time in which a due time is seen for sure."""
+"""Twice the time in which a due time is certainly handled."""
 _TOO_SOON: Final = "is too short: due times would count as missed before anybody has looked, which is every 5 s;"
 CATCH_UP_LIMIT: Final = 100
 BACKFILL_LIMIT: Final = 1000
@@ -33,7 +33,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 class Overlap(StrEnum):
-    """What a due time does that finds an earlier run at work. Whatever it is, no two runs work at once."""
+    """What a due time does that finds an earlier run unfinished. Whatever it is, no two runs work at once."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -41,7 +41,7 @@ class Overlap(StrEnum):
 
 
 class Misfire(StrEnum):
-    """What is done for due times that nobody saw in time: nothing, one run for all of them, or the last few runs."""
+    """What is done for missed due times: nothing, one run for all of them, or the last few runs."""
 
     IGNORE = "ignore"
     FIRE_ONCE = "fire_once"
@@ -57,7 +57,7 @@ class ScheduleState(StrEnum):
 
 
 class FiringOutcome(StrEnum):
-    """What became of the last due time."""
+    """The result of the last due time."""
 
     STARTED = "started"
     QUEUED = "queued"
@@ -67,7 +67,7 @@ class FiringOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Due at `anchor` and then each `step`, whatever clocks on walls do."""
+    """Due at `anchor` and then each `step`, independent of local time."""
 
     step: timedelta
     anchor: datetime
@@ -83,7 +83,7 @@ class Interval:
 class Schedule:
     """Jobs that begin by themselves.
 
-    `cron` or `interval_ms` says when, `zone` by which clocks. `job` is what is begun: columns of a job by their names.
+    `cron` or `interval_ms` says when, `zone` in which local time. `job` is what is begun: columns of a job by name.
     `due_at` is the next due time, and `next_at` the moment for it with its jitter; both are None while it is paused and
     when it has ended. `version` counts what people change. `last_misfire` has `from`, `to`, `ran` and `at`.
     """
@@ -161,7 +161,7 @@ class DueTimes:
             due = self.after(due)
 
     def last_before(self, moment: datetime, since: datetime) -> datetime | None:
-        """The last due time in [since, moment), found without looking at those before it; None without any."""
+        """The last due time in [since, moment), found without computing those before it; None without any."""
         low, span = moment, _MINUTE
         while not self._due_between(low, moment):
             if low < since:
@@ -197,7 +197,7 @@ class UnfinishedRuns:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
-    """A job to make for a due time, or for somebody who wants it now; `held` until an earlier one has ended."""
+    """A job to make for a due time, or for a requested run; `held` until an earlier one has ended."""
 
     due_at: datetime | None
     held: bool = False
@@ -205,10 +205,10 @@ class ScheduledRun:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What becomes of a due time that has come, and which one is next.
+    """The result of a due time that has come, and which one is next.
 
-    `cancel` ends the earlier runs. `missed` is the last of the due times that nobody saw in time, from the one that had
-    come on.
+    `cancel` ends the earlier runs. `missed` is the last of the missed due times, which begin with the one that had
+    come.
     """
 
     due_at: datetime
@@ -276,7 +276,7 @@ def comes_again(run: ScheduledRun, times: DueTimes) -> bool:
 
 
 def moment_of(schedule: Schedule, due: datetime) -> datetime:
-    """When the job of a due time is to begin: up to `jitter` later, and the same for everybody who asks."""
+    """When the job of a due time is to begin: up to `jitter` later, and the same whoever computes it."""
     span = schedule.jitter // _TICK
     if not span:
         return due
@@ -290,7 +290,7 @@ def awaiting(schedule: Schedule, due: datetime | None) -> Schedule:
 
 
 def fire(schedule: Schedule, times: DueTimes, now: datetime, busy: UnfinishedRuns) -> Firing:
-    """What becomes of the due time that has come. A due time was missed if nobody acted on it in time."""
+    """The result of the due time that has come. A due time was missed if no leader handled it in time."""
     due = schedule.due_at
     assert due is not None, "only what is due is fired"
     missed_before = now - schedule.missed_after - schedule.jitter
@@ -307,7 +307,7 @@ def fire(schedule: Schedule, times: DueTimes, now: datetime, busy: UnfinishedRun
 
 
 def in_turn(dues: list[datetime], busy: UnfinishedRuns) -> tuple[ScheduledRun, ...]:
-    """Runs that work one after another, behind those that are there."""
+    """Runs that work one after another, behind the unfinished ones."""
     return tuple(ScheduledRun(due, held=place > 0 or not busy.free) for place, due in enumerate(dues))
 
 
@@ -332,7 +332,7 @@ def _last(times: DueTimes, first: datetime, last: datetime, count: int) -> list[
 
 
 def job_of(schedule: Schedule, run: ScheduledRun, id: str, now: datetime, by: str | None = None) -> JobRow:
-    """The job of a run that `by` wants; by default whoever has made the schedule."""
+    """The job of a run requested by `by`; by default by the creator of the schedule."""
     return JobRow(
         **schedule.job,
         id=id,
@@ -371,7 +371,7 @@ def released(job: JobRow, now: datetime) -> JobRow:
 
 
 def faults(schedule: Schedule, times: DueTimes, now: datetime) -> list[tuple[str, str]]:
-    """(field, what is wrong and what to do about it) for everything that is not to be written so, or not together."""
+    """(field, what is wrong and what to do about it) for every field that is invalid, alone or with others."""
     found = _of_cron(times)
     if schedule.starts_at is not None and schedule.ends_at is not None and schedule.ends_at < schedule.starts_at:
         found.append(("endsAt", "is before startsAt: it would never be due; put it later"))

@@ -1,4 +1,4 @@
-"""Ages: how old is a stored time, where the clock may have been set back since it was written?"""
+"""Stored times: the age of a stored time, where the clock may have been set back since it was written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOCK_TOLERANCE: Final = timedelta(seconds=CLOCK_TOLERANCE_S)
 
 
 def age_s(then: datetime, now: datetime) -> float:
-    """Seconds from `then` to `now`, at least 0; infinite for a time that is not to be believed.
+    """Seconds from `then` to `now`, at least 0; infinite for a time that cannot be true.
 
     What happened cannot lie ahead. If it does, the clock was set back after it, nobody knows by how much in all.
     """

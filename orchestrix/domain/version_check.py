@@ -1,4 +1,4 @@
-"""Version check: what the code of a release would do to the instances of sagas that are live."""
+"""Version check: what the code of a release would do to the live instances of sagas."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_versions(
     live: Mapping[Key, Mapping[str, int]],
     handled: Collection[str],
 ) -> list[VersionFinding]:
-    """What there is to know, the contradictions first. `live` counts instances by state; `handled` are the commands
+    """The findings, the contradictions first. `live` counts instances by state; `handled` are the commands
     that the workers of this code have a handler for."""
     codes, rows = ({one.key: one for one in some} for some in (code, stored))
     newest = {name: max((one for one in code if one.saga == name), key=lambda one: one.version) for name, _ in codes}
@@ -119,7 +119,7 @@ def _unhandled(runs: Definition, states: Mapping[str, int], handled: Collection[
 
 
 def _still_to_send(runs: Definition, states: Mapping[str, int]) -> set[str]:
-    """The commands that instances in these states can still have out: of later steps, and of any undo."""
+    """The commands that instances in these states can still send: of later steps, and of any undo."""
     steps = runs.body["steps"]
     places = [place for place, step in enumerate(steps) if states.get(step["state"])]
     first = min(places, default=0)
