@@ -60,7 +60,7 @@ class JobDeadLetters:
         self._loop = Loop("dead letters of jobs", self._round)
 
     async def start(self) -> None:
-        """Begins to look for queues."""
+        """Begins to poll for queues."""
         await self._loop.start()
 
     async def stop(self) -> None:

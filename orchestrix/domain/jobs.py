@@ -119,7 +119,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """One try of a job. `last_log_seq` is what its worker said at its end; up to that, logs are still taken."""
+    """One try of a job. `last_log_seq` is what its worker reported at its end; up to that, logs are still taken."""
 
     history_id: str
     job_id: str

@@ -20,7 +20,7 @@ IDLE_CHECK_INTERVAL_S: Final = 5.0
 CONCURRENT_CHECKS: Final = 6
 """Queues that are checked concurrently, each on a channel of its own: brokers allow few."""
 ANSWER_PATH: Final = ""
-"""Stands among the queues for the answers' way back: what nobody can publish, nobody reads."""
+"""The key of the answer path among the queues; no queue has that name."""
 
 
 class ConsumerPresence:
@@ -80,7 +80,7 @@ class ConsumerPresence:
 
     def answers_since(self, at_least: datetime) -> datetime | None:
         """Since when the broker has taken messages, `at_least` or later; None while it takes none."""
-        if self._broker.blocked is not None:  # as it has said since the last look
+        if self._broker.blocked is not None:  # as it has said since the last check
             self._without.add(ANSWER_PATH)
         return self.since(ANSWER_PATH, at_least)
 

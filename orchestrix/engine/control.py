@@ -103,7 +103,7 @@ class SagaControl:
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
-            await self._jobs.again(tx, [found], resend=True)  # its order may be lost, though its try is out
+            await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost, though its attempt is in flight
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: ActionRequest) -> Saga:

@@ -73,7 +73,7 @@ class Page(NamedTuple):
 class HeldEvents:
     """Applies held events as soon as this process knows the version of their instance.
 
-    Looks every `LOOK_INTERVAL_S` seconds, and at once after `poke`. One event is applied in one transaction, which
+    Polls every `LOOK_INTERVAL_S` seconds, and at once after `poke`. One event is applied in one transaction, which
     deletes it too; timers and later events of the instance wait meanwhile, so the order is that of arrival.
     """
 
@@ -101,7 +101,7 @@ class HeldEvents:
         self._loop = Loop("held events", self._round)
 
     async def start(self) -> None:
-        """Begins to look."""
+        """Begins to poll."""
         await self._loop.start()
 
     async def stop(self) -> None:

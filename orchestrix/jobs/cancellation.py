@@ -62,7 +62,7 @@ class JobCanceller:
     async def cancel(self, job_id: str, reason: str) -> JobRow:
         """The job from now on. A running one ends when its worker has received the stop.
 
-        Raises `NotFound`, `Conflict` for one that has ended otherwise, and `Unavailable`.
+        Raises `NotFound`, `ConflictError` for one that has ended otherwise, and `Unavailable`.
         """
         moved = await self._database.run(lambda tx: self._write(tx, job_id, reason))
         crash.point("jobs.cancel.after_commit")

@@ -178,7 +178,7 @@ class JobHandoffPublisher:
             crash.point("jobs.handoff.after_confirm")
 
     async def _give_up(self, given: dict[str, _OfferedJob], ids: Sequence[str], reason: str) -> bool:
-        """Whether somebody may still take them."""
+        """Whether another node may still take them."""
         if not ids:
             return True
         try:
