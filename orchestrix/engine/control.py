@@ -57,7 +57,7 @@ class SagaControl:
     async def act(self, action: Action) -> ActionResult:
         """The result; without history where the effect was there already, or where it was a dry run.
 
-        Raises `NotFound`, `VersionMismatch`, `RefusedVerb`, `BadData`, `Unavailable` (nothing was written) and
+        Raises `NotFound`, `VersionMismatch`, `ActionNotAllowed`, `InvalidDataError`, `Unavailable` (nothing was written) and
         `OutcomeUnknown`: then it may have happened, and asking again may do it twice, as with skip, or with a
         deadline that is extended. A caller that goes away does not undo what it has asked for.
         """
@@ -103,7 +103,7 @@ class SagaControl:
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
-            await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost, though its attempt is in flight
+            await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost, though the attempt is out
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: ActionRequest) -> Saga:
