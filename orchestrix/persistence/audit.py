@@ -1,4 +1,4 @@
-"""What have people done to which saga, and why?"""
+"""Audit log: what people have done to which saga, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set back: what was written before the clock was set back, and how waits that it made too long end in time."""
+"""Clock rollback: finds times written before the clock was set back, and ends waits that became too long."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from orchestrix.saga.commands import NEVER
 from orchestrix.saga.state import JOB, RETRY
 
 ROWS_PER_TRANSACTION: Final = 500
-"""Rows that are mended in one transaction."""
+"""Rows that are corrected in one transaction."""
 _SHORT: Final = timedelta(seconds=10)
 """What a wake-up may be put off by, whatever wait it ends."""
 _CLAIMS: Final = 4
-"""So many times the length of a claim may be left of one: other nodes may claim for longer."""
+"""A claim may have so many times its length left: other nodes may claim for longer."""
 _PAST: Final = ("dispatched_at", "worker_beat_at", "handoff_at", "taken_at")
 """What has happened to a job that is not over, and what waits count from."""
 
@@ -59,9 +59,9 @@ async def ahead_s(connection: Connection) -> float:
 
 
 async def mend(database: Database, claim_s: float) -> int:
-    """Ends every wait that the present clock does not allow when that is over by it; how many it were.
+    """Ends every wait that is too long by the present clock when it is over by that clock; returns how many.
 
-    `claim_s` is for how long this node claims messages. Rows that others hold are left for the next time.
+    `claim_s` is for how long this node claims messages. Rows that others have locked are left for the next run.
     """
     count = await database.run(lambda tx: _claims(tx, timedelta(seconds=_CLAIMS * claim_s)))
     await database.run(_queues)
@@ -72,7 +72,7 @@ async def mend(database: Database, claim_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """So many rows were mended; `last` is the key of the last one looked at, None at the end."""
+    """So many rows were corrected; `last` is the key of the last one checked, None at the end."""
 
     mended: int
     last: Any
@@ -87,7 +87,7 @@ async def _all(database: Database, part: Any, first: Any) -> int:
 
 
 async def _claims(tx: Transaction, longest: timedelta) -> int:
-    """Messages that a node claimed which may be long dead."""
+    """Messages claimed by a node that may have been dead for long."""
     late = outbox.c.claimed_until > tx.now() + longest
     ids = await _keys(tx, outbox, [late], outbox.c.claimed_until)
     if ids:
@@ -104,7 +104,7 @@ async def _queues(tx: Transaction) -> None:
 async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
     """Sagas that wait for longer than the wait that was begun for them. What a person has set stays as it is.
 
-    One that is mended is not found again: its lock is in the way of those who want to write.
+    One that is corrected is not found again: its lock blocks those who want to write.
     """
     table, now = pair.instances.c, tx.now()
     query = select(table.id, table.version, table.wake_at, table.wake_reason, table.wait_ms, table.sent_at)
@@ -139,7 +139,7 @@ def _longer(tx: Transaction, until: Any, wait_ms: Any) -> ColumnElement[bool]:
 
 
 async def _jobs(tx: Transaction, after: str) -> _Part:
-    """Jobs that wait for their turn, and those of whose workers and owners nothing was heard for less than no time."""
+    """Jobs that wait to be dispatched, and those whose workers or owners were heard of in the future."""
     table, now = jobs.c, tx.now()
     past = [table[name] > now + CLOCK_TOLERANCE for name in _PAST]
     unbegun = and_(table.state == PENDING, table.updated_at > now + CLOCK_TOLERANCE)
@@ -175,7 +175,7 @@ def _past(at: datetime | None, now: datetime) -> datetime | None:
 
 
 def _wake_at(job: Any, now: datetime) -> datetime | None:
-    """One that has not begun waits as long from now on as it was to wait from its last change; else it is its time."""
+    """One that has not begun waits from now on as long as it was to wait from its last change; any other is due."""
     at: datetime | None = job.wake_at
     if at is None or at >= HELD_WAKE_AT:
         return at

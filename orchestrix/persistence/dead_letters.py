@@ -1,4 +1,4 @@
-"""Which messages could not be handled, and what has become of them?"""
+"""Dead letters: the messages that could not be handled, and what has become of them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LENGTHS: Final = {
     "error": 4000,
 }
 _COARSE: Final = timedelta(seconds=2)
-"""A broker tells the time of a death in whole seconds."""
+"""A broker gives the time of dead-lettering in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """One message that nobody could handle.
 
-    `id` is a UUID that is the same however often the message is found dead; `deliveries` is how often it was delivered
+    `id` is a UUID, the same however often the message is dead-lettered; `deliveries` is how often it was delivered
     in vain. It is open until it is redriven; `redriven` counts how often it was. `saga` and `instance_id` are what it
     says itself: there need be no such instance. `body` is None where it was too long to keep.
     """
@@ -86,7 +86,7 @@ After = tuple[datetime, str]
 
 _FIELDS: Final = tuple(field.name for field in fields(DeadLetter))
 _DEATH: Final = tuple(name for name in _FIELDS if name not in ("id", "redriven", "edited_at"))
-"""What a letter that dies again has anew."""
+"""The fields that are replaced when a message is dead-lettered again."""
 _EDITED: Final = ("body", "body_size", "body_sha256", "saga", "instance_id", "correlation_id", "edited_at")
 _INSERT: Final = BulkInsert(dead_letters, _FIELDS, key=("id",))
 _LETTER: Final[Select[Any]] = select(*(dead_letters.c[name] for name in _FIELDS))
@@ -94,14 +94,14 @@ _values: Final = attrgetter(*_FIELDS)
 
 
 def kept(body: bytes) -> tuple[bytes | None, int, str]:
-    """`body`, `body_size` and `body_sha256` of the letter with that body."""
+    """`body`, `body_size` and `body_sha256` of the dead letter with that body."""
     return body if len(body) <= KEPT_BODY_BYTES else None, len(body), hashlib.sha256(body).hexdigest()
 
 
 async def record(tx: Transaction, rows: Sequence[DeadLetter]) -> None:
-    """Inserts the letters that are not there. One that was redriven since and has died again is open again.
+    """Inserts the new dead letters. One that was redriven and is dead-lettered again is open again.
 
-    The same death told twice changes nothing.
+    The same dead-lettering reported twice changes nothing.
     """
     unique = {row.id: row for row in rows}
     known = {letter.id: letter for letter in await lock(tx, list(unique))}
@@ -115,7 +115,7 @@ async def record(tx: Transaction, rows: Sequence[DeadLetter]) -> None:
 async def page(
     connection: Connection, wanted: DeadLetterFilter, limit: int, after: After | None = None
 ) -> list[DeadLetter]:
-    """Up to `limit` letters that fit, the last to die first; `after` is `died_at` and `id` of the last one seen."""
+    """Up to `limit` dead letters that fit, the latest first; `after` is `died_at` and `id` of the last one seen."""
     table = dead_letters.c
     query = _LETTER.where(*_conditions(connection, wanted))
     if after is not None:
@@ -125,19 +125,19 @@ async def page(
 
 
 async def get(connection: Connection, id: str) -> DeadLetter | None:
-    """One letter."""
+    """One dead letter."""
     found = await _letters(connection, _LETTER.where(dead_letters.c.id == id))
     return found[0] if found else None
 
 
 async def of_instance(connection: Connection, saga: str, id: int, limit: int = 200) -> list[DeadLetter]:
-    """The last letters that name an instance, in the order in which they died, also those that were redriven."""
+    """The last dead letters that name an instance, in the order of `died_at`, also those that were redriven."""
     found = await page(connection, DeadLetterFilter(saga=saga, instance_id=id, open_only=False), limit)
     return found[::-1]
 
 
 async def about(connection: Connection, saga: str, queues: Sequence[str], limit: int) -> list[tuple[int, str, str]]:
-    """(instance, queue, id) of the last `limit` open letters from these queues that name an instance of the saga."""
+    """(instance, queue, id) of the last `limit` open dead letters of these queues with an instance of the saga."""
     table = dead_letters.c
     query = select(table.instance_id, table.queue, table.id).where(
         table.saga == saga, table.queue.in_(sorted(queues)), table.instance_id.is_not(None), table.redriven_at.is_(None)
@@ -147,14 +147,14 @@ async def about(connection: Connection, saga: str, queues: Sequence[str], limit:
 
 
 async def several(connection: Connection, ids: Sequence[str]) -> list[DeadLetter]:
-    """The letters with these ids that are there."""
+    """The dead letters with these ids that exist."""
     if not ids:
         return []
     return await _letters(connection, _LETTER.where(connection.dialect.among(dead_letters.c.id, sorted(set(ids)))))
 
 
 async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:
-    """Locks and reads letters, by id; waits for others up to the limit on locks, then raises `Contention`."""
+    """Locks and reads dead letters, by id; waits for others up to the limit on locks, then raises `Contention`."""
     if not ids:
         return []
     query = _LETTER.where(tx.dialect.among(dead_letters.c.id, sorted(set(ids))))
@@ -162,13 +162,13 @@ async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:
 
 
 async def lock_one(tx: Transaction, id: str) -> DeadLetter | None:
-    """`lock` for one letter."""
+    """`lock` for one dead letter."""
     found = await lock(tx, [id])
     return found[0] if found else None
 
 
 async def edit(tx: Transaction, letter: DeadLetter) -> None:
-    """Puts the body of `letter`, and whom that speaks of, in the place of what is stored under its id.
+    """Puts the body of `letter`, and the saga and instance that it names, in the place of what is stored under its id.
 
     Raises `Invalid` for a body over 64 KiB.
     """
@@ -179,14 +179,14 @@ async def edit(tx: Transaction, letter: DeadLetter) -> None:
 
 
 async def redriven(tx: Transaction, ids: Sequence[str], now: datetime) -> None:
-    """Notes that the letters were sent again: they are no longer open."""
+    """Notes that the dead letters were sent again: they are no longer open."""
     await _set(tx, ids, redriven_at=now, redriven=dead_letters.c.redriven + 1)
 
 
 async def refused(tx: Transaction, among: tuple[str, str], times: int, error: str) -> bool:
-    """Opens the letter that the broker would not take when it was sent again for that many times; whether it did.
+    """Opens the dead letter that the broker refused when it was redriven for the `times`-th time; whether it did.
 
-    `among` are the lowest and the highest id that it can have. One that has died again since, or was sent again, stays
+    `among` are the lowest and the highest id it can have. One that was dead-lettered again since, or redriven, stays
     as it is.
     """
     table = dead_letters.c
@@ -196,7 +196,7 @@ async def refused(tx: Transaction, among: tuple[str, str], times: int, error: st
 
 
 async def drop(tx: Transaction, ids: Sequence[str]) -> int:
-    """Forgets letters; how many there were."""
+    """Deletes dead letters; how many there were."""
     if not ids:
         return 0
     which = tx.dialect.among(dead_letters.c.id, sorted(set(ids)))
@@ -204,9 +204,9 @@ async def drop(tx: Transaction, ids: Sequence[str]) -> int:
 
 
 def _died_again(before: DeadLetter, now: DeadLetter) -> bool:
-    """Whether `now` tells of another death than `before` does.
+    """Whether `now` is another dead-lettering than `before`.
 
-    The same death has the same time. Two within one second have it too, but only if the letter was redriven so soon.
+    The same one has the same time. Two within one second have it too, but only if it was redriven so soon.
     """
     if before.redriven_at is None:
         return False
@@ -224,7 +224,7 @@ async def _reopen(tx: Transaction, letters: Sequence[DeadLetter]) -> None:
 
 
 def _stored(letter: DeadLetter) -> Row:
-    """What comes from strangers is cut to what every database takes."""
+    """Text from outside is cut to what every database takes."""
     fields = dict(zip(_FIELDS, _values(letter), strict=True))
     texts = {name: cleaned(fields[name], limit) for name, limit in _LENGTHS.items() if fields[name] is not None}
     body = letter.body if letter.body is not None and len(letter.body) <= KEPT_BODY_BYTES else None

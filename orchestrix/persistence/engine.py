@@ -1,4 +1,4 @@
-"""How does the product reach its database, and what happens when it cannot?"""
+"""Database engine: connections, transactions and the database's clock, with one meaning for all errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 STATEMENT_TIMEOUT_S: Final = 15.0
 """Seconds after which a statement is given up; longer than every wait for a lock."""
 _CONNECT_TIMEOUT_S: Final = 11.0
-"""Seconds for a connection: 5 for a free place in the pool, 5 to connect."""
+"""Seconds for a connection: 5 for a free slot in the pool, 5 to connect."""
 _POOL_TIMEOUT_S: Final = 5.0
 _POOL_RECYCLE_S: Final = 1800
 _BACKOFF: Final = 0.02
@@ -77,7 +77,7 @@ class Transaction(Connection):
         self._then: list[Callable[[], None]] = []
 
     def then(self, call: Callable[[], None]) -> None:
-        """Has something said once this is committed. Only what may be lost: the process can die in between."""
+        """Calls `call` once this is committed. Only for what may be lost: the process can die in between."""
         self._then.append(call)
 
     async def execute(self, statement: Executable, parameters: Parameters = None) -> Result:
@@ -97,7 +97,7 @@ class Transaction(Connection):
             return None
 
     async def commit(self) -> None:
-        """Makes it last. Waits for the end also when cancelled.
+        """Commits. Waits for the end also when cancelled.
 
         Raises `OutcomeUnknown` if the connection was lost meanwhile, and the error of a statement that failed before.
         """
@@ -194,7 +194,7 @@ class Database:
         return then + timedelta(seconds=clock.monotonic() - at)
 
     async def ping(self) -> None:
-        """Asks the database for an answer and for its time; raises `Unavailable`."""
+        """Queries the database for its time; raises `Unavailable`."""
         async with self._connected(**self.dialect.reading()) as connection:
             await self._set_clock(connection)
 
@@ -312,7 +312,7 @@ def _engine(url: URL, dialect: Dialect, pool_size: int, options: dict[str, Any])
 
 
 class _Renewal:
-    """Ends a session that says that it can never do its work, and soon all that were made when it was.
+    """Ends a session that reports that it can never do its work, and soon all that were opened before.
 
     A session that began while the database took no writes refuses them as long as it lives.
     """
@@ -342,7 +342,7 @@ async def _closed(connection: AsyncConnection) -> None:
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:
-    """What `work` returns. A cancellation waits until it is done: half a COMMIT would be nobody's."""
+    """What `work` returns. A cancellation waits until it is done: the outcome of half a COMMIT would be unknown."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,4 +1,4 @@
-"""What does a driver's error mean to the caller?"""
+"""Error translation: the error of `orchestrix.errors` for each error of a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which group of executors has an app?"""
+"""Executor groups: the group of executors of each app."""
 
 from __future__ import annotations
 

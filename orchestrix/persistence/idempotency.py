@@ -1,4 +1,4 @@
-"""Which answer was given to a request with this Idempotency-Key?"""
+"""Idempotency keys: the answer that was given to the request with each key."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def insert(tx: Transaction, scope: str, key: str, answer: StoredAnswer) ->
 
 
 async def claim(tx: Transaction, scope: str, key: str, fingerprint: str) -> bool:
-    """Keeps the place for the answer that `complete` stores later in `tx`; False if the key has one.
+    """Reserves the key for the answer that `complete` stores later in `tx`; False if it is taken.
 
     Waits, and raises `Contention`, as `insert` does.
     """
@@ -57,7 +57,7 @@ async def complete(tx: Transaction, scope: str, key: str, answer: StoredAnswer) 
 async def purge(tx: Transaction, older_than_s: float = 86400, limit: int = 1000) -> int:
     """Removes up to `limit` answers that are older than `older_than_s` seconds; how many it were.
 
-    Also those that are as far ahead: the clock was set back since, and they would never be old.
+    Also those that are as far in the future: the clock was set back since, and they would never be old.
     """
     table = idempotency_keys.c
     now, kept = tx.now(), timedelta(seconds=older_than_s)

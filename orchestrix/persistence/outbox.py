@@ -1,4 +1,4 @@
-"""Which messages are still to be published, and by whom?"""
+"""Outbox: the messages that are still to be published, and which node has claimed them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .tables import outbox
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRow:
-    """One message to publish. `id` is its message id; (`version`, `n`) is its place among those of its instance.
+    """One message to publish. `id` is its message id; (`version`, `n`) is its order among those of its instance.
 
-    `topology` may name queues to declare before it is sent. The last three fields are the outbox's own affair:
-    `claimed_by` is the last node that had the row in hand, whether it still has or not.
+    `topology` may name queues to declare before it is sent. The last three fields are for the outbox alone:
+    `claimed_by` is the last node that claimed the row, whether its claim still holds or not.
     """
 
     id: str
@@ -92,7 +92,7 @@ async def claim(tx: Transaction, node: str, lease_s: float, limit: int) -> list[
 
 
 async def delete(tx: Transaction, ids: Sequence[str], claimed_by: str | None = None) -> None:
-    """Removes rows that the broker has confirmed; only those that `claimed_by` has had in hand last, if it is given.
+    """Removes rows that the broker has confirmed; only those that `claimed_by` was the last to claim, if it is given.
 
     A row that was written anew meanwhile under the same id is another one, which is still to be sent.
     """
@@ -108,9 +108,9 @@ async def replace_all(tx: Transaction, rows: Sequence[OutboxRow]) -> None:
 
 
 async def withdraw(tx: Transaction, ids: Sequence[str]) -> set[str]:
-    """Removes rows that need not be sent any more; the ids of those that no node has ever had in hand.
+    """Removes rows that need not be sent any more; the ids of those that no node has ever claimed.
 
-    A row that a node may be sending now stays, so that what its saga owes next does not overtake it. Waits for whoever
+    A row that a node may be sending now stays, so that the next one of its saga does not overtake it. Waits for whoever
     holds the rows up to the limit on locks, then raises `Contention`.
     """
     if not ids:
@@ -124,12 +124,12 @@ async def withdraw(tx: Transaction, ids: Sequence[str]) -> set[str]:
 
 
 async def release(tx: Transaction, ids: Sequence[str]) -> None:
-    """Ends the claims on rows now: anybody may take them. That they were in somebody's hands stays known."""
+    """Ends the claims on rows now: anybody may take them. `claimed_by` stays."""
     await _set(tx, ids, claimed_until=_free(tx))
 
 
 async def park(tx: Transaction, id: str, reason: str) -> None:
-    """Takes a row that cannot be sent out of the way; it keeps blocking its own instance."""
+    """Parks a row that cannot be sent; it keeps blocking its own instance."""
     await _set(tx, [id], claimed_until=_free(tx), parked_reason=reason)
 
 
@@ -139,7 +139,7 @@ async def unpark(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 async def of_instance(connection: Connection, saga: str, id: int) -> list[OutboxRow]:
-    """What an instance has still to send, in order."""
+    """The unsent messages of an instance, in order."""
     table = outbox.c
     query = _ROW.where(table.saga == saga, table.instance_id == id).order_by(table.version, table.n)
     return [_row(found) for found in await connection.execute(query)]

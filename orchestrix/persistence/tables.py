@@ -1,4 +1,4 @@
-"""Which tables are there?  Every table of the product, on one page."""
+"""Tables: every table of the library, on one page."""
 
 from __future__ import annotations
 

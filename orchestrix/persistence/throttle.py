@@ -1,4 +1,4 @@
-"""How much may be done per second by all nodes together?"""
+"""Throttle: limits what all nodes together do in a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tables import throttles
 _MICRO: Final = 1_000_000
 _INSERT: Final = BulkInsert(throttles, ("name", "tokens_micro", "at"), key=("name",))
 _PUT_BACK: Final = timedelta(seconds=10)
-"""A clock that is further behind than anybody waits for a lock was put back."""
+"""A clock that is further behind than any wait for a lock was set back."""
 
 
 class _Bucket(NamedTuple):
@@ -26,7 +26,7 @@ class _Bucket(NamedTuple):
 async def take(tx: Transaction, name: str, wanted: int, per_second: float) -> int:
     """How many of `wanted` may be done now: `per_second` on the average, at most one second's worth at once.
 
-    By the database's clock. Others who ask for the same name wait for the end of this transaction, so it had better be
+    By the database's clock. Others who ask for the same name wait for the end of this transaction, so it should be
     short; what it took is given back if it does not commit. Raises `Contention`.
     """
     if wanted <= 0 or per_second <= 0:
@@ -41,7 +41,7 @@ async def take(tx: Transaction, name: str, wanted: int, per_second: float) -> in
 
 
 def _filled(bucket: _Bucket, per_second: float, full: int) -> tuple[int, datetime]:
-    """What is in it now, and since when. Who waited for the lock asked the clock before the one who had it."""
+    """Its tokens now, and since when. Who waited for the lock read the clock before the one who held it."""
     passed = bucket.now - bucket.at
     if timedelta(0) > passed > -_PUT_BACK:
         return min(bucket.tokens_micro, full), bucket.at
@@ -56,7 +56,7 @@ async def _locked(tx: Transaction, name: str) -> _Bucket | None:
 
 
 async def _made(tx: Transaction, name: str, full: int) -> _Bucket:
-    """A full one, unless somebody else has just made it."""
+    """A full bucket, unless another transaction has just made it."""
     await tx.dialect.insert_absent(tx, _INSERT, [(name, full, tx.now())])
     found = await _locked(tx, name)
     assert found is not None, "nobody deletes a throttle"

@@ -1,4 +1,4 @@
-"""Which life of the broker does the database know?"""
+"""Broker incarnation: the id of the broker's data as the database knows it; another one after their loss."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ONLY: Final = 1
 
 
 async def read(connection: Connection) -> str | None:
-    """The broker's life as the last node found it; None before the first."""
+    """The broker's incarnation as the last node found it; None before the first."""
     query = select(broker_incarnation.c.incarnation).where(broker_incarnation.c.id == _ONLY)
     return (await connection.execute(query)).scalar_one_or_none()
 
 
 async def replace(tx: Transaction, old: str | None, new: str) -> bool:
-    """Puts `new` in the place of `old`; False if another node was first."""
+    """Replaces `old` by `new`; False if another node was first."""
     values = {"incarnation": new, "changed_at": tx.now()}
     if old is None:
         return await tx.dialect.insert_one(tx, broker_incarnation, {"id": _ONLY, **values})
@@ -39,7 +39,7 @@ async def age(connection: Connection) -> float:
 
 
 async def touch(tx: Transaction, mine: str) -> bool:
-    """Says that the node which put `mine` there is still at work; False if another one has taken over."""
+    """Notes that the node which wrote `mine` is still at work; False if another one has taken over."""
     table = broker_incarnation.c
     known = update(broker_incarnation).where(table.id == _ONLY, table.incarnation == mine)
     return (await tx.execute(known.values(changed_at=tx.now()))).rowcount == 1

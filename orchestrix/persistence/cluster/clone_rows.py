@@ -1,4 +1,4 @@
-"""Clones: how a copy of a database is kept from acting for the original, in batches."""
+"""Clone rows: keeps a copy of a database from acting for the original, in batches."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from orchestrix.persistence.tables import (
 from orchestrix.persistence.tables import installation as table
 
 Sign = tuple[str, str]
-"""What was heard of, a node, a worker or another process, and its name."""
+"""What gave a sign of life (a node, a worker or another process), and its name."""
 _OF_PROCESSES: Final = (nodes, workers, write_probes, command_queues, throttles, broker_incarnation)
 _SENT_AGAIN: Final = ("cmd.%", "orchestrix.job.%")
-"""The queues of dead letters that would tell somebody to work under the original's key."""
+"""The queues of dead letters that would make somebody work under the original's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ExecutorGroupMark:
 
 
 async def signs(connection: Connection, seconds: float) -> Mapping[Sign, datetime]:
-    """When each process was heard of last, for those that were in the last `seconds`."""
+    """The last sign of life of each process that gave one in the last `seconds`."""
     since = connection.now() - timedelta(seconds=seconds)
     alive = nodes.c.state.in_([state.value for state in LIVING])
     queries: Sequence[tuple[str, Select[Any]]] = (
@@ -61,7 +61,7 @@ async def signs(connection: Connection, seconds: float) -> Mapping[Sign, datetim
 
 
 async def begin(tx: Transaction, new: str) -> Installation:
-    """The row as it is while the reset lasts: no process starts meanwhile. An earlier reset's id stays the next one."""
+    """Marks the reset as running: no process starts meanwhile. The id of an earlier reset that was cut off is kept."""
     found = await installation.find(tx)
     if found is None:
         await tx.dialect.insert_one(tx, table, {"id": 1, "installation": "", **_fresh(tx), "resetting": new})
@@ -73,7 +73,7 @@ async def begin(tx: Transaction, new: str) -> Installation:
 
 
 async def finish(tx: Transaction, new: str) -> None:
-    """The database is an installation of its own from now on; none of its instances is older than that."""
+    """Makes the database an installation of its own; none of its instances counts as older than that."""
     await tx.execute(update(table).where(table.c.id == 1).values(installation=new, resetting=None, **_fresh(tx)))
 
 
@@ -82,7 +82,7 @@ def _fresh(tx: Transaction) -> dict[str, Any]:
 
 
 async def forget_processes(tx: Transaction) -> None:
-    """Forgets whatever runs at the original: nobody leads, nobody lives, and no broker is known."""
+    """Deletes what runs at the original: no leader, no live node, no broker's incarnation."""
     for one in _OF_PROCESSES:
         await tx.execute(delete(one))
     now = tx.now()
@@ -90,7 +90,7 @@ async def forget_processes(tx: Transaction) -> None:
 
 
 async def forget_messages(tx: Transaction, limit: int) -> int:
-    """Deletes up to `limit` rows each of what is to be sent, or was answered, for the original; how many."""
+    """Deletes up to `limit` rows each of messages, dead letters, held events and answers of the original; how many."""
     dead = or_(*(dead_letters.c.queue.like(queue) for queue in _SENT_AGAIN))
     found = await _forget(tx, outbox, select(outbox.c.id).limit(limit))
     found += await _forget(tx, dead_letters, select(dead_letters.c.id).where(dead).limit(limit))
@@ -105,7 +105,7 @@ async def forget_messages(tx: Transaction, limit: int) -> int:
 async def end_jobs(tx: Transaction, limit: int, reason: str) -> int:
     """Ends up to `limit` jobs that have not ended; how many.
 
-    One that is a step is forgotten: its saga puts it down anew when it goes on.
+    One that is a step is deleted: its saga submits it again when it goes on.
     """
     found = (await tx.execute(_unended(limit).with_for_update())).all()
     steps, others = ([row.id for row in found if (row.saga is not None) is of_saga] for of_saga in (True, False))
@@ -120,7 +120,7 @@ async def end_jobs(tx: Transaction, limit: int, reason: str) -> int:
 
 
 async def disown_jobs(tx: Transaction, limit: int) -> int:
-    """Forgets of up to `limit` jobs which node reads their queues, and that there are any; how many."""
+    """Removes owner and queues of up to `limit` jobs; how many."""
     query = select(jobs.c.id).where(or_(jobs.c.owner.is_not(None), jobs.c.channels != 0)).order_by(jobs.c.id)
     ids = list((await tx.execute(query.limit(limit).with_for_update())).scalars())
     if ids:
@@ -137,7 +137,7 @@ async def marks(tx: Transaction, after: int, limit: int) -> list[ExecutorGroupMa
 
 
 async def mark(tx: Transaction, marked: Sequence[ExecutorGroupMark]) -> None:
-    """Writes other marks."""
+    """Replaces markers."""
     for one in marked:
         await tx.execute(update(job_group).where(job_group.c.id == one.id).values(marker=one.marker))
 

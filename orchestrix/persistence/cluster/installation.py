@@ -1,4 +1,4 @@
-"""Installation: how the id of the database is read."""
+"""Installation: reads the id of the database."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read(connection: Connection) -> Installation:
 
 
 async def find(connection: Connection) -> Installation | None:
-    """The row, whatever is in it."""
+    """The row, unchecked; None without one."""
     table = installation.c
     query = select(table.installation, table.last_app_id, table.last_instance_id, table.resetting)
     row = (await connection.execute(query.where(table.id == _ONLY))).first()

@@ -1,4 +1,4 @@
-"""Who leads, in which term, and until when, by the database's clock?"""
+"""Leases: who leads, in which term, and until when, by the database's clock."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from orchestrix.persistence.tables import handovers, leases
 
 LEADER: Final = "orchestrix:coordinator:leader"
 MAX_LEASE_S: Final = 600.0
-"""Seconds that a lease may last for those who do not know its length."""
+"""The longest lease in seconds, for those who do not know its length."""
 PLAUSIBLE_LEASE_FACTOR: Final = 2
-"""So many times the length of a lease may be left of one: more was written before the clock was set back."""
+"""A lease may have so many times its length left: more was written before the clock was set back."""
 HANDOVERS_KEPT: Final = 100
-"""So many hand-overs are remembered."""
+"""Hand-overs that are kept."""
 _COLUMNS: Final = ("term", "holder", "mode", "lease_until", "gained_at", "resigned_at")
 _INSERT: Final = BulkInsert(leases, ("name", *_COLUMNS), key=("name",))
 _MINE: Final = leases.c.name == LEADER
@@ -29,8 +29,8 @@ _MINE: Final = leases.c.name == LEADER
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A term's beginning. `began_at` is when the former leader's time was over, as far as anybody knows; or later, when
-    the new one had come: while nothing runs, nobody can take over.
+    """The beginning of a term. `began_at` is when the former leader's lease ended, as far as is known; or later, when
+    the new one had started: while nothing runs, nobody can take over.
 
     `gained_at` is when the term began, `ended_at` when its leader first wrote in it; None if it never did.
     """
@@ -46,7 +46,7 @@ class Handover:
 
 
 async def check(tx: Transaction, fence: Fence) -> None:
-    """The last statement before the commit of each leader write: nobody begins a newer term before it has ended.
+    """The last statement before the commit of each leader write: nobody begins a newer term before that commit.
 
     Raises `StaleTermError` if a newer term has begun, and `Contention` if somebody is about to begin one.
     """
@@ -63,10 +63,10 @@ async def read(connection: Connection, lease_s: float = MAX_LEASE_S) -> Lease | 
 
 
 async def campaign(tx: Transaction, bid: Candidacy, lease_s: float, noticed_s: float = 0.0) -> Fence | None:
-    """Begins the next term with the bidder as its holder; None if the row, as it is now, does not allow it.
+    """Begins the next term with the candidate as its holder; None if the row, as it is now, does not allow it.
 
-    `noticed_s` is for how many seconds the bidder has known that the former leader is gone. Raises `Contention` while
-    somebody else holds the row.
+    `noticed_s` is how many seconds ago the candidate saw the former leader go. Raises `Contention` while
+    somebody else has locked the row.
     """
     lease = await _locked(tx, lease_s)
     reason = election_reason(bid, lease)
@@ -87,7 +87,7 @@ async def campaign(tx: Transaction, bid: Candidacy, lease_s: float, noticed_s: f
 
 
 async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float) -> None:
-    """Leases for `lease_s` seconds more. Raises `StaleTermError` if a newer term has begun."""
+    """Renews the lease for `lease_s` seconds. Raises `StaleTermError` if a newer term has begun."""
     query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_held(fence))
     found = (await tx.execute(query)).first()
     until = None if found is None else found.now + timedelta(seconds=lease_s)
@@ -102,7 +102,7 @@ async def resign(tx: Transaction, fence: Fence) -> None:
 
 
 async def arrive(tx: Transaction, fence: Fence) -> None:
-    """Notes that the leader of the term writes. Raises `StaleTermError` if a newer term has begun."""
+    """Notes the first write of the term's leader. Raises `StaleTermError` if a newer term has begun."""
     arrived = update(handovers).where(handovers.c.term == fence.term, handovers.c.ended_at.is_(None))
     await tx.execute(arrived.values(ended_at=tx.dialect.clock(tx.now())))
     await check(tx, fence)
@@ -127,7 +127,7 @@ async def last_handovers(connection: Connection, limit: int) -> list[Handover]:
 
 
 async def _newest(tx: Transaction) -> int:
-    """The newest term of which there is a trace, whatever was lost or restored: each has one holder for ever."""
+    """The newest term of which there is a trace, whatever was lost or restored: no term ever has two holders."""
     return (await tx.execute(select(func.max(handovers.c.term)))).scalar_one() or 0
 
 
@@ -184,7 +184,7 @@ async def _record(
         began = lease.lease_until
     if bid.there is not None:
         began = max(began, lease.now - timedelta(seconds=bid.there + noticed_s))
-    began = min(began, lease.now)  # which a clock that was set back is not
+    began = min(began, lease.now)  # `now` is earlier after the clock was set back
     row = {
         "term": fence.term,
         "from_holder": None if lease.holder == NOBODY else lease.holder,

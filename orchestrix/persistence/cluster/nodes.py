@@ -1,4 +1,4 @@
-"""Which nodes are there, and when was each heard of last, by the database's clock?"""
+"""Nodes and workers: their rows, and the time of each one's last heartbeat, by the database's clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIVE: Final = tuple(state.value for state in LIVE)
 
 @dataclass(frozen=True, slots=True)
 class LiveNodes:
-    """The nodes that count as living, as they are at `now` of the database's clock."""
+    """The nodes that count as alive, as they are at `now` of the database's clock."""
 
     nodes: Sequence[NodeRow]
     now: datetime
@@ -33,9 +33,9 @@ class LiveNodes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHeartbeatRow:
-    """What a worker says of itself: which queues it serves, how many jobs it has, and when, by its own clock.
+    """A worker's heartbeat: which queues it serves, how many jobs it has, and when it was sent, by its own clock.
 
-    `lost_places` are taken by functions that go on though their attempts have ended.
+    `lost_places` are slots taken by functions that go on though their attempts have ended.
     """
 
     id: str
@@ -73,7 +73,7 @@ async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -
 
 
 async def beat(tx: Transaction, node_id: str, state: NodeState, job_count: int) -> bool:
-    """The node lives; False if it was declared dead, or nobody knows it any more. One that drains goes on to."""
+    """Records a heartbeat; False if the node was declared dead, or has no row. One that is DRAINING stays so."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
     draining = NodeState.DRAINING.value
     now_is = case((nodes.c.state == draining, draining), else_=state.value)
@@ -82,14 +82,14 @@ async def beat(tx: Transaction, node_id: str, state: NodeState, job_count: int) 
 
 
 async def drain(tx: Transaction, node_id: str) -> NodeRow | None:
-    """The node as it is from now on: one that lives is to give away what it has. None if nobody knows it."""
+    """Makes a node that is ALIVE DRAINING: it is to hand its jobs off. Returns the node, None if there is none."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state == NodeState.ALIVE.value)
     await tx.execute(mine.values(state=NodeState.DRAINING.value))
     return await get(tx, node_id)
 
 
 async def living_called(connection: Connection, name: str) -> list[NodeRow]:
-    """Those that live and have that name, by id."""
+    """The live nodes of that name, by id."""
     query = select(nodes).where(nodes.c.name == name, nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)
     return [_node(row) for row in await connection.execute(query)]
 
@@ -101,14 +101,14 @@ async def get(connection: Connection, node_id: str) -> NodeRow | None:
 
 
 async def leave(tx: Transaction, node_id: str) -> bool:
-    """The node has gone in good order; False if it was declared dead before."""
+    """The node has left in order; False if it was declared dead before."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
     now = tx.dialect.clock(tx.now())
     return (await tx.execute(mine.values(state=NodeState.LEFT.value, job_count=0, ended_at=now))).rowcount == 1
 
 
 async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: datetime) -> bool:
-    """The node is dead, unless it has beaten since `beat_at`; False then. Raises `Deposed` and `Contention`."""
+    """The node is DEAD; False after a heartbeat later than `beat_at`. Raises `StaleTermError` and `Contention`."""
     silent = update(nodes).where(nodes.c.id == node_id, nodes.c.beat_at == beat_at, nodes.c.state.in_(_LIVE))
     values = {"state": NodeState.DEAD.value, "job_count": 0, "ended_at": tx.dialect.clock(tx.now())}
     declared = (await tx.execute(silent.values(values))).rowcount == 1
@@ -117,14 +117,14 @@ async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: dat
 
 
 async def found_ended(tx: Transaction, node_id: str) -> bool:
-    """The node is dead, by whoever knows for sure that its process has ended; False if it is known to have ended."""
+    """The node is dead, by whoever knows for sure that its process has ended; False if its end was recorded before."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
     now = tx.dialect.clock(tx.now())
     return (await tx.execute(mine.values(state=NodeState.DEAD.value, job_count=0, ended_at=now))).rowcount == 1
 
 
 async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
-    """Deletes nodes and workers that were heard of last `kept_s` seconds ago. Raises `Deposed` and `Contention`."""
+    """Deletes nodes and workers silent for `kept_s` seconds. Raises `StaleTermError` and `Contention`."""
     now, kept = tx.now(), timedelta(seconds=kept_s)
     for table, gone in ((nodes, [nodes.c.state.not_in(_LIVE)]), (workers, [])):
         long = or_(table.c.beat_at < now - kept, table.c.beat_at > now + kept)
@@ -133,21 +133,21 @@ async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
 
 
 async def living(connection: Connection) -> LiveNodes:
-    """All that live, and what time it is."""
+    """All live nodes, and the database's time."""
     clock = connection.dialect.clock(connection.now()).label("now")
     found = list(await connection.execute(select(nodes, clock).where(nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)))
     return LiveNodes([_node(row) for row in found], found[0].now if found else connection.now())
 
 
 async def listed(connection: Connection, limit: int) -> list[NodeRow]:
-    """Those that live, in the order of their start; then the others, the last to end first."""
+    """The live nodes in the order of their start; then the others, the last to end first."""
     ended = case((nodes.c.state.in_(_LIVE), 0), else_=1)
     alive_first = (ended, case((ended == 0, nodes.c.started_at)), nodes.c.ended_at.desc(), nodes.c.id)
     return [_node(row) for row in await connection.execute(select(nodes).order_by(*alive_first).limit(limit))]
 
 
 async def hear_workers(tx: Transaction, beats: Sequence[WorkerHeartbeatRow]) -> None:
-    """These workers live, and say so much of themselves."""
+    """Records the heartbeats of workers."""
     now = tx.now()
     heard = {beat.id: beat for beat in beats}
     rows = [
@@ -167,9 +167,9 @@ async def hear_workers(tx: Transaction, beats: Sequence[WorkerHeartbeatRow]) -> 
 
 
 async def forget_workers(tx: Transaction, left: Mapping[str, datetime | None]) -> None:
-    """These workers have left, by their own word, which gives that time by their own clock, or none.
+    """Deletes workers that have said that they leave, with the time of that by their own clock, or none.
 
-    One that has said something later lives again, under the same id: its last word was on its way for long.
+    One with a later heartbeat is alive again under the same id: its leave message was delayed.
     """
     for id, at in sorted(left.items()):
         gone = delete(workers).where(workers.c.id == id)
@@ -177,13 +177,13 @@ async def forget_workers(tx: Transaction, left: Mapping[str, datetime | None]) -
 
 
 def heard(connection: Connection, seconds: float) -> Sequence[ColumnElement[bool]]:
-    """That a worker has beaten in the last `seconds`. A beat yet to come is of a clock that was set back since."""
+    """That a worker sent a heartbeat in the last `seconds`. One in the future is from before the clock was set back."""
     now = connection.now()
     return workers.c.beat_at >= now - timedelta(seconds=seconds), workers.c.beat_at <= now + CLOCK_TOLERANCE
 
 
 async def listed_workers(connection: Connection, limit: int, seconds: float) -> list[WorkerRow]:
-    """The workers that were heard of in the last `seconds`, the last one first."""
+    """The workers with a heartbeat in the last `seconds`, the latest first."""
     query = select(workers).where(*heard(connection, seconds)).limit(limit)
     query = query.order_by(workers.c.beat_at.desc(), workers.c.id)
     return [

@@ -16,7 +16,7 @@ _PRUNE_BATCH_ROWS: Final = 100
 
 
 async def write(tx: Transaction, name: str) -> None:
-    """Writes the row of the process of that name. Raises what the database has against writes."""
+    """Writes the row of the process of that name. Raises the database's error where it takes none."""
     now = tx.dialect.clock(tx.now())
     mine = update(write_probes).where(write_probes.c.name == name).values(at=now)
     if (await tx.execute(mine)).rowcount == 0:
@@ -24,7 +24,7 @@ async def write(tx: Transaction, name: str) -> None:
 
 
 async def prune(tx: Transaction, kept_s: float = RETENTION_S) -> None:
-    """Removes rows of processes that are gone: not written for `kept_s` seconds, or before the clock was set back."""
+    """Removes rows of processes that have ended: not written for `kept_s` seconds, or before the clock was set back."""
     table, now, kept = write_probes.c, tx.now(), timedelta(seconds=kept_s)
     query = select(table.name).where(or_(table.at < now - kept, table.at > now + kept)).order_by(table.name)
     names = list((await tx.execute(query.limit(_PRUNE_BATCH_ROWS).with_for_update(skip_locked=True))).scalars())

@@ -1,4 +1,4 @@
-"""How do many rows of values travel in one parameter?"""
+"""Bulk values: many rows of values in one parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a server asked what it would do, instead of to do it?"""
+"""Explain: asks a server for its plan of a query instead of its rows."""
 
 from __future__ import annotations
 

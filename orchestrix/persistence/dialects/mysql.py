@@ -1,4 +1,4 @@
-"""How do MySQL and MariaDB say it?"""
+"""MySQL dialect: the SQL and the settings of MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class MySql:
         return len(idle)
 
     async def heads(self, tx: StatementExecutor, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
-        # A locking read sees newer rows than the sub-query beside it, which could miss a row's elder sister.
+        # A locking read sees newer rows than the sub-query beside it, which could miss an older row of its instance.
         if not locked:
             return locked
         older, row = table.alias("older"), table.alias("row_")
@@ -217,7 +217,7 @@ class MySql:
             if result.rowcount == len(part):
                 moved.update(row[place] for row in part)
             else:
-                # No RETURNING here. A stranger's row that equals ours in every changed column would count as moved;
+                # No RETURNING here. Another writer's row that equals ours in every changed column would count as ours;
                 # the unique key of the history is behind that.
                 moved.update((await tx.execute(_updated(bulk), {"doc": document})).scalars())
         return moved
@@ -316,7 +316,7 @@ def _joined(bulk: BulkUpdate, match: Sequence[str] = ()) -> str:
     )
     pairs = [(name, column) for name, column in bulk.matched if not match or column.name in match]
     on = " AND ".join(f"a.`{column.name}` = {_text(name, column)}" for name, column in pairs)
-    # STRAIGHT_JOIN: from the few values to their rows by key; the other way round would lock strangers.
+    # STRAIGHT_JOIN: from the few values to their rows by key; the other way round would lock other rows.
     return f"JSON_TABLE(:doc, '$[*]' COLUMNS ({columns})) AS v STRAIGHT_JOIN {bulk.table.name} AS a ON {on}"
 
 

@@ -1,4 +1,4 @@
-"""What does each database have to say in its own words?"""
+"""Dialect port: the SQL and the settings in which the databases differ."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Dialect(Protocol):
 
     name: str
     one_writer: bool
-    """Whether writers wait for each other anyway, so that they had better queue in this process."""
+    """Whether writers wait for each other anyway, so that they should queue in this process."""
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
         """Arguments for `create_async_engine`.
@@ -115,7 +115,7 @@ class Dialect(Protocol):
         """
 
     def make(self) -> None:
-        """Makes the place of the tables where that needs no server: nobody else does. Raises `ConfigError`."""
+        """Creates the database where that needs no server. Raises `ConfigError`."""
 
     def listen(self, engine: Engine) -> None:
         """Sets the limits and modes of each new connection, and how a transaction begins."""
@@ -124,13 +124,13 @@ class Dialect(Protocol):
         """Execution options of a connection that reads without a transaction."""
 
     def migrate_alone(self, connection: Connection) -> None:
-        """Waits inside a transaction until no other migration runs, and keeps others from it while it is open."""
+        """Waits inside a transaction until no other migration runs, and blocks others while it is open."""
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
         """What a driver's error means to the caller; None where only its class can tell."""
 
     def refusal(self, error: DBAPIError) -> str | None:
-        """What to tell and do where a driver's error says for sure that nothing was changed, even by a COMMIT."""
+        """The error text, with what to do, where a driver's error proves that nothing was changed, even by a COMMIT."""
 
     def is_hopeless(self, error: DBAPIError) -> bool:
         """Whether a driver's error says that its session can never do its work, though a new one may."""
@@ -145,21 +145,21 @@ class Dialect(Protocol):
         """Whether the column has one of the values."""
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
-        """What a range over the column's index leaves to be said about a prefix."""
+        """The conditions for a prefix beyond a range over the column's index."""
 
     def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """A JSON column as the text that it is stored as."""
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
-        """How many rows the query finds, as the server guesses before it looks; None where it does not guess."""
+        """How many rows the query finds, by the server's estimate; None where it has none."""
 
     async def session(self, tx: StatementExecutor) -> int | None:
         """By which number the server knows the transaction's connection; None where nobody could end it anyway."""
 
     async def end_blockers(self, connection: QueryExecutor, session: int) -> int:
-        """Ends the sessions that have done nothing for a second and hold what `session` waits for; how many.
+        """Ends the sessions that are idle for a second and hold the locks that `session` waits for; how many.
 
-        Of a client that stands still in the middle of a transaction, nobody knows when it goes on.
+        A client that stalls in the middle of a transaction may hold its locks for any time.
         """
 
     async def heads(self, tx: StatementExecutor, table: Table, locked: Sequence[Any]) -> Sequence[Any]:
@@ -175,7 +175,7 @@ class Dialect(Protocol):
         """Inserts the rows whose key is free; the others stay as they are."""
 
     async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
-        """One update and then inserts, with as few questions to the server as can be; the ids that were updated.
+        """One update and then inserts, with as few round trips as possible; the ids that were updated.
 
         Where an insert has a key, rows whose key is taken stay as they are. No rows are no reason to leave one out.
         """

@@ -1,4 +1,4 @@
-"""How does PostgreSQL say it?"""
+"""PostgreSQL dialect: its SQL and its settings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _END_BLOCKERS = text(
     " AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '1 second'"
 )
 RECENT_USE_S = 1.0
-"""Seconds after its last use for which a connection is taken to be there still."""
+"""Seconds after its last use for which a connection is assumed to be open."""
 _MIGRATION = 0x6F72636865737478  # "orchestx": no other lock of the database has this number
 _CLASSES: dict[str, type[OrchestrixError]] = {"22": Invalid, "23": Invalid, "42": PermanentError}
 
@@ -221,7 +221,7 @@ class PostgreSql:
 
 
 def _ssl(tls: Tls) -> Any:
-    """What the driver takes; by itself it would ask the environment."""
+    """What the driver takes; without it, it would read the environment."""
     return tls.context or (False if tls.mode == "disable" else tls.mode or "prefer")
 
 
@@ -237,7 +237,7 @@ def _used(_connection: object, record: ConnectionPoolEntry) -> None:
 def _still_open(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
     """Lets the pool replace its connections once the server has closed one.
 
-    The loop hears of that by itself, but a question is certain. The pool's own costs three round trips, also where the
+    The loop learns of that by itself, but a query is certain. The pool's own costs three round trips, also where the
     connection was in use a moment ago.
     """
     if connection.driver_connection.is_closed():

@@ -1,4 +1,4 @@
-"""How does SQLite say it?"""
+"""SQLite dialect: its SQL and its settings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _HOPELESS = (
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_PERM,
 )
-"""What a file was when it was opened it stays for whoever has it open."""
+"""An error of these kinds lasts as long as a connection has the file open; a new one may work."""
 _MEANINGS: dict[int, type[OrchestrixError]] = {
     sqlite3.SQLITE_CONSTRAINT: Invalid,
     sqlite3.SQLITE_MISMATCH: Invalid,
@@ -108,7 +108,7 @@ class Sqlite:
         return {}
 
     def migrate_alone(self, connection: Connection) -> None:
-        """Nothing to add: the transaction has the only place for a writer."""
+        """Nothing to add: there is one writer at a time, and the transaction is it."""
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
         code = getattr(error.orig, "sqlite_errorcode", None)

@@ -1,4 +1,4 @@
-"""How does a connection of SQLite end, however often it is told to?"""
+"""SQLite connection: ends once, however often it is told to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def connection(database: str, **options: Any) -> SqliteConnection:
 
 
 def _serve(questions: Any, whose: weakref.ref[SqliteConnection]) -> None:
-    """Answers until the connection is told to stop. Who has ended meanwhile, event loop and all, needs no answer."""
+    """Answers until the connection is told to stop. A caller whose event loop has ended meanwhile gets no answer."""
     while True:
         try:
             _connection_worker_thread(questions)

@@ -1,4 +1,4 @@
-"""Is the file of a SQLite database still the one that was opened, and can it be used?"""
+"""SQLite file: whether it is still the one that was opened, and can be used."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DatabaseFile:
         except OSError as error:
             where = f"the folder {self.path.parent} of the database"
             raise ConfigError(f"{where} cannot be made: {error.strerror}") from error
-        with suppress(OSError):  # what is wrong with the file is told by SQLite when it opens it
+        with suppress(OSError):  # SQLite reports what is wrong with the file when it opens it
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # for its owner, as what is in it
 
     def watch(self, engine: Engine) -> None:
@@ -71,7 +71,7 @@ class DatabaseFile:
             raise SchemaMismatch(f"there is no database file {self.path} yet: run `orchestrix db upgrade`")
 
     def refusal(self, code: int, said: str) -> str | None:
-        """What to do about a primary result code of SQLite that blames the file."""
+        """What to do about a primary result code of SQLite that is about the file."""
         fix = _UNUSABLE.get(code)
         return f"the database file {self.path} cannot be used ({said}): {fix}, or name another one" if fix else None
 

@@ -1,4 +1,4 @@
-"""TLS: what the parameters of a database URL say about it, in the words of all drivers."""
+"""TLS: the parameters of a database URL about it, the same for all drivers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tls:
 
     @property
     def needed(self) -> bool:
-        """Whether a connection without it is none."""
+        """Whether a connection without TLS is refused."""
         return self.mode in ("require", "verify-ca", "verify-full")
 
     def found(self, encrypted: bool) -> None:
@@ -77,7 +77,7 @@ def wanted(url: URL) -> Tls:
 
 
 def unverified() -> ssl.SSLContext:
-    """Encrypts, and asks nobody who he is: what `require` means."""
+    """Encrypts without verifying the peer: what `require` means."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

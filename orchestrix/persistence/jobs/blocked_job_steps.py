@@ -1,4 +1,4 @@
-"""Which jobs that are steps of sagas will nobody begin or end, as things stand?"""
+"""Blocked job steps: finds jobs of saga steps that nobody will begin or end, as things stand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SINCE: Final = {PENDING: jobs.c.wake_at, DISPATCHED: jobs.c.dispatched_at, RUNN
 class UnservedJobs:
     """The jobs of `saga` in the states of `since` that wait for somebody since that moment or longer.
 
-    Those whose queue is one of `served` are not among them: the machine will have them done; but those that were sent
+    Those whose queue is one of `served` are not among them: a worker will do them; but those that were dispatched
     to one of the queues that are `empty` are.
     """
 
@@ -49,7 +49,7 @@ async def held_up(connection: Connection, pair: SagaTables, which: UnservedJobs,
 
 
 async def served(connection: Connection, within: timedelta) -> set[str]:
-    """The queues of the workers that have beaten lately."""
+    """The queues of the workers with a recent heartbeat."""
     found = await connection.execute(select(workers.c.queues).where(*heard(connection, within.total_seconds())))
     return {queue for (queues,) in found for queue in queues}
 
@@ -60,7 +60,7 @@ def is_waited_for(instance: Any) -> ColumnElement[bool]:
 
 
 def unworked(which: UnservedJobs) -> list[ColumnElement[bool]]:
-    """What a job has to be to be one of these."""
+    """The conditions for these jobs."""
     long = [and_(jobs.c.state == state, _SINCE[state] <= since) for state, since in which.since.items()]
     found = [jobs.c.saga == which.saga, jobs.c.state.in_(sorted(which.since)), or_(*long)]
     if not which.served:

@@ -1,4 +1,4 @@
-"""Places of jobs in the database: which jobs are due, in turn from each queue, and how many places are taken."""
+"""Job admission: which jobs are due, in turn from each queue, and how many slots are taken."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from orchestrix.persistence.jobs import jobs as rows
 from orchestrix.persistence.tables import jobs
 
 QUEUES_PER_ROUND: Final = 50
-"""So many queues have their turn in one transaction, those after one that is drawn by chance."""
+"""So many queues have their turn in one transaction, beginning behind a random one."""
 SERVED_QUEUES_PER_ROUND: Final = 40
-"""So many of them may be such as workers serve, which come first: anybody can name queues that nobody serves."""
+"""So many of them may be served by workers, and come first: anybody can name queues that nobody serves."""
 
 
 async def due(tx: Transaction, limit: int, most_open: int, silent: float) -> list[JobRow]:
     """Locks and reads up to `limit` jobs that wait for a worker and whose time has come.
 
-    Half of them may be such as have queues already, the longest waiting first; the others come in turn from each queue,
-    as `DispatchCapacity` allows while `most_open` jobs may be open. A queue is served while a worker of it has beaten
-    within half of `silent` seconds.
+    Half of them may have queues already, the longest waiting first; the others come in turn from each queue,
+    as `DispatchCapacity` allows while `most_open` jobs may be open. A queue is served while it has a worker with a
+    heartbeat within half of `silent` seconds.
     """
     ready = jobs.c.state == PENDING, jobs.c.wake_at <= tx.dialect.clock(tx.now())
     found = await rows.oldest(tx, [*ready, jobs.c.channels == 1], max(1, limit // 2))
@@ -67,7 +67,7 @@ async def open_jobs(connection: Connection) -> dict[str, OpenJobs]:
 
 
 async def held(connection: Connection, most_open: int, silent: float) -> int:
-    """How many places are taken; `silent` as in `due`."""
+    """How many slots are taken; `silent` as in `due`."""
     served = await blocked_job_steps.served(connection, timedelta(seconds=silent / 2))
     return most_open - DispatchCapacity.of((), await open_jobs(connection), served, most_open).served
 

@@ -1,4 +1,4 @@
-"""Which jobs does somebody want to see?"""
+"""Job filter: the jobs that a list shows, as SQL conditions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobFilter:
 
 
 def conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
-    """What a job has to be for `wanted`."""
+    """The conditions for `wanted`."""
     table = jobs.c
     same = {table.queue: wanted.queue, table.created_by: wanted.created_by, table.schedule_id: wanted.schedule_id}
     found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]

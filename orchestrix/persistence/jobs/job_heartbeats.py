@@ -1,4 +1,4 @@
-"""Signs of life: notes when the workers of attempts were heard last, and drops none of it."""
+"""Job heartbeats: notes when the worker of each attempt was heard last, and loses none of it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TOUCH: Final = BulkUpdate(jobs, match=("id",), change=_NOTED)
 
 
 async def beaten(tx: Transaction, history_ids: Iterable[str], at: datetime, *, wait: bool = True) -> set[str]:
-    """Notes that the workers of these attempts were heard at that time; the names of those of which it is noted.
+    """Notes that the workers of these attempts were heard at that time; the history ids for which it is noted.
 
-    An attempt that is over is left out. So is one whose row is in somebody's hand, unless this is to `wait` for that:
-    then it raises `Contention` where it would take too long. Whoever does not wait owes the rest.
+    An attempt that is over is left out. So is one whose row is locked, unless this is to `wait` for that:
+    then it raises `Contention` where it would take too long. Without `wait` the caller has to do the rest later.
     """
     wanted = sorted(set(history_ids))
     if not wanted:
@@ -38,7 +38,7 @@ async def beaten(tx: Transaction, history_ids: Iterable[str], at: datetime, *, w
 
 
 async def touch(tx: Transaction, found: Sequence[JobRow]) -> None:
-    """Writes what no reader has to know of, for jobs that this transaction has locked: when the worker was heard, and
+    """Writes what is no change to readers, for jobs that this transaction has locked: when the worker was heard, and
     how much of the log is kept. Their versions stay.
     """
     rows = [(job.id, *(getattr(job, name) for name in _NOTED)) for job in sorted(found, key=lambda job: job.id)]

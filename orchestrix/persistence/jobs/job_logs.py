@@ -1,4 +1,4 @@
-"""What have the attempts of a job logged?"""
+"""Job logs: the lines that the attempts of a job have logged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ After = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LastLogLine:
-    """The last line that a worker has told of."""
+    """The last line that a worker has announced."""
 
     attempt: int
     history_id: str
@@ -48,7 +48,7 @@ class LastLogLine:
 
     @property
     def after(self) -> After:
-        """Its place."""
+        """Its position."""
         return self.attempt, self.seq
 
 
@@ -80,7 +80,7 @@ async def page(connection: Connection, job_id: str, limit: int, after: After | N
 
 
 async def place(connection: Connection, job_id: str, history_id: str, seq: int) -> After | None:
-    """Where that line of an attempt stands among the lines of its job; None where the job has no such attempt."""
+    """The position of that line of an attempt among the lines of its job; None where the job has no such attempt."""
     table = job_attempts.c
     query = select(table.attempt).where(table.history_id == history_id, table.job_id == job_id)
     attempt = (await connection.execute(query)).scalar_one_or_none()
@@ -88,7 +88,7 @@ async def place(connection: Connection, job_id: str, history_id: str, seq: int) 
 
 
 async def last_told(connection: Connection, job_ids: Iterable[str]) -> dict[str, LastLogLine]:
-    """By job the last line of all that its workers have said to be there."""
+    """By job the last line that its workers have announced."""
     wanted = sorted(set(job_ids))
     if not wanted:
         return {}
@@ -99,10 +99,10 @@ async def last_told(connection: Connection, job_ids: Iterable[str]) -> dict[str,
 
 
 async def complete(connection: Connection, found: Iterable[JobRow]) -> set[str]:
-    """Those of the jobs that have ended, and whose last line is there, which may be an earlier attempt's.
+    """Those of the jobs that have ended, and whose last line is stored, which may be an earlier attempt's.
 
-    Where nobody has said which one that is, it is waited for until the job's queues are gone. Of a log that was cut
-    nothing more will be there.
+    Where no worker has announced it, the log is complete when the job's queues are deleted. Of a log that was cut
+    nothing more will come.
     """
     ended = [job for job in found if job.ended]
     done = {job.id for job in ended if not job.channels or (job.log_cut and job.last_log_seq is not None)}
@@ -115,7 +115,7 @@ async def complete(connection: Connection, found: Iterable[JobRow]) -> set[str]:
 
 
 async def present(connection: Connection, lines: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Which of the lines, by history id and number, are there."""
+    """Which of the lines, by history id and number, are stored."""
     if not lines:
         return set()
     table = job_logs.c

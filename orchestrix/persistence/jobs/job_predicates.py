@@ -1,4 +1,4 @@
-"""Which jobs may the leader have something to do about, and is there any?"""
+"""Job predicates: SQL conditions for the jobs that the leader may have to rescue or to hand off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrix.persistence.schema.column_types import UtcTime
 from orchestrix.persistence.tables import broker_incarnation, jobs, nodes
 
 Terms = Sequence[ColumnElement[bool]]
-"""What all has to be so."""
+"""Conditions that all have to hold."""
 _JOB: Final = jobs.c
 _UP: Final = ("ALIVE", "DRAINING")
 """The states of nodes that may still read what they own."""
@@ -25,9 +25,9 @@ _UP: Final = ("ALIVE", "DRAINING")
 
 @dataclass(frozen=True, slots=True)
 class JobsToRescue:
-    """Whether there is a job of each kind, and how many seconds are left until the next one's time is over.
+    """Whether there is a job of each kind, and how many seconds are left until the next one's timeout.
 
-    That is negative where one's time is over, also if it is spared, and None where none has a time.
+    That is negative where a timeout is over, also if it is spared, and None where none has a timeout.
     """
 
     unheard: bool
@@ -37,7 +37,7 @@ class JobsToRescue:
 
 
 async def signs(connection: Connection, limit: float | None, heard: float, since: datetime | None) -> JobsToRescue:
-    """What there is now, by `unheard`, `overdue` and `silent`, after `limit` seconds: without these, nobody is silent.
+    """What there is now, by `unheard`, `overdue` and `silent`, after `limit` seconds: with None, nobody is silent.
 
     With `since`, no job that was sent before that counts as overdue.
     """
@@ -62,15 +62,15 @@ async def ownerless(connection: Connection, orphaned: float, without: float) -> 
 
 
 def unheard() -> Terms:
-    """They were sent to a worker by a broker that has lost its memory since."""
+    """They were dispatched by a broker that has lost its data since."""
     forgot = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
     return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.dispatched_at < forgot
 
 
 def overdue(connection: Connection, heard: float) -> Terms:
-    """Their time is over, and no node is just handing them to another.
+    """Their timeout is over, and no hand-off of them is going on.
 
-    Not those of an owner that has not beaten for `heard` seconds: their workers may have said what nobody has read.
+    Not those of an owner without a heartbeat for `heard` seconds: their workers may have sent what nobody has read.
     """
     return (
         _JOB.state.in_(LIVE),
@@ -82,27 +82,27 @@ def overdue(connection: Connection, heard: float) -> Terms:
 
 
 def silent(connection: Connection, seconds: float, heard: float) -> Terms:
-    """Their worker has not beaten for so many seconds, and their owner has been that for as long: it had time to read
-    what was said while nobody did. `heard` is as in `overdue`.
+    """No heartbeat of their worker for so many seconds, and their owner has owned them for as long: it had time to read
+    what was sent while nobody did. `heard` is as in `overdue`.
     """
     beaten = _JOB.worker_beat_at <= ago(connection, seconds)
     return _JOB.state == RUNNING, _JOB.channels == 1, beaten, *read(connection, seconds, heard)
 
 
 def read(connection: Connection, seconds: float, heard: float) -> Terms:
-    """What their workers say has been read for so many seconds, and by a node that has beaten for the last `heard`."""
+    """Their queues have been read for so many seconds, by a node with a heartbeat in the last `heard` seconds."""
     since = or_(_JOB.taken_at.is_(None), _JOB.taken_at <= ago(connection, seconds))
     return _JOB.ownership == OWNED, _JOB.owner.in_(listening(connection, heard)), since
 
 
 def unowned(connection: Connection, seconds: float) -> Terms:
-    """Nobody reads their queues, and they were not offered for so many seconds."""
+    """They have no owner, and were not offered for so many seconds."""
     offered = func.coalesce(_JOB.handoff_at, _JOB.dispatched_at, type_=UtcTime())
     return _JOB.channels == 1, _JOB.owner.is_(None), offered <= ago(connection, seconds)
 
 
 def orphans(connection: Connection, seconds: float) -> Terms:
-    """Their owner is gone, or was given up, and they were not offered for so many seconds."""
+    """Their owner is gone, or they are ORPHAN_PENDING, and they were not offered for so many seconds."""
     up = select(nodes.c.id).where(nodes.c.state.in_(_UP))
     gone = or_(_JOB.ownership == ORPHAN_PENDING, _JOB.owner.not_in(up))
     long_ago = _JOB.handoff_at <= ago(connection, seconds)
@@ -111,7 +111,7 @@ def orphans(connection: Connection, seconds: float) -> Terms:
 
 
 def listening(connection: Connection, seconds: float) -> Select[tuple[str]]:
-    """The ids of the nodes that have beaten within so many seconds."""
+    """The ids of the nodes with a heartbeat within so many seconds."""
     lately = nodes.c.beat_at > ago(connection, seconds), nodes.c.beat_at <= connection.now() + CLOCK_TOLERANCE
     return select(nodes.c.id).where(nodes.c.state.in_(_UP), *lately)
 

@@ -1,4 +1,4 @@
-"""Which queues of workers are there, and who serves them?"""
+"""Job queues: the queues of workers, and who serves them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrix.persistence.schema.column_types import UtcTime
 from orchestrix.persistence.tables import jobs, outbox, workers
 
 RECENT_DISPATCH_S: Final = 15.0
-"""Seconds, longer than between two looks for orders that are lost where the limit is the usual one."""
+"""Seconds, longer than between two checks for lost dispatches with the default limit."""
 
 
 async def crews(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, QueueWorkers]:
-    """Who serves each of these queues. A worker is lost after `limit` seconds without a beat, and silent after half."""
+    """Who serves each of these queues. A worker is lost `limit` seconds after its last heartbeat, silent after half."""
     wanted = set(queues)
     if not wanted:
         return {}
@@ -40,7 +40,7 @@ async def crews(connection: Connection, queues: Iterable[str], limit: float) -> 
 
 
 async def _at_jobs(connection: Connection, queues: Iterable[str], ids: Sequence[str]) -> Counter[str]:
-    """How many of these workers are at jobs of each queue."""
+    """How many of these workers run jobs of each queue."""
     if not ids:
         return Counter()
     query = select(jobs.c.queue, jobs.c.worker_id).where(jobs.c.state == RUNNING, jobs.c.worker_id.in_(ids)).distinct()
@@ -48,7 +48,7 @@ async def _at_jobs(connection: Connection, queues: Iterable[str], ids: Sequence[
 
 
 def _crew(beats: Sequence[float], silent: float, stopping: int) -> QueueWorkers:
-    """The crew whose last beats were so many seconds ago."""
+    """The workers of a queue, whose last heartbeats were so many seconds ago."""
     heard = [seconds for seconds in beats if seconds < silent]
     return QueueWorkers(len(heard), len(beats) - len(heard), min(heard, default=0.0), stopping)
 
@@ -56,9 +56,9 @@ def _crew(beats: Sequence[float], silent: float, stopping: int) -> QueueWorkers:
 async def around(
     connection: Connection, found: Iterable[JobRow], limit: float, empty: Collection[str] = ()
 ) -> dict[str, DiagnosisContext]:
-    """What tells why these jobs do not go on, by their ids; `limit` as in `crews`.
+    """The facts by which `why` explains these jobs, by their ids; `limit` as in `crews`.
 
-    `empty` are the queues of workers that are known to have no order in them.
+    `empty` are the queues of workers that are known to hold no dispatch.
     """
     waiting = list(found)
     if not waiting:
@@ -70,7 +70,7 @@ async def around(
 
 
 async def served(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, DiagnosisContext]:
-    """What tells why what was sent to these queues is not begun; `limit` as in `crews`."""
+    """The facts by which `doctor` explains why dispatches to these queues are not begun; `limit` as in `crews`."""
     lease = await leases.read(connection)
     since = None if lease is None or lease.lapsed else lease.gained_at
     return {
@@ -79,21 +79,21 @@ async def served(connection: Connection, queues: Iterable[str], limit: float) ->
 
 
 async def named(connection: Connection) -> set[str]:
-    """The queues that known workers serve, or that jobs were sent to which have not ended."""
+    """The queues that known workers serve, or to which jobs were dispatched that have not ended."""
     served = await connection.execute(select(workers.c.queues))
     wanted = await connection.execute(select(jobs.c.queue).where(jobs.c.state.in_(LIVE)).distinct())
     return {queue for (queues,) in served for queue in queues} | set(wanted.scalars())
 
 
 async def unbegun(connection: Connection) -> dict[str, int]:
-    """How many jobs of each queue are with no worker yet, though they were sent."""
+    """How many dispatched jobs of each queue no worker has begun."""
     query = select(jobs.c.queue, func.count()).where(jobs.c.state == DISPATCHED).group_by(jobs.c.queue)
     return {str(queue): int(count) for queue, count in await connection.execute(query)}
 
 
 async def passed(connection: Connection, queues: Iterable[str], seconds: float) -> dict[str, datetime]:
-    """When the last one was sent of those jobs of each queue that were begun so many seconds ago, and are at work or
-    ended not long before: what was sent earlier has left the queue too.
+    """When the last one was dispatched of those jobs of each queue that were begun so many seconds ago, and run or
+    ended not long before: what was dispatched earlier has left the queue too.
     """
     wanted, long_ago = sorted(set(queues)), job_predicates.ago(connection, seconds)
     if not wanted:
@@ -117,9 +117,9 @@ async def stranded(
     heard: float,
     limit: int,
 ) -> list[str]:
-    """Locks up to `limit` of them, and gives their ids: those that were sent so many seconds ago to queues that are
-    `empty`, or before the moment of their queue in `passed`, that the broker has had, and that nobody has begun or has
-    beaten for. `heard` is as in `job_predicates.read`: nobody knows what others' workers may have begun.
+    """Locks up to `limit` lost dispatches, and returns their ids: those sent so many seconds ago to queues that are
+    `empty`, or before the moment of their queue in `passed`, that the broker has confirmed, and nobody has begun or
+    sent a heartbeat for. `heard` is as in `job_predicates.read`: of other jobs nobody knows whether they have begun.
     """
     waiting = select(outbox.c.id).where(outbox.c.id == jobs.c.history_id).exists()
     long_ago = job_predicates.ago(tx, seconds)

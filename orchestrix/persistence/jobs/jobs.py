@@ -1,4 +1,4 @@
-"""How are jobs and their attempts written and found, many at a time? The store of who owns what."""
+"""Job store: jobs and their attempts, written and read in batches; the specification's `IJobOwnershipStore`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _attempt_values: Final = attrgetter(*_ATTEMPT)
 
 @dataclass(frozen=True, slots=True)
 class OwnedJobRow:
-    """A job that a node owns, as far as its reading of the queues needs to know it."""
+    """A job that a node owns: the columns that reading its queues needs."""
 
     id: str
     owner_epoch: int
@@ -104,7 +104,7 @@ async def of_ids(connection: Connection, ids: Iterable[str], *, whole: bool = Fa
 
 
 async def payloads(connection: Connection, ids: Iterable[str]) -> dict[str, Any]:
-    """What the jobs of these ids are given."""
+    """The payloads of these jobs."""
     wanted = sorted(set(ids))
     if not wanted:
         return {}
@@ -120,7 +120,7 @@ async def attempts(connection: Connection, job_id: str) -> list[JobAttempt]:
 
 
 async def histories(connection: Connection, history_ids: Iterable[str]) -> dict[str, JobAttempt]:
-    """The attempts of these names."""
+    """The attempts with these history ids."""
     wanted = sorted(set(history_ids))
     if not wanted:
         return {}
@@ -160,7 +160,7 @@ async def store(tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: I
 
 
 async def oldest(tx: Transaction, which: Sequence[ColumnElement[bool]], limit: int) -> list[JobRow]:
-    """Locks and reads up to `limit` whole jobs of which all this is so, the longest due first."""
+    """Locks and reads up to `limit` whole jobs for which all conditions hold, the longest due first."""
     return await _jobs(tx, _first(_select().where(*which), jobs.c.wake_at, limit))
 
 
@@ -179,7 +179,7 @@ async def occupied(connection: Connection) -> int:
 
 
 async def overdue(tx: Transaction, limit: int, heard: float) -> list[JobRow]:
-    """Locks and reads up to `limit` jobs whose time is over; `heard` as in `job_predicates.overdue`."""
+    """Locks and reads up to `limit` jobs whose timeout is over; `heard` as in `job_predicates.overdue`."""
     return await _found(tx, job_predicates.overdue(tx, heard), jobs.c.wake_at, limit)
 
 
@@ -191,17 +191,17 @@ async def silent(tx: Transaction, seconds: float, limit: int, heard: float) -> l
 
 
 async def unheard(tx: Transaction, limit: int) -> list[JobRow]:
-    """Locks and reads up to `limit` jobs that were sent to a worker by a broker that has lost its memory since."""
+    """Locks and reads up to `limit` jobs that were dispatched by a broker that has lost its data since."""
     return await _found(tx, job_predicates.unheard(), jobs.c.dispatched_at, limit)
 
 
 async def unowned(tx: Transaction, seconds: float, limit: int) -> list[JobRow]:
-    """Locks and reads up to `limit` jobs whose queues nobody reads, and that were not offered for so many seconds."""
+    """Locks and reads up to `limit` jobs without an owner that were not offered for so many seconds."""
     return await _found(tx, job_predicates.unowned(tx, seconds), jobs.c.dispatched_at, limit)
 
 
 async def orphans(tx: Transaction, seconds: float, limit: int) -> list[JobRow]:
-    """Locks and reads up to `limit` jobs whose owner is gone, or was given up, not offered for so many seconds."""
+    """Locks and reads up to `limit` orphaned jobs that were not offered for so many seconds."""
     return await _found(tx, job_predicates.orphans(tx, seconds), jobs.c.dispatched_at, limit)
 
 
@@ -241,7 +241,7 @@ async def loads(connection: Connection) -> dict[str, int]:
 
 
 async def balance(connection: Connection) -> dict[str, int]:
-    """How many jobs each coordinator owns that takes jobs; those without any too."""
+    """How many jobs each coordinator that takes jobs owns; those without any too."""
     table = nodes.c
     query = select(table.id, table.roles).where(table.state == "ALIVE")
     takers = {row.id: 0 for row in await connection.execute(query) if "coordinator" in row.roles.split(",")}
@@ -250,7 +250,7 @@ async def balance(connection: Connection) -> dict[str, int]:
 
 
 async def by_histories(connection: Connection, history_ids: Iterable[str]) -> dict[str, JobRow]:
-    """The jobs whose present or last attempts have these names, by them, without payloads."""
+    """The jobs whose present or last attempts have these history ids, by them, without payloads."""
     wanted = sorted(set(history_ids))
     if not wanted:
         return {}

@@ -1,4 +1,4 @@
-"""Which schedules are there, which of them are due, and which of their runs have not ended?"""
+"""Schedule store: the schedules, which of them are due, and which of their runs have not ended."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def page(connection: Connection, limit: int, after: str | None = None) -> 
 
 
 async def due(tx: Transaction, limit: int) -> list[Schedule]:
-    """Locks and reads up to `limit` schedules whose moment has come, the longest waiting first."""
+    """Locks and reads up to `limit` schedules that are due, the longest waiting first."""
     ready = _SCHEDULE.where(schedules.c.next_at <= tx.dialect.clock(tx.now()))
     query = ready.order_by(schedules.c.next_at, schedules.c.id).limit(limit)
     return await _schedules(tx, query.with_for_update(skip_locked=True))
@@ -98,7 +98,7 @@ async def store(tx: Transaction, before: Schedule, after: Schedule) -> None:
 
 
 async def remove(tx: Transaction, id: str) -> None:
-    """Forgets one; its jobs stay."""
+    """Deletes one; its jobs stay."""
     await tx.execute(delete(schedules).where(schedules.c.id == id))
 
 
@@ -144,9 +144,9 @@ async def known(connection: Connection, id: str, dues: Sequence[datetime]) -> se
 
 
 async def freed(tx: Transaction, limit: int) -> list[WaitingRun]:
-    """For up to `limit` schedules of which no run is at work: the one that has waited longest, the schedule locked.
+    """For up to `limit` schedules of which no run is running: the one that has waited longest, the schedule locked.
 
-    A schedule that somebody else has in hand is left out.
+    A schedule that somebody else has locked is left out.
     """
     held = select(jobs.c.schedule_id).where(jobs.c.state == PENDING, jobs.c.channels == 0, _held()).distinct()
     ids = [id for id in (await tx.execute(held)).scalars() if id is not None]

@@ -1,4 +1,4 @@
-"""Begins: which commands of instances have begun, and when the time of their work ends."""
+"""Begun commands: which commands of instances have begun, and when their time ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrix.saga.state import DEADLINE, JOB, RETRY
 
 @dataclass(frozen=True, slots=True)
 class BegunCommand:
-    """The command that is out for an instance, which is still at `version`, has begun: its time ends at `wake_at`."""
+    """The command in flight of an instance, which is still at `version`, has begun: its time ends at `wake_at`."""
 
     id: int
     version: int
@@ -27,7 +27,7 @@ class BegunCommand:
 async def note(tx: Transaction, pair: SagaTables, rows: Sequence[BegunCommand]) -> set[int]:
     """Notes that these have begun, and wakes them when their time ends; the ids of those that were still so.
 
-    Not those that a person holds, that wait for their next try or for a job, or that have ended. No history tells it.
+    Not those that a person holds, that wait for their next try or for a job, or that have ended. Not in the history.
     """
     values = [
         (row.id, row.version, row.command_id, row.wake_at, DEADLINE, row.wait_ms)

@@ -1,4 +1,4 @@
-"""Command queues: how far each has been begun over all nodes, and where many steps run out of time at once."""
+"""Command queues: how far each has been begun over all nodes, and bursts of timeouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.tables import command_queues
 
 TIMEOUT_BURST_SIZE: Final = 10
-"""So many steps of one queue that run out of time within `TIMEOUT_BURST_WINDOW` are a wave: its workers are too few,
+"""So many steps of one queue that time out within `TIMEOUT_BURST_WINDOW` are a burst: its workers are too few,
 or are lost.
 """
 TIMEOUT_BURST_WINDOW: Final = timedelta(seconds=60)
@@ -24,7 +24,7 @@ _INSERT: Final = BulkInsert(command_queues, ("queue", "begun_sent_at", "expired"
 
 @dataclass(frozen=True, slots=True)
 class TimeoutBurst:
-    """So many steps of a queue ran out of time within a minute, the last of them `at`."""
+    """So many steps of a queue timed out within a minute, the last of them `at`."""
 
     queue: str
     count: int
@@ -52,7 +52,7 @@ async def advance(tx: Transaction, begun: Mapping[str, datetime]) -> None:
 
 
 async def expired(tx: Transaction, counts: Mapping[str, int]) -> list[TimeoutBurst]:
-    """Counts steps that ran out of time, by the queues of their commands; the waves that begin with these."""
+    """Counts steps that timed out, by the queues of their commands; the bursts that begin with these."""
     if not counts:
         return []
     await _make(tx, sorted(counts))
@@ -70,7 +70,7 @@ async def expired(tx: Transaction, counts: Mapping[str, int]) -> list[TimeoutBur
 
 
 async def waves(connection: Connection, within: timedelta) -> list[TimeoutBurst]:
-    """The waves that were not over for longer than that, by queue."""
+    """The bursts of the time `within` before now, by queue."""
     table = command_queues.c
     query = select(table.queue, table.wave, table.wave_at).where(table.wave_at > connection.now() - within)
     return [TimeoutBurst(*row) for row in await connection.execute(query.order_by(table.queue))]

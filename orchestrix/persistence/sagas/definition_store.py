@@ -1,4 +1,4 @@
-"""Versions: writes the versions of sagas that this node has the code of, and reads those of all others."""
+"""Definition store: writes the saga versions of this node's code, and reads those of all others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DIFFERENCES_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ReplacedDefinition:
-    """A version that had no live instance and is another one now."""
+    """A version that had no live instance and has another definition now."""
 
     saga: str
     version: int
@@ -48,17 +48,17 @@ class DefinitionReader(Protocol):
     """Who looks for versions that the catalog does not know yet."""
 
     async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
-        """Learns these versions in a transaction that has met instances of them."""
+        """Reads these versions in a transaction that has found instances of them."""
 
     async def find(self, keys: Sequence[Key]) -> None:
-        """Learns these versions. Raises `Unavailable`."""
+        """Reads these versions. Raises `Unavailable`."""
 
     async def read_all(self) -> None:
-        """Learns every version that is stored. Raises `Unavailable`."""
+        """Reads every version that is stored. Raises `Unavailable`."""
 
     @property
     def unrunnable(self) -> Collection[Key]:
-        """Versions of instances that this process has met and cannot run."""
+        """Versions of instances that this process has found and cannot run."""
 
 
 class NullDefinitionReader:
@@ -124,11 +124,11 @@ class DefinitionStore:
         await self._loop.stop()
 
     async def agree(self) -> None:
-        """`record`, as soon as the database is there. Raises as that does, but for what passes by itself."""
+        """`record`, as soon as the database is available. Raises as that does, except for temporary errors."""
         await _patiently(self.record)
 
     async def look(self) -> None:
-        """`read_all`, as soon as the database is there."""
+        """`read_all`, as soon as the database is available."""
         await _patiently(self.read_all)
 
     async def record(self) -> list[ReplacedDefinition]:
@@ -153,7 +153,7 @@ class DefinitionStore:
         return replaced
 
     async def read_all(self) -> None:
-        """Learns every version that is stored."""
+        """Reads every version that is stored."""
         async with self._database.read() as connection:
             rows = await definitions.all_of(connection)
             conflicts = self._learn(rows)
@@ -161,7 +161,7 @@ class DefinitionStore:
                 self._learn(conflicts)
 
     async def _forget_ended(self, connection: Connection, conflicts: Sequence[StoredDefinition]) -> bool:
-        """Forgets sagas that have messages which stored ones claim, and neither code here nor live instances."""
+        """Drops sagas that have messages which stored ones claim, and neither code here nor live instances."""
         owners = {
             owner for row in conflicts for owner in self._owners_of(row) if self._catalog.startable(owner) is None
         }
@@ -185,14 +185,14 @@ class DefinitionStore:
                     raise ConfigError(f"live instances of saga {row.saga!r} need it: {self._unreadable[row.key]}")
 
     async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
-        """Learns these versions in a transaction that has met instances of them."""
+        """Reads these versions in a transaction that has found instances of them."""
         unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
         if unknown:
             self._learn_again(await definitions.some(connection, unknown))
             self._unrunnable.update(key for key in unknown if self._catalog.version(*key) is None)
 
     async def find(self, keys: Sequence[Key]) -> None:
-        """Learns these versions, of which a message speaks."""
+        """Reads these versions, which a message names."""
         unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
         if unknown:
             async with self._database.read() as connection:
@@ -200,7 +200,7 @@ class DefinitionStore:
 
     @property
     def unrunnable(self) -> Collection[Key]:
-        """Versions of instances that this process has met and cannot run."""
+        """Versions of instances that this process has found and cannot run."""
         return self._unrunnable
 
     def trouble(self) -> str | None:
@@ -217,7 +217,7 @@ class DefinitionStore:
         self._learn(rows)
 
     def _learn(self, rows: Sequence[StoredDefinition]) -> list[StoredDefinition]:
-        """Takes what is new into the catalog; those of which a message belongs to another saga there."""
+        """Adds what is new to the catalog; returns those with a message that belongs to another saga there."""
         grown, conflicts = False, []
         for row in rows:
             try:
@@ -267,7 +267,7 @@ class DefinitionStore:
         await self.count_unrunnable()
 
     async def count_unrunnable(self) -> None:
-        """Counts live instances of the versions that this process has met and cannot run, and logs what has changed."""
+        """Counts live instances of versions that this process has found and cannot run, and logs what changed."""
         counts = {}
         if self._unrunnable:
             async with self._database.read() as connection:
@@ -282,7 +282,7 @@ class DefinitionStore:
 
 
 async def _patiently(work: Callable[[], Awaitable[object]]) -> None:
-    """Does what can be done twice, until the database has let it."""
+    """Repeats idempotent `work` until the database is available."""
     failures = 0
     while True:
         try:
@@ -317,7 +317,7 @@ async def _record(tx: Transaction, mine: StoredDefinition) -> ReplacedDefinition
 
 
 async def _replace_same(tx: Transaction, before: StoredDefinition, mine: StoredDefinition) -> None:
-    """The run is the same; only the model of the data, or the form of the row, is another one."""
+    """Replaces a version that runs the same: only its data model, or the format of the row, has changed."""
     if before.data_schema != mine.data_schema:
         log.warning("another schema of data than before: saga %s version %d", mine.saga, mine.version)
     if before.form <= mine.form:

@@ -1,4 +1,4 @@
-"""Stored definitions of sagas: one row for each version of a saga that any node has had."""
+"""Saga definitions: one row for each version of a saga that any node has had."""
 
 from __future__ import annotations
 

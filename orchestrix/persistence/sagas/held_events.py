@@ -50,7 +50,7 @@ async def first(connection: Connection, saga: str, id: int) -> HeldEvent | None:
 
 
 async def delete(tx: Transaction, ids: Iterable[int]) -> None:
-    """Forgets events that were applied."""
+    """Deletes events that were applied."""
     gone = sorted(ids)
     if gone:
         await tx.execute(sql_delete(held_events).where(held_events.c.id.in_(gone)))

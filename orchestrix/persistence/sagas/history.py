@@ -1,4 +1,4 @@
-"""What has happened to an instance, version by version?"""
+"""Saga history: what has happened to an instance, version by version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CAUSED_BY: Final = 255
 
 
 async def insert(tx: Transaction, pair: SagaTables, rows: Sequence[tuple[int, StateChange]]) -> None:
-    """Inserts rows of (instance id, change); raises `Conflict` if a version of an instance is there already."""
+    """Inserts rows of (instance id, change); raises `ConflictError` if a version of an instance is there already."""
     bulk, values = additions(pair, rows)
     if values:
         await tx.dialect.insert(tx, bulk, values)

@@ -1,4 +1,4 @@
-"""What was seen of an instance that changed nothing: ignored messages, counted?"""
+"""Ignored messages: counts the messages of an instance that changed nothing."""
 
 from __future__ import annotations
 

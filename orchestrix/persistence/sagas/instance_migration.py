@@ -1,4 +1,4 @@
-"""Version moves: finds and writes the instances that are moved to another version of their saga."""
+"""Instance migration: finds and writes the instances that are moved to another version of their saga."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def look(
 async def write(
     tx: Transaction, pair: SagaTables, moved: Sequence[tuple[int, Instance]], changes: Iterable[tuple[int, StateChange]]
 ) -> set[int]:
-    """Compare-and-set of (version before, instance from now on) with the history; the ids that were so still.
+    """Compare-and-set of (version before, instance from now on) with the history; the ids still at that version.
 
     If it is not all of them, the transaction must end.
     """

@@ -1,4 +1,4 @@
-"""Which instances does one page of a list show?"""
+"""Instance pages: the queries that find the instances of one page of a list."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 _SORTS: Final = {"createdAt": "created_at", "updatedAt": "updated_at"}
 
 SHORT_SCAN_ROWS: Final = 500
-"""So many of the first rows are looked through for a prefix, or what is stuck, before anything else is tried."""
+"""So many of the first rows are scanned for a prefix, or what is stuck, before anything else is tried."""
 LONG_SCAN_ROWS: Final = 30_000
 """So many of them if the prefix is that of many names, or if many are stuck."""
 NAME_INDEX_SCAN_LIMIT: Final = 150_000
-"""No more names than that are looked through quickly by their own index, wherever in the order their rows are."""
+"""Up to so many names are scanned quickly by their own index, wherever in the order their rows are."""
 
 After = tuple[datetime | str, int]
 
@@ -38,7 +38,7 @@ class InstanceFilter:
     """What the instances of a list have in common. The bounds themselves are not included; no field set means all.
 
     The stuck ones are live, and wait for a person, for the broker, or for workers that are not there. Those that are
-    `hindered` are among them; of those that may be, as their progress names a step, the reader has to judge himself:
+    `hindered` are among them; of those that may be, as their progress names a step, the caller has to decide:
     they are among the others too.
     """
 
@@ -89,7 +89,7 @@ async def queries(
     A planner believes names and times to be independent. Asked for old names it walks the times and passes a million
     rows in vain; so a prefix is looked for among the first rows of the order, then by its own index alone. Both are
     walked without the rows themselves, which are fetched for what is found. So is what is stuck, where it is much.
-    Slow is only a prefix of very many names, or what is held up in very many cases, whose rows are all far from the
+    Slow is only a prefix of very many names, or what is blocked in very many cases, whose rows are all far from the
     first.
     """
     if wanted.stuck:
@@ -215,7 +215,7 @@ def _stuck_ones(
     rows: Select[Any],
     limit: int,
 ) -> Select[Any]:
-    """Those whose rows say so, and those that are hindered: each kind is found by an index of its own."""
+    """Those whose rows say so, and those that are blocked from outside: each kind is found by an index of its own."""
     # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
     live = _forced(pair, rows, f"{'' if pair.saga else 'saga_'}state_created_at_id")
     table, hindered = pair.instances.c, wanted.hindered
@@ -234,7 +234,7 @@ def _stuck_ones(
 def _elsewhere(
     connection: Connection, pair: SagaTables, hindered: ExternalBlockers, rows: Select[Any]
 ) -> list[Select[Any]]:
-    """Those of `rows` that are held up whatever their state, each kind by its own index."""
+    """Those of `rows` that are blocked whatever their state, each kind by its own index."""
     table, found = pair.instances.c, []
     if hindered.ids:
         found.append(rows.where(*stuck_filter.by_id(connection, table, hindered)))
@@ -265,7 +265,7 @@ def _first_of(by: InstanceOrder, cut: Sequence[Select[Any]], limit: int) -> Sele
 def _conditions(
     connection: Connection, pair: SagaTables, saga: str, wanted: InstanceFilter, *, hidden: bool = False
 ) -> list[ColumnElement[bool]]:
-    """What a row has to be. `hidden` is the condition from the planner where it is not to use an index for it."""
+    """The conditions for a row. `hidden` is the condition from the planner where it is not to use an index for it."""
 
     def told(column: Any, hidden: bool = hidden) -> Any:
         return func.coalesce(column, column) if hidden else column

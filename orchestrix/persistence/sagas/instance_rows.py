@@ -1,4 +1,4 @@
-"""Rows of instances: their columns, how they are read and written, and the statements that change many of them."""
+"""Instance rows: their columns, how they are read and written, and the statements that change many of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MOVING: Final = (
 )
 _JSON: Final = ("data", "progress")
 _LATER: Final = ("begun_id", "sent_at")
-"""What nothing is known of when an instance begins, and what a move leaves as it is: it tells of one command alone."""
+"""Columns that are empty when an instance begins and that a migration leaves: they are about one command alone."""
 _BEGINNING: Final = tuple(name for name in _COMMON if name not in (*_JSON, *_LATER))
 moving_values: Final = attrgetter(*_MOVING)
 _begin: Final = attrgetter(*_BEGINNING)

@@ -1,4 +1,4 @@
-"""How are saga instances written and found, many at a time?"""
+"""Saga instances: written and found in batches."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def changes(pair: SagaTables, changed: Sequence[tuple[int, Instance]]) -> tuple[
 
 
 async def rewake(tx: Transaction, pair: SagaTables, rows: Sequence[Rewake]) -> None:
-    """Sets other wake-ups where the version is unchanged and the machine still acts by itself."""
+    """Sets other wake-ups where the version is unchanged and the engine still acts by itself."""
     values = [
         (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at)
         for row in sorted(rows, key=lambda row: row.id)
@@ -171,7 +171,7 @@ async def doubt(tx: Transaction, pair: SagaTables, changed: Sequence[Instance]) 
 
 
 async def confirmed_late(tx: Transaction, pair: SagaTables, rows: Sequence[tuple[int, str, int]]) -> None:
-    """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one that is out.
+    """Counts deadlines from now for (id, command id, timeout in ms) whose command is still the one in flight.
 
     It only ever puts them off, at most to the end of the run's own time. Waits for whoever holds a row: left as it is,
     its step would fail by a deadline that was counted from before its command could leave. Raises `Contention`.
@@ -233,7 +233,7 @@ async def overdue(connection: Connection, pair: SagaTables, saga: str, seconds: 
 
 
 async def movable(tx: Transaction, pair: SagaTables, limit: int) -> list[Instance]:
-    """Locks and reads up to `limit` instances that the machine, or the end of a pause, would move, by id."""
+    """Locks and reads up to `limit` instances that the engine, or the end of a pause, would move, by id."""
     table = pair.instances.c
     query = selection(pair).where(or_(table.wake_at.is_not(None), table.blocker == PAUSED)).order_by(table.id)
     return await instances_of(tx, pair, query.limit(limit).with_for_update(key_share=True))
@@ -242,9 +242,9 @@ async def movable(tx: Transaction, pair: SagaTables, limit: int) -> list[Instanc
 async def owed(
     connection: Connection, pair: SagaTables, sagas: Sequence[str], after_id: int, limit: int
 ) -> list[Instance]:
-    """Instances without a blocker that have a command out, by id from behind `after_id`.
+    """Instances without a blocker that have a command in flight, by id from behind `after_id`.
 
-    Among them those that have failed and still undo what came too late.
+    Among them failed ones that still compensate what was done too late.
     """
     table, here = pair.instances, _of(pair, sagas)
     if here is None:
@@ -334,7 +334,7 @@ def _only(found: Sequence[Instance]) -> Instance | None:
 
 
 def _of(pair: SagaTables, sagas: Sequence[str]) -> list[ColumnElement[bool]] | None:
-    """The condition that a row belongs to one of the sagas; None where none of them lives in this pair."""
+    """The condition that a row belongs to one of the sagas; None where none of them is stored in this pair."""
     if pair.saga:
         return [] if pair.saga in sagas else None
     return [pair.instances.c.saga.in_(sorted(sagas))] if sagas else None

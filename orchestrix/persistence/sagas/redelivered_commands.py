@@ -1,4 +1,4 @@
-"""Suspects: which commands came back from workers that died, how often, and what is done with them."""
+"""Redelivered commands: those that came back from workers that died, how often, and what is done with them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.tables import suspects
 
 SET_ASIDE_PREFIX: Final = "it waits"
-"""So the place of a command begins that is in its queue once more, for it was set aside."""
+"""How `place` begins for a command that was set aside and is in its queue once more."""
 _FIELDS = ("command_id", "queue", "saga", "instance_id", "deaths", "place")
 
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryRecord:
-    """A command, the number of workers that died with it in hand, and its `place`: a part of a sentence."""
+    """A command, the number of workers that died while handling it, and its `place`: a part of a sentence."""
 
     command_id: str
     queue: str
@@ -30,7 +30,7 @@ class RedeliveryRecord:
 
 
 async def put(tx: Transaction, suspect: RedeliveryRecord) -> None:
-    """Keeps what is known of it, in place of what was known before."""
+    """Stores the record of a command, in place of the former one."""
     row = {**asdict(suspect), "place": suspect.place[:200], "noted_at": tx.now()}
     known = update(suspects).where(suspects.c.command_id == suspect.command_id)
     if (await tx.execute(known.values(row))).rowcount == 0:
@@ -38,7 +38,7 @@ async def put(tx: Transaction, suspect: RedeliveryRecord) -> None:
 
 
 async def of_command(connection: Connection, command_id: str) -> RedeliveryRecord | None:
-    """What is known of the command; None where no worker has died with it in hand three times."""
+    """The record of a command; None where workers have died with it less than three times."""
     table = suspects.c
     query = select(*(table[name] for name in _FIELDS)).where(table.command_id == command_id)
     row = (await connection.execute(query)).first()
@@ -65,7 +65,7 @@ async def page(connection: Connection, limit: int) -> Sequence[RedeliveryRecord]
 
 
 async def purge(tx: Transaction, older_than_s: float, limit: int) -> int:
-    """Forgets up to `limit` of those of which nothing was noted for so many seconds; how many."""
+    """Deletes up to `limit` records that were not changed for so many seconds; how many."""
     table = suspects.c
     before = tx.now() - timedelta(seconds=older_than_s)
     old = select(table.command_id).where(table.noted_at < before).limit(limit)

@@ -1,4 +1,4 @@
-"""In which pair of tables do the instances of a saga live?"""
+"""Saga tables: the pair of tables that holds the instances of a saga and their history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SagaTables:
     """The table of instances and that of their history.
 
     `key` names the column of the instance's own name, `owner` the history's column with the instance's id; `saga` is
-    the only saga that lives here, or None where a column tells it.
+    the only saga in this pair, or None where a column names it.
     """
 
     instances: Table

@@ -1,4 +1,4 @@
-"""Which instances are stuck, by what their rows say and by what holds them up besides?"""
+"""Stuck filter: which instances are stuck, by their own rows and by what else blocks them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from orchestrix.saga.state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUM
 _OWN: Final = (UNSENT, BROKER_DOWN, NO_CONSUMER)
 """Why instances are woken that are stuck by what their rows say."""
 NORMAL_WAIT_REASONS: Final = (DEADLINE, BACKLOG, RETRY, JOB)
-"""Why those are that are not."""
+"""Why instances are woken that are not stuck."""
 WORKER_WAIT_REASONS: Final = (DEADLINE, BACKLOG)
-"""Why those are that wait for a worker."""
+"""Why instances are woken that wait for a worker."""
 
 Condition = ColumnElement[bool]
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalBlockers:
-    """Instances that the machine wakes, as their rows say, and that something holds up which no row tells of.
+    """Instances that the engine wakes, as their rows say, but that are blocked by something not in any row.
 
-    Of those that wait for their worker all in `states`, and all that are undone and whose progress names one of
+    Of those that wait for their worker all in `states`, and all in compensation whose progress names one of
     `steps`; and all with these `ids`. Besides, where those are too many to be named by their ids: all whose wake-up was
     at `overdue` or before, and all that wait for an `unworked` job.
     """
@@ -44,22 +44,22 @@ class ExternalBlockers:
 
     @property
     def many(self) -> bool:
-        """Whether nobody has counted them."""
+        """Whether they are too many to be counted."""
         return self.overdue is not None or self.unworked is not None
 
 
 NO_BLOCKERS: Final = ExternalBlockers()
-"""Nothing holds any instance up."""
+"""Nothing blocks any instance."""
 
 
 def stuck_by_row(table: Any) -> list[Condition]:
-    """That a row itself says so."""
+    """That an instance is stuck by its own row."""
     # The text of the index, for the planners that compare it letter by letter; the states for the one without it.
     return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
 
 
 def stuck(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
-    """That a row is stuck, or may be: of one that is undone the reader has to judge himself.
+    """That a row is stuck, or may be: for one in compensation the caller has to decide.
 
     `table` are the columns of a row, of whatever query; no index helps to find it.
     """
@@ -73,7 +73,7 @@ def stuck(connection: Connection, table: Any, hindered: ExternalBlockers) -> lis
 
 
 def moving(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
-    """The opposite, but of one that is undone the reader has to judge himself here too."""
+    """The opposite, but for one in compensation the caller has to decide here too."""
     never = table.wake_reason.is_(None)
     found = [table.blocker.is_(None), or_(never, table.wake_reason.in_(NORMAL_WAIT_REASONS))]
     if hindered.states:
@@ -105,7 +105,7 @@ def in_states(connection: Connection, table: Any, hindered: ExternalBlockers) ->
 
 
 def by_id(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
-    """That a row is held up by its id, and is none of those `in_states`."""
+    """That a row is blocked by its id, and is none of those `in_states`."""
     return [connection.dialect.among(table.id, hindered.ids), *_elsewhere(table, hindered)]
 
 

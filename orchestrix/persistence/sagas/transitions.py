@@ -1,4 +1,4 @@
-"""How is all that a batch of sagas owes the tables written at once?"""
+"""Transitions: writes the instances, history and outbox rows of a batch of sagas at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def write(
     changes: Sequence[tuple[int, StateChange]],
     *owed: OutboxBatch,
 ) -> set[int]:
-    """`instances.update`, `history.insert` and `outbox.insert` in one, because each costs a question to the server.
+    """`instances.update`, `history.insert` and `outbox.insert` in one, because each costs a round trip.
 
     The ids of those that were still at their version before; if it is not all of `changed`, the transaction must end.
     """

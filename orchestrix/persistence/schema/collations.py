@@ -26,7 +26,7 @@ _POSTGRESQL_COLUMNS: Final = text(
 
 
 def differences(connection: Connection) -> list[str]:
-    """A sentence for each, with the statement that mends it. What the database has as its default is no difference."""
+    """A sentence for each, with the statement that corrects it. The database's own default is no difference."""
     if connection.dialect.name == "mysql":
         return [*_mysql_tables(connection), *_mysql_columns(connection)]
     if connection.dialect.name == "postgresql":

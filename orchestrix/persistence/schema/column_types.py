@@ -1,4 +1,4 @@
-"""As which types are times, texts, JSON and ids stored, so that they come out of every database as they went in?"""
+"""Column types: times, texts, JSON and ids that come out of every database as they went in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of versions: stored definitions of sagas, and the events that are held for want of one."""
+"""Definition columns: stored definitions of sagas, and the events that are held for want of one."""
 
 from __future__ import annotations
 

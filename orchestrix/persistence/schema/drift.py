@@ -1,4 +1,4 @@
-"""In what does a database differ from the tables that this version expects, said in sentences?"""
+"""Schema drift: how a database differs from the tables that this version expects, in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the database have the tables of this version, and how does it get them?"""
+"""Migrator: checks whether the database has the tables of this version, and upgrades it."""
 
 from __future__ import annotations
 

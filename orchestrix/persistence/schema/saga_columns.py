@@ -1,4 +1,4 @@
-"""Which columns and rules have the tables of all sagas in common?"""
+"""Saga columns: the columns and constraints that the tables of all sagas have in common."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def instance_columns() -> list[Column[Any]]:
 
 
 def stuck(table: str, *columns: str) -> Index:
-    """The few that are stuck, in the order of a list. MySQL has no such indexes: see `pages`."""
+    """The few that are stuck, in the order of a list. MySQL has no such indexes: see `instance_pages`."""
     few = text(STUCK)
     return Index(f"ix_{table}_stuck", *columns, postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})
 

@@ -1,4 +1,4 @@
-"""Columns of schedules: what people say of one, and what became of it."""
+"""Schedule columns: what people set of a schedule, and what became of it."""
 
 from __future__ import annotations
 
