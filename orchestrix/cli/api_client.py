@@ -1,4 +1,4 @@
-"""How does a command speak to the API over HTTP?"""
+"""API client: the HTTP calls of the shell commands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ERRORS: dict[int, type[OrchestrixError]] = {
 
 
 class ApiClient:
-    """The API at `url`, asked with `token`. Every call raises the error that fits the answer, `Unavailable` without.
+    """The API at `url`, asked with `token`. Every call raises the error that fits the answer, else `Unavailable`.
 
     `withheld`: there is a token, but it is not for this address.
     """
@@ -66,7 +66,7 @@ class ApiClient:
     ) -> Any:
         """The JSON of a page.
 
-        `patience` is how many seconds the server may take on purpose; `also` are statuses that are no error here.
+        `patience` is how many seconds the server may wait on purpose; `also` are statuses that are no error here.
         """
         return self._call("GET", path + _query(query), None, {}, patience, also)
 
@@ -214,7 +214,7 @@ class ApiClient:
         return ConfigError(f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL")
 
     def _refuse(self, method: str, status: int, content: bytes, response: http.client.HTTPResponse) -> None:
-        """Raises what the problem (RFC 9457) is about, `OutcomeUnknown` where it may have happened nevertheless."""
+        """Raises the error of a problem (RFC 9457), `OutcomeUnknown` where the request may have been done."""
         problem: Any = None
         with suppress(ValueError, RecursionError):
             problem = json.loads(content)
@@ -228,7 +228,7 @@ class ApiClient:
         raise kind(_sentence(problem, status) + hint)
 
     def _not_ready(self, method: str, status: int) -> Unavailable:
-        """What a server between the API and us says: it need not know what has become of the request."""
+        """The error for an answer of a proxy: it need not know what has become of the request."""
         if method == "GET":
             return Unavailable(f"{self.url} is not ready ({status}): try again in a moment")
         return OutcomeUnknown(

@@ -1,4 +1,4 @@
-"""Which API and which saga does a command mean, and what does it send there?"""
+"""API requests: which API and which saga a command means, and what it sends there."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def api_at(settings: Settings, folder: Path) -> ApiClient:
 
 
 def _by_the_folder(settings: Settings) -> bool:
-    """Whether the address is that of a file which just stands in the working directory, and which does not have the
-    token as well: the folder may be anybody's."""
+    """Whether the address is that of a file found in the working directory, which does not have the
+    token as well: anybody may own the folder."""
     origin = settings.origin
     return origin.source == HERE and "api_url" in origin.counting and "api.token" not in origin.counting
 
@@ -76,7 +76,7 @@ def key_header(key: str) -> dict[str, str]:
 def keyed(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
     """The header with the command's key: the one that the user gives, else one of its own.
 
-    Where nobody knows what became of the request, the error tells with which key it can be given again.
+    Where the outcome of the request is unknown, the error says with which key it can be sent again.
     """
     key = clock.uuid7() if arguments.idempotency_key is None else arguments.idempotency_key
     headers = key_header(key)
@@ -88,7 +88,7 @@ def keyed(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
 
 
 def reason_of(arguments: argparse.Namespace) -> str:
-    """What the user gives as his reason; if none, that it was done by hand, and who was at the keyboard."""
+    """The user's reason; without one, that it was done by hand, and by which user of this machine."""
     if arguments.reason is not None:
         return str(arguments.reason)
     try:

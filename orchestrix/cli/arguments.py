@@ -1,4 +1,4 @@
-"""Which commands and options are there?  Nothing heavy is imported before one of them runs."""
+"""Arguments: all commands and options; nothing heavy is imported before one of them runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `dev` say when it is ready?"""
+"""Banner: what `dev` prints when it is ready."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def database(url: str) -> str:
 
 
 def _without_login(url: str) -> str:
-    """The embedded broker lets everybody in, and AMQP clients send guest:guest by themselves."""
+    """The embedded broker accepts every login, and AMQP clients send guest:guest by default."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 

@@ -1,4 +1,4 @@
-"""How do `serve`, `worker` and the client commands find the `dev` that runs in their folder?"""
+"""Dev file: how `serve`, `worker` and the client commands find the `dev` that runs in their folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _foreign = False
 
 @dataclass(frozen=True, slots=True)
 class DevFile:
-    """What `dev` says about itself."""
+    """What `dev` writes about itself."""
 
     pid: int
     started_at: str
@@ -60,8 +60,8 @@ def path_of(folder: Path) -> Path:
 def read(folder: Path) -> DevFile | None:
     """What the file says, or None without one.
 
-    Raises `ConfigError` for a file that is not ours, or that somebody else can have written: it says where commands
-    and workers send what they know.
+    Raises `ConfigError` for a file that is not ours, or that somebody else can have written: commands and workers
+    send their data where it says.
     """
     path = path_of(folder)
     try:
@@ -95,7 +95,7 @@ def running(folder: Path) -> DevFile | None:
 
 
 def alive(folder: Path, pid: int) -> bool:
-    """Whether the `dev` of this folder runs. The lock knows it for sure, also after its pid went to somebody else."""
+    """Whether the `dev` of this folder runs. The lock proves it, also after its pid was given to another process."""
     held = _held(folder)
     return _exists(pid) if held is None else held
 
@@ -121,7 +121,7 @@ def broker_url(folder: Path, first: str) -> Callable[[], str]:
 
     def current() -> str:
         nonlocal last
-        with suppress(ConfigError):  # half-written by a foreign hand; the next look will tell
+        with suppress(ConfigError):  # half-written by another program; the next read will show
             found = read(folder)
             last = found.broker_url if found is not None else last
         return last
@@ -131,10 +131,10 @@ def broker_url(folder: Path, first: str) -> Callable[[], str]:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[DevRun | None]:
-    """This process is the `dev` of the folder until the block ends; then its file is gone, however the block ended.
+    """This process is the `dev` of the folder until the block ends; then its file is deleted, however the block ended.
 
-    Gives the last one, if it was killed: its process is gone, for it had the lock as long as it lived. It is told of
-    until a `dev` has begun, which one that fails at its start has not. Raises `ConflictError` while another one is, and
+    Yields the last run, if it was killed: its process has ended, for it had the lock until then. It is yielded again
+    until a `dev` has started without failing. Raises `ConflictError` while another one is, and
     `ConfigError` if the folder cannot be written.
     """
     global _foreign
@@ -163,7 +163,7 @@ def claimed(folder: Path) -> Iterator[DevRun | None]:
 
 
 def _let_go(lock: int) -> None:
-    """In a forked child: the lock is its parent's, which must be gone with that. Nothing of the folder is written."""
+    """In a forked child: the lock is its parent's and must end with the parent. Nothing is written to the folder."""
     global _foreign
     _foreign = True
     os.close(lock)
@@ -179,7 +179,7 @@ def _left_by_one_that_was_killed(folder: Path) -> DevRun | None:
         node, mine = str(found["nodeId"]), found["lock"] == _lock_mark(folder)
         return DevRun(node, found["cutOff"] is True) if mine and node.isprintable() else None
     except (ConfigError, OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # what it was at is found out in another way, later
+        return None  # what it was doing is found out in another way, later
 
 
 def _trusted(path: Path) -> str:
@@ -211,7 +211,7 @@ def write(folder: Path, *, database_url: str, broker_url: str, api_url: str) -> 
 
 
 def keep_life(folder: Path, life: DevRun) -> None:
-    """For the next `dev` of this folder, should this one not take its leave. Inside `claimed` only."""
+    """For the next `dev` of this folder, should this one be killed. Inside `claimed` only."""
     _replace(_life_path(folder), {"nodeId": life.node, "cutOff": life.cut_off, "lock": _lock_mark(folder)})
 
 
@@ -238,7 +238,7 @@ def keep_ports(folder: Path, *, api: int, broker: int) -> None:
 
 
 def _lock(lock: int, folder: Path) -> None:
-    """Takes the lock. A look by `alive` holds it for a moment too, so one refusal is no proof of another `dev`."""
+    """Takes the lock. `alive` holds it for a moment too, so one refusal is no proof of another `dev`."""
     deadline = clock.monotonic() + CLAIM_TIMEOUT_S
     while True:
         try:
@@ -283,7 +283,7 @@ def _remove(*paths: Path) -> None:
 
 
 def _lock_mark(folder: Path) -> str:
-    """Which lock it is: a copy of the folder has another, and whoever holds the first may live. Raises `OSError`."""
+    """Identifies the lock: a copy of the folder has another, while the first may be held. Raises `OSError`."""
     found = os.stat(_lock_path(folder))
     return f"{found.st_dev}:{found.st_ino}"
 

@@ -1,4 +1,4 @@
-"""Where are the database, the broker and the API of this command?  Flag, then environment, then `dev.json`."""
+"""Endpoints: the database, broker and API of a command, by flag, then environment, then `dev.json`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def database(settings: Settings, folder: Path) -> str:
 
 
 def broker(settings: Settings, folder: Path) -> Callable[[], str]:
-    """A function that says where the broker is, to be asked again before each connect.
+    """A function that returns the broker's URL, to be called again before each connect.
 
     Raises `ConfigError` if nobody names one or it is `embedded`, `Unavailable` if the `dev` that did is dead.
     """

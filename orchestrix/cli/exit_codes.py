@@ -1,4 +1,4 @@
-"""With which exit code and which words does a command end?"""
+"""Exit codes: the code and the error message with which a command ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIPE_CLOSED = 141
 def report(error: BaseException) -> int:
     """Says on stderr, in one line, what went wrong, and returns the exit code.
 
-    An error that nobody foresaw gets a second line with what to do next; its stack trace is shown only to who asked for
+    An unexpected error gets a second line with what to do next; its stack trace is shown only to who asked for
     the debug level.
     """
     error = _innermost(error)
@@ -47,7 +47,7 @@ def warn(message: str, kind: str = "warning") -> None:
 
 
 def _judge(error: BaseException) -> tuple[int, str, bool]:
-    """(exit code, sentence, whether it was foreseen)."""
+    """(exit code, sentence, whether it was expected)."""
     from orchestrix import errors  # late: it brings the whole saga vocabulary, which `--help` can do without
 
     codes: list[tuple[type[Exception], int]] = [

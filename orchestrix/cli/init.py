@@ -43,7 +43,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def _template() -> Mapping[Path, str]:
-    """What is written, by its path in the folder."""
+    """The files to write, by their paths in the folder."""
     found = (path for path in TEMPLATE.rglob(f"*{SUFFIX}") if path.is_file())
     return {path.relative_to(TEMPLATE).with_suffix(""): path.read_text(encoding="utf-8") for path in sorted(found)}
 

@@ -1,4 +1,4 @@
-"""How does a command let time pass?"""
+"""Interruptible sleep: waits, and ends at once by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import threading
 
 
 def pause(seconds: float) -> None:
-    """Does nothing for that long; Ctrl-C ends it at once."""
+    """Sleeps for that long; Ctrl-C ends it at once."""
     threading.Event().wait(seconds)

@@ -1,4 +1,4 @@
-"""Which commands and options are there for jobs?"""
+"""Job arguments: the commands and options of `jobs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a node only starting or stopping, so that what it lacks is no fault?"""
+"""Node phase: whether a node is only starting or stopping, so that what it lacks is no fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrix.cli.api_client import ApiClient
 from orchestrix.errors import OrchestrixError
 
 _PHASES: Final = {"Start": "starting", "Stop": "stopping"}
-"""The components of `/health/ready` that tell it, the last one last."""
+"""The components of `/health/ready` that show it, the last one last."""
 
 
 def phase_of(health: Any) -> str | None:
@@ -21,7 +21,7 @@ def phase_of(health: Any) -> str | None:
 
 
 def phase(api: ApiClient) -> str | None:
-    """The same, asked of the node; None where it does not tell."""
+    """The same, asked of the node; None where it does not say."""
     try:
         return phase_of(api.get("/health/ready", also=(503,)))
     except OrchestrixError:

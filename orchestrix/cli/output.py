@@ -1,4 +1,4 @@
-"""How is an answer shown to a person, and how to a script?"""
+"""Output: shows an answer to a person, or to a script."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STATE_COLOURS = {
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colour is welcome there: a terminal, and nobody said `NO_COLOR` (no-color.org)."""
+    """Whether to use colour there: a terminal, without `NO_COLOR` (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, colour: str | None) -> str:
-    """`text` in that colour where stdout welcomes it."""
+    """`text` in that colour where stdout takes colour."""
     return f"\x1b[{colour}m{text}\x1b[0m" if colour and coloured(sys.stdout) else text
 
 

@@ -1,4 +1,4 @@
-"""What do the pages of commands have in common: how is a command made, and which options come again and again?"""
+"""Parsing: makes commands, and the options that many of them share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Command = Callable[[argparse.Namespace], int]
 
 LIMIT = 1, 200
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
-"""Numbers and times below nothing are no options: whoever gives one is to hear what is wrong with it."""
+"""Negative numbers and times are no options: whoever gives one is to read what is wrong with it."""
 _AN_ID = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
 EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our way of saying what is wrong, and without guessing from the beginnings of options."""
+    """argparse with our error messages, and without abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)

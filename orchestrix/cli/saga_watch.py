@@ -1,4 +1,4 @@
-"""How does a command follow a saga until it ends, over restarts of the API too?"""
+"""Saga watch: follows a saga until it ends, over restarts of the API too."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def watched(api: ApiClient, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _known_and_coming(api: ApiClient, path: str, version: int) -> Iterator[dict[str, Any]]:
-    """What the history has beyond `version`, then what the stream brings, until it breaks off."""
+    """What the history has beyond `version`, then what the stream sends, until it is cut off."""
     for change in api.all_items(f"{path}/history"):
         if change["version"] > version:
             version = change["version"]

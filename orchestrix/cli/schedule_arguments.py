@@ -1,4 +1,4 @@
-"""Which commands and options are there for schedules?"""
+"""Schedule arguments: the commands and options of `schedules`."""
 
 from __future__ import annotations
 

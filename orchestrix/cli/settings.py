@@ -1,4 +1,4 @@
-"""Which settings does this command run with, and where does each value come from?"""
+"""Command settings: those that a command runs with, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FROM_DEV = ("database_url", "broker_url", "api_url")
 def load(arguments: argparse.Namespace, *, judged: bool = False) -> Settings:
     """The settings under the flags of this command. Warns of variables without effect. Raises `ConfigError`.
 
-    `judged` says that the author's modules, which a command of a client does not import, tell which sections there are.
+    `judged` says that the author's modules, which client commands do not import, declare which sections there are.
     """
     crash.arm(os.environ)
     settings = read(arguments)
@@ -52,7 +52,7 @@ def read(arguments: argparse.Namespace) -> Settings:
 def idle(settings: Settings) -> list[str]:
     """A sentence for each variable without effect, and for each section of the file that nobody has declared.
 
-    Says nothing of sections where a module cannot be imported: that is told elsewhere.
+    Says nothing of sections where a module cannot be imported: that is reported elsewhere.
     """
     sections = settings.origin.sections
     claimed = _claimed(settings) if sections else []
@@ -74,7 +74,7 @@ def _claimed(settings: Settings) -> list[str] | None:
 
 
 def _by_variables(named: Mapping[str, str], section: str) -> bool:
-    """Whether all that a section has came by variables, of which each is told by itself."""
+    """Whether all that a section has came by variables, each of which is reported by itself."""
     return all(said.startswith(config.PREFIX) for name, said in named.items() if name.partition(".")[0] == section)
 
 
@@ -91,7 +91,7 @@ def flags(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def quieten(settings: Settings, arguments: argparse.Namespace) -> None:
-    """For commands that answer by themselves: the log shows only what they cannot say, on stderr."""
+    """For commands with output of their own: the log, on stderr, shows only what they cannot say."""
     level = settings.log.level if chosen("log.level", arguments, settings) else "error"
     form = "pretty" if settings.log.format == "auto" else settings.log.format
     log = settings.log.model_copy(update={"level": level, "format": form})

@@ -1,4 +1,4 @@
-"""Shown values: settings for tables and JSON, with nothing of a secret but that there is one."""
+"""Shown values: settings for tables and JSON, with secrets hidden."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrix.cli.endpoints import hidden
 
 HIDDEN: Final = "***"
 _BETWEEN: Final = re.compile(r"([,;\s]+)(?=[A-Za-z][A-Za-z0-9+.-]*://)")
-"""What stands between URLs in one text."""
+"""What separates URLs in one text."""
 
 
 def shown(value: Any) -> Any:
@@ -38,7 +38,7 @@ def fields_of(model: BaseModel) -> dict[str, Any]:
 
 
 def _written(model: BaseModel, name: str, value: object) -> Any:
-    """One field alone, so that one that is none for JSON takes nothing from the others."""
+    """One field alone, so that one that JSON cannot hold does not hide the others."""
     try:
         whole: object = model.model_dump(mode="json", include={name}, by_alias=False, warnings=False)
     except Exception:  # also of the author's serializers

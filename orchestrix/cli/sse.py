@@ -1,4 +1,4 @@
-"""Which events does a stream of server-sent events bring?  (WHATWG HTML, 9.2.6)"""
+"""Server-sent events: reads the events of a stream (WHATWG HTML, 9.2.6)."""
 
 from __future__ import annotations
 

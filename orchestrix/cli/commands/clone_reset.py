@@ -1,4 +1,4 @@
-"""Clone: how a copy of a database is told from the original by hand."""
+"""Clone reset: tells a copy of a database from the original, by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEXT = (
 
 
 def reset(arguments: argparse.Namespace) -> int:
-    """`db clone-reset`: gives a copy of a database an id of its own, and holds what would go on in it."""
+    """`db clone-reset`: gives a copy of a database an id of its own, and holds its live sagas."""
     settings = load(arguments)
     quieten(settings, arguments)
     settings = settings.model_copy(update={"database_url": endpoints.database(settings, Path.cwd())})

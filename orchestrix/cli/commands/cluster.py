@@ -1,4 +1,4 @@
-"""How is a cluster looked at from the shell?"""
+"""Cluster commands: show the cluster, and drain a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORKER_HEADS = ("WORKER", "STATE", "QUEUES", "JOBS", "LOST PLACES", "HEARD OF",
 def status(arguments: argparse.Namespace) -> int:
     """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads.
 
-    Where that is because the node that is asked only starts or stops, it is said: it may be the only one.
+    Says so where the node that answers is only starting or stopping: it may be the only one.
     """
     api = api_of(arguments)
     found = api.document("/cluster")
@@ -38,7 +38,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def drain(arguments: argparse.Namespace) -> int:
-    """`cluster drain`: lets a node give away its jobs, and take no more."""
+    """`cluster drain`: lets a node hand its jobs off, and take no more."""
     try:
         part = quote(arguments.node, safe="")
     except UnicodeEncodeError as wrong:

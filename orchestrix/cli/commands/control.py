@@ -1,4 +1,4 @@
-"""What can a person do from the shell to a saga that does not go as it should?"""
+"""Control commands: explain a saga, act on it, list deadlines, and redispatch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAKE_UPS = ("saga", "id", "key", "state", "step", "attempt", "wakeReason", "wak
 
 
 def why(arguments: argparse.Namespace) -> int:
-    """`why`: one sentence, and what helps."""
+    """`why`: one sentence on why a saga does not go on, and what helps."""
     found = api_of(arguments).document(path_of(arguments, arguments.id) + "/why")
     if arguments.output == "json":
         output.print_json(found)
@@ -42,7 +42,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def deadlines(arguments: argparse.Namespace) -> int:
-    """`deadlines list`: what the machine will do by itself, the soonest first; one page."""
+    """`deadlines list`: what the engine will do by itself, the soonest first; one page."""
     page = api_of(arguments).page("/deadlines", {"limit": arguments.limit, "cursor": arguments.cursor})
     if arguments.output == "json":
         output.print_json(page)
@@ -55,7 +55,7 @@ def deadlines(arguments: argparse.Namespace) -> int:
 
 
 def redispatch(arguments: argparse.Namespace) -> int:
-    """`redispatch`: sends again what is out, of all sagas, of one, or of some of its instances."""
+    """`redispatch`: sends commands in flight again, of all sagas, of one, or of some of its instances."""
     if arguments.ids and arguments.saga is None:
         raise Invalid("ids alone do not say whose they are: add --saga, as --saga app")
     body: dict[str, Any] = {"reason": reason_of(arguments)}

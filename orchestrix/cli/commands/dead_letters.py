@@ -1,4 +1,4 @@
-"""What can be done from the shell with messages that could not be handled?"""
+"""Dead-letter commands: list, show, edit, redrive and drop messages that could not be handled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADS = ("ID", "QUEUE", "SAGA", "APP", "REASON", "DELIVERIES", "DIED", "REDRIVE
 
 
 def list_all(arguments: argparse.Namespace) -> int:
-    """`dlq list`: one page, the last to die first; where there is more, its last line says how to go on."""
+    """`dlq list`: one page, the latest first; where there is more, its last line says how to go on."""
     query = {name: getattr(arguments, flag) for flag, name in _FILTERS.items()}
     query |= {"limit": arguments.limit, "cursor": arguments.cursor, "redriven": "true" if arguments.redriven else None}
     page = api_of(arguments).page(_PATH, query)
@@ -37,7 +37,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def edit(arguments: argparse.Namespace) -> int:
-    """`dlq edit`: puts another body in the place of its own."""
+    """`dlq edit`: replaces its body."""
     text, flag = (arguments.body, "--body") if arguments.body is not None else (_read(arguments.file), "--file")
     body = {"body": json_object(text, flag), "reason": reason_of(arguments)}
     return _shown(arguments, _sent(arguments, "PATCH", f"/{arguments.id}", body))
@@ -57,7 +57,7 @@ def redrive(arguments: argparse.Namespace) -> int:
 
 
 def drop(arguments: argparse.Namespace) -> int:
-    """`dlq drop`: forgets one."""
+    """`dlq drop`: deletes one."""
     return _shown(arguments, _sent(arguments, "DELETE", f"/{arguments.id}", {"reason": reason_of(arguments)}))
 
 
@@ -87,7 +87,7 @@ def _told(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
 
 
 def _read(place: str) -> str:
-    """What stands in the file, or comes by standard input for `-`."""
+    """The content of the file, or of standard input for `-`."""
     try:
         return sys.stdin.read() if place == "-" else Path(place).read_text(encoding="utf-8")
     except UnicodeDecodeError as wrong:

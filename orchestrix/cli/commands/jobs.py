@@ -1,4 +1,4 @@
-"""What can be done with jobs from a shell?"""
+"""Job commands: submit, list, show and cancel jobs, and read their logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEADS = ("ID", "QUEUE", "HANDLER", "STATE", "ATTEMPT", "PROGRESS", "WORKER", "B
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """`jobs submit`: puts one down."""
+    """`jobs submit`: submits one."""
     body: dict[str, Any] = {"queue": arguments.queue, "handler": arguments.handler}
     if arguments.payload is not None:
         body["payload"] = json_object(arguments.payload, "--payload")
@@ -53,7 +53,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def cancel(arguments: argparse.Namespace) -> int:
-    """`jobs cancel`: stops one."""
+    """`jobs cancel`: cancels one."""
     path = f"{_PATH}/{arguments.id}/cancel"
     return _shown(arguments, api_of(arguments).send("POST", path, {"reason": reason_of(arguments)}))
 

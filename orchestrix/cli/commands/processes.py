@@ -1,4 +1,4 @@
-"""How are the processes started that stay: `dev`, `serve` and `worker`?"""
+"""Processes: start `dev`, `serve` and `worker`, which run until they are stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("orchestrix")
 
 
 def dev(arguments: argparse.Namespace) -> int:
-    """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is a good end as well."""
+    """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is no error either."""
     with suppress(KeyboardInterrupt):
         _dev(arguments)
     with suppress(BrokenPipeError):
@@ -117,13 +117,13 @@ def openapi(arguments: argparse.Namespace) -> int:
 
 
 def _begin() -> None:
-    """What a process that stays does first."""
+    """What a long-running process does first."""
     sinks.install()
     file_descriptors.raise_limit()
 
 
 def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
-    """Tells the folder and the user, once `dev` is ready. Raises `OSError` where it cannot, which ends `dev`."""
+    """Writes the dev file and prints the banner once `dev` is ready. Raises `OSError`, which ends `dev`."""
     api_url = running.api_url or ""
     api, broker = _port_of(api_url), _port_of(running.broker_url)
     devfile.write(folder, database_url=running.database_url, broker_url=running.broker_url, api_url=api_url)
@@ -144,9 +144,9 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
 
 
 def _tries(settings: Settings, api_url: str) -> list[str]:
-    """Lines to begin with: one for the first resource, else for the first saga, else how to come by one."""
+    """Lines to begin with: one for the first resource, else for the first saga, else how to get one."""
     from orchestrix.bootstrap.factories import load_catalog, resources_of
-    from orchestrix.cli.tries import first_line
+    from orchestrix.cli.commands.suggested_command import first_line
     from orchestrix.resource import APPS
 
     for resource in resources_of(settings):
@@ -181,7 +181,7 @@ def _dev_ports(settings: Settings, arguments: argparse.Namespace, folder: Path) 
 
 
 def _dev_logs(settings: Settings, arguments: argparse.Namespace) -> LogSettings:
-    """Who tries things out wants the banner, and beyond it only what is wrong, unless he asks for more."""
+    """The log settings of `dev`: only warnings beside the banner, unless the user asks for more."""
     level = settings.log.level if chosen("log.level", arguments, settings) else "warning"
     form = "pretty" if settings.log.format == "auto" else settings.log.format
     return settings.log.model_copy(update={"level": level, "format": form})
@@ -231,7 +231,7 @@ def _warn_of_short_secrets(settings: Settings) -> None:
 
 
 def _door_is_open(settings: Settings, roles: frozenset[str]) -> bool:
-    """Whether others than this machine's users can reach the API, and nobody asks them who they are."""
+    """Whether others than this machine's users can reach the API without authentication."""
     return "api" in roles and not settings.api.tokens and not _is_loopback(settings.http.host)
 
 

@@ -1,4 +1,4 @@
-"""How are sagas started and looked at from a shell?  `apps …` is `sagas … app` under the names of its own."""
+"""Saga commands: start, list, show and watch sagas; `apps …` is `sagas … app` under names of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILTERS = {
 
 
 def create(arguments: argparse.Namespace) -> int:
-    """`create`: starts one; with `--wait` shows how it goes and answers 1 if it did not complete."""
+    """`create`: starts one; with `--wait` shows its progress and answers 1 if it did not complete."""
     name = "appName" if arguments.saga == APP else "key"
     body: dict[str, Any] = {name: arguments.key, "createdBy": arguments.by}
     if arguments.data is not None:

@@ -1,4 +1,4 @@
-"""What can be done with schedules from a shell?"""
+"""Schedule commands: create, list, show, change, run and delete schedules."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def steer(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """`schedules run`: the job that begins now."""
+    """`schedules run`: starts a run now, and shows its job."""
     return _shown(
         arguments, api_of(arguments).send("POST", f"{_path(arguments)}/run", {"reason": reason_of(arguments)})
     )
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """`schedules delete`: that it is gone, and what has become of its runs."""
+    """`schedules delete`: deletes it, and says what has become of its runs."""
     gone = api_of(arguments).send("DELETE", _path(arguments), {"reason": reason_of(arguments)})
     if arguments.output == "json":
         output.print_json(gone)

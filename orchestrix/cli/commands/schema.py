@@ -1,4 +1,4 @@
-"""Is the database schema the one that this version needs, and how does it get there?"""
+"""Schema commands: upgrade the database schema, show its revision, and check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries: by which line is a first instance of a resource started, as `dev` shows it?"""
+"""Suggested command: the line by which a first instance of a resource is started, as `dev` shows it."""
 
 from __future__ import annotations
 

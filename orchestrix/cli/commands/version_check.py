@@ -1,4 +1,4 @@
-"""Version check: holds the code of this release against the instances that are live."""
+"""Version check: compares the code of this release with the instances that are live."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _facts(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Definition], Live]:
-    """What is stored and what is live, from a database or from an API, as the scheme of `--against` says."""
+    """What is stored and what is live, from a database or from an API, by the scheme of `--against`."""
     against = arguments.against or ""
     if urlsplit(against).scheme in ("http", "https"):
         token = settings.api.token

@@ -1,4 +1,4 @@
-"""What keeps this installation from working, and what helps?"""
+"""Doctor: finds what keeps this installation from working, and says what helps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrix.saga.catalog import Catalog
 
 CHECK_TIMEOUT_S = 20.0
-"""Seconds for one check: longer than the database and the broker take to say that they are away."""
+"""Seconds for one check: longer than the database and the broker take to fail when they are unreachable."""
 BROKER_TIMEOUT_S = 5.0
 WAIT = "wait until it has, and look again"
 
@@ -62,7 +62,7 @@ def _examine(settings: Settings, arguments: argparse.Namespace) -> list[CheckRes
 
 
 def _passing(finding: CheckResult, phase: str) -> CheckResult:
-    """Nobody is to start anything in the place of what comes, or goes, with a node that only starts or stops."""
+    """For a node that is only starting or stopping: the finding with the advice to wait, not to start something."""
     if finding.status != WARN or finding.what not in ("queues", "jobs"):
         return finding
     return CheckResult(WARN, finding.what, f"{finding.detail} (the node is {phase})", WAIT)
@@ -80,7 +80,7 @@ async def _servers(settings: Settings, folder: Path) -> list[CheckResult]:
 
 
 async def _guarded(what: str, check: Callable[[], Awaitable[list[CheckResult]]]) -> list[CheckResult]:
-    """A check that breaks is a finding, and no reason to leave out the others."""
+    """A check that raises is a finding, and no reason to leave out the others."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await check()
@@ -99,7 +99,7 @@ def _settings(settings: Settings) -> list[CheckResult]:
 
 
 def _modules(settings: Settings) -> list[CheckResult]:
-    """Whether the modules that the settings name can be used here. What is wrong with one is told once."""
+    """Whether the modules that the settings name can be used here. What is wrong with one is reported once."""
     from orchestrix.bootstrap import load_catalog
     from orchestrix.worker.author_code import load_author_code
     from orchestrix.worker.module_loader import load_resources
@@ -175,13 +175,13 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
         if not await broker.wait_up(BROKER_TIMEOUT_S):
             why = broker.trouble or f"no connection within {BROKER_TIMEOUT_S:g} s"
             return [CheckResult(FAIL, "broker", f"{hidden(url)}: {why}", "start it, or correct ORCHESTRIX_BROKER_URL")]
-        if not await takes_messages(broker):  # nor do workers take any then: who reads which queue says nothing
+        if not await takes_messages(broker):  # nor do workers take any then: their absence says nothing
             why = broker.blocked or broker.trouble or "it does not answer"
             return [CheckResult(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
         found = [CheckResult(OK, "broker", hidden(url))]
         try:
             catalog = load_catalog(settings)
-        except (ConfigError, DefinitionError):  # which is said already
+        except (ConfigError, DefinitionError):  # which is reported already
             return found
         return [*found, _sagas(catalog, settings), *await queues(broker, catalog)]
     finally:
@@ -197,7 +197,7 @@ async def _versions(settings: Settings, folder: Path) -> list[CheckResult]:
     try:
         await broker.start()
         if not await broker.wait_up(BROKER_TIMEOUT_S):
-            return []  # which is said already
+            return []  # which is reported already
         return await versions(database, broker, load_catalog(settings))
     except (ConfigError, DefinitionError):  # so is this
         return []
@@ -232,13 +232,13 @@ def _sagas(catalog: Catalog, settings: Settings) -> CheckResult:
 
 
 def _sections(settings: Settings) -> list[CheckResult]:
-    """What the author's modules say of what this machine has for them."""
+    """Whether the settings of this machine fit the sections that the author's modules declare."""
     from orchestrix.worker.author_code import load_sections
     from orchestrix.worker.settings_sections import checked
 
     try:
         sections = load_sections(settings)
-    except OrchestrixError:  # which is said already
+    except OrchestrixError:  # which is reported already
         return []
     found = [(section, *checked(values)) for section, values in sections]
     return [
@@ -249,7 +249,7 @@ def _sections(settings: Settings) -> list[CheckResult]:
 
 
 def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, CheckResult]:
-    """What it says of its health, and what is to be said of that."""
+    """The health that the API reports, and the findings about it."""
     try:
         api = api_at(settings, folder)
         health = api.get("/health/ready", also=(503,))
@@ -267,7 +267,7 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, CheckRe
 
 
 def _let_in(api: ApiClient) -> CheckResult:
-    """Whether it takes the token, if it wants one: its health needs none."""
+    """Whether it accepts the token, if it needs one: its health needs none."""
     try:
         with suppress(NotFound, Unavailable):
             api.get("/deadlines", {"limit": 1})
@@ -277,7 +277,7 @@ def _let_in(api: ApiClient) -> CheckResult:
 
 
 def _reasons(health: Any, *, healthy: bool = False) -> list[str]:
-    """What its components say that are not healthy, or that are and have something to say."""
+    """The reasons of its components that are not healthy, or that are and give one."""
     checks = health.get("checks", []) if isinstance(health, dict) else []
     return [
         f"{check.get('component')}: {check.get('reason') or 'no'}"

@@ -1,4 +1,4 @@
-"""Database checks: does the database take a write, and is its clock right?"""
+"""Database checks: whether the database takes a write, and whether its clock is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has the broker room for the jobs that may be open, does anybody take them, and do their queues go away?"""
+"""Job checks: room at the broker for open jobs, workers that take them, and queues that are left over."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 QUEUES_PER_JOB = 2
 """Of each job that is open: one for its status, one for its log."""
 KINDS = 2
-"""So many times jobs.max_live may be open: once of queues that workers serve, and once of those that nobody serves."""
+"""jobs.max_live counts so many times: once for queues that workers serve, and once for those that nobody serves."""
 DESCRIPTORS_PER_QUEUE = 3
 """File descriptors that a quorum queue takes on each node that has a copy of it."""
 KILOBYTES_PER_QUEUE = 115
 _QUEUE_CLEANUP_S = 300.0
-"""Seconds after its end at which nothing should be left of a job at the broker, swept twice."""
+"""Seconds after its end at which a job's queues should be deleted: two clean-ups have run by then."""
 _RECENT = timedelta(hours=1)
 _LOOKED_AT = 50
 _WORKERS = 1000
@@ -36,10 +36,10 @@ _LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the database says: how many jobs are open, how many of them hold a place, how many of each queue nobody has
+    """What the database says: how many jobs are open, how many of them hold a slot, how many of each queue nobody has
     begun, which ended lately.
 
-    `causes` has for each of those queues why nobody begins them, if it is not only their turn, and what helps.
+    `causes` has for each of those queues why nobody begins them, if they do not only wait their turn, and what helps.
     """
 
     open: int = 0
@@ -48,11 +48,11 @@ class JobFacts:
     causes: dict[str, tuple[str, str]] = field(default_factory=dict)
     ended: Sequence[str] = ()
     lost: dict[str, int] = field(default_factory=dict)
-    """Workers with places that are taken for ever, and how many."""
+    """Workers with slots that are taken for ever, and how many."""
 
 
 async def facts(database: Database, silent: float, most: int) -> JobFacts:
-    """As they are now; a worker is lost after `silent` seconds without a beat, and `most` jobs may be open.
+    """As they are now; a worker is lost after `silent` seconds without a heartbeat, and `most` jobs may be open.
 
     Raises `Unavailable`.
     """
@@ -73,7 +73,7 @@ async def facts(database: Database, silent: float, most: int) -> JobFacts:
 
 
 async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, most: int) -> list[CheckResult]:
-    """What is to be said of jobs; `most` may be open at a time. Raises `Unavailable`."""
+    """The findings about jobs; `most` may be open at a time. Raises `Unavailable`."""
     found = [*await _unread(known, broker, most), *_crowded(known, most), *await _left_behind(known.ended, broker)]
     found += [
         CheckResult(WARN, "workers", f"{worker}: {count} places are taken by functions that do not end", "restart it")
@@ -97,7 +97,7 @@ async def _room(known: JobFacts, url: str, folder: Path, most: int) -> CheckResu
 
 
 def _compared(told: rabbitmq_management.DescriptorUsage, known: JobFacts, most: int, need: str) -> CheckResult:
-    """Those that jobs have now are among the used ones."""
+    """The queues that jobs have now are among the used descriptors."""
     free = told.total - told.used + DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * known.open
     detail = f"{need}; {told.node} uses {told.used:,} of {told.total:,} descriptors"
     each = DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * KINDS
@@ -110,7 +110,7 @@ def _compared(told: rabbitmq_management.DescriptorUsage, known: JobFacts, most: 
 
 
 async def _unread(known: JobFacts, broker: Broker, most: int) -> list[CheckResult]:
-    """A worker whose hands are full, or that stops, reads none: only the crew of the queue tells who is there."""
+    """A worker without a free slot, or that stops, reads no queue: only the heartbeats show who serves it."""
     found: list[CheckResult] = []
     for queue, count in sorted(known.unbegun.items()):
         there = await broker.message_count(dispatch_queue(queue))

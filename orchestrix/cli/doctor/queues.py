@@ -1,4 +1,4 @@
-"""Are the queues of the known sagas there, does anybody read them, and what lies among the dead letters?"""
+"""Queue checks: whether the queues of the known sagas exist and are read, and which dead letters wait."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _START_NODE = "orchestrix serve"
 _DEAD_LETTERS_SHOWN = 200
-"""So many dead letters are looked at, the last ones."""
+"""So many dead letters are checked, the last ones."""
 _KINDS = 10
 _TIMEOUT_BURST_AGE = timedelta(minutes=10)
-"""For so long a wave of time-outs is told of."""
+"""For so long a burst of timeouts is reported."""
 _REASONS = 3
 _ADVICE = {
     "unknown-saga": "no node knows its saga: see ORCHESTRIX_SAGAS and orchestrix.toml",
@@ -28,7 +28,7 @@ _ADVICE = {
 
 
 async def queues(broker: Broker, catalog: Catalog) -> list[CheckResult]:
-    """A warning for each thing that needs a look, or one good word. Raises `Unavailable`."""
+    """A warning for each thing that needs attention, or one good result. Raises `Unavailable`."""
     found: list[CheckResult] = []
     for name in catalog.commands:
         found += await _work(broker, name, f"orchestrix worker -q {name}")
@@ -58,7 +58,7 @@ async def letters(database: Database) -> list[CheckResult]:
 
 
 async def waves(database: Database) -> list[CheckResult]:
-    """A warning for each queue of which many steps ran out of time at once, and not long ago. Raises `Unavailable`."""
+    """A warning for each queue of which many steps timed out at once, and not long ago. Raises `Unavailable`."""
     from orchestrix.persistence.sagas import command_queues
 
     async with database.read() as connection:
@@ -75,7 +75,7 @@ async def waves(database: Database) -> list[CheckResult]:
 
 
 async def deaths(database: Database) -> list[CheckResult]:
-    """A warning for each queue whose commands workers died with, if a saga still waits for them. Raises
+    """A warning for each queue with commands that crashed workers, if a saga still waits for them. Raises
     `Unavailable`."""
     from orchestrix.engine.explain import worker_crash
     from orchestrix.persistence.sagas import instances, redelivered_commands

@@ -1,4 +1,4 @@
-"""How many file descriptors has the broker left, if its management plugin tells?"""
+"""RabbitMQ management: asks the plugin how many file descriptors the broker has left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REALM = "RabbitMQ"
 
 @dataclass(frozen=True, slots=True)
 class DescriptorUsage:
-    """What one node of the broker has of file descriptors."""
+    """The file descriptors of one node of the broker."""
 
     node: str
     total: int
@@ -28,10 +28,10 @@ class DescriptorUsage:
 
 
 def descriptors(broker_url: str) -> DescriptorUsage | None:
-    """Those of the node with the fewest free ones; None where nobody tells.
+    """Those of the node with the fewest free ones; None where the plugin does not answer.
 
-    Asks at the usual port of the broker's first host, and shows it the password only if RabbitMQ asks for that. What is
-    there must be of the very broker that the URL names.
+    Asks at the usual port of the broker's first host, and shows it the password only if RabbitMQ asks for that. What
+    answers must belong to the broker that the URL names.
     """
     try:
         parts = _first_of(broker_url)
@@ -79,7 +79,7 @@ def _get(url: str, login: str | None) -> Any:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows nobody: the password would go along."""
+    """Follows no redirect: the password would be sent along."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What is one result of `doctor`?"""
+"""Check result: one result of `doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How one thing is. `fix` is what to type or to do, where the detail does not say it already."""
+    """The result of one check. `fix` is what to type or to do, where the detail does not say it already."""
 
     status: str
     what: str

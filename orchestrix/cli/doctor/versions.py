@@ -1,4 +1,4 @@
-"""Version findings: what live instances need that this code has not, and events that are held."""
+"""Version checks: what live instances need that this code has not, and events that are held."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def versions(database: Database, broker: Broker, catalog: Catalog) -> list[CheckResult]:
-    """A warning for each version, command or held event that needs a look. Raises `Unavailable`."""
+    """A warning for each version, command or held event that needs attention. Raises `Unavailable`."""
     from orchestrix.domain.version_check import NOT_STORED, OTHER_DEFINITION, UNHANDLED, WITHOUT_CODE, check_versions
     from orchestrix.persistence.sagas import definitions, held_events
     from orchestrix.persistence.sagas.definition_store import DefinitionStore, definition_of
