@@ -1,4 +1,4 @@
-"""Words about settings: what a setting takes, and which name was meant."""
+"""Error text: what a setting takes, and which name was meant."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pydantic import BaseModel
 SIMILARITY_THRESHOLD: Final = 0.6
 """How alike two words must be, from 0 to 1, to be taken for one that was mistyped."""
 _OWN_ERROR_TYPE: Final = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
-"""Errors whose words are a validator's own, and what stands before them; those of all others are pydantic's, and nobody
-sees them."""
+"""Errors whose text is a validator's own, and pydantic's prefix of it; the texts of all others are pydantic's, and are
+not shown."""
 
 
 def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
-    """What is to be written in the place of the value that `error` is about; `group` has the setting."""
+    """What to write instead of the value that `error` is about; `group` has the setting."""
     if error["type"] in _OWN_ERROR_TYPE:
         return str(error["msg"]).removeprefix(_OWN_ERROR_TYPE[error["type"]])
     name = str(error["loc"][-1]) if error["loc"] else ""
@@ -32,7 +32,7 @@ def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """The one of `known` that was most probably meant; None if none is really near.
 
-    Word by word: the long beginnings of names are alike everywhere.
+    Compared word by word: the long prefixes of names are alike everywhere.
     """
     found = max(known, key=lambda one: _likeness(given, one), default=None)
     return found if found is not None and _likeness(given, found) else None

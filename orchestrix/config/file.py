@@ -20,7 +20,7 @@ HERE: Final = "working directory"
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What stands in the file at `path`; `source` says who named it: a flag, a variable, or the place it was found."""
+    """The content of the file at `path`; `source` says who named it: a flag, a variable, or the place it was found."""
 
     path: Path
     source: str
@@ -28,7 +28,7 @@ class ConfigFile:
 
     @property
     def folder(self) -> Path:
-        """From which the names of its modules count: the file's own, also where a link led to it."""
+        """The folder to which the names of its modules are relative: the file's own, also where a link led to it."""
         return self.path.resolve().parent
 
 

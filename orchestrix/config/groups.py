@@ -1,4 +1,4 @@
-"""Groups of settings: what each takes, and what does not fit together."""
+"""Settings groups: what each setting takes, and what does not fit together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class SettingsGroup(BaseModel):
 
 
 Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
-"""A time of up to thirty days: what is shorter or longer is a slip, and would stop the process or never end."""
+"""A time of up to thirty days: anything shorter or longer is a mistake, and would stop the process or never end."""
 
 
 class HttpSettings(SettingsGroup):
-    """Where the API listens, and how much of it one may take; times in seconds.
+    """Where the API listens, and its limits; times in seconds.
 
-    `allowed_hosts` are names, beside those of loopback, by which it may be called while it asks nobody for a token.
+    `allowed_hosts` are names, beside those of loopback, by which it may be called while it needs no token.
     `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
     closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
     open files allows; `max_streams` are the long-polls and event streams of one client.
@@ -64,7 +64,7 @@ def listed(value: object) -> object:
 class ApiSettings(SettingsGroup):
     """Who may use the API. `tokens` are the secrets that it takes, by the names of those who have them.
 
-    Without tokens it is open to whoever reaches it; `auth` says `none` where that is meant. `token` is the secret that
+    Without tokens it is open to whoever reaches it; `auth` is `none` where that is intended. `token` is the secret that
     the client commands send.
     """
 
@@ -100,8 +100,8 @@ class LogSettings(SettingsGroup):
 class WorkerSettings(SettingsGroup):
     """How much a worker does at once, and how long it may take to stop, in seconds.
 
-    It does `concurrency` commands and as many jobs: neither takes the other's place. A command that came
-    `max_deliveries` times before is not worked on: it seems to end every worker that tries.
+    It runs `concurrency` commands and as many jobs, in separate slots. A command that came
+    `max_deliveries` times before is not run: it seems to crash every worker that tries.
     """
 
     concurrency: int = Field(10, ge=1, le=1000)
@@ -111,7 +111,7 @@ class WorkerSettings(SettingsGroup):
 
     @property
     def window(self) -> int:
-        """How many messages a queue hands over ahead of the work."""
+        """The prefetch: how many messages a queue delivers ahead of the work."""
         return self.prefetch or max(50, 2 * self.concurrency)
 
 
@@ -119,7 +119,7 @@ class OrchestratorSettings(SettingsGroup):
     """The hot path: sizes in rows, times in seconds.
 
     `timeouts_per_second` is how many steps may fail by deadline in a second, over all nodes;
-    `dead_letters_per_minute` how many dead letters a node takes into the database: the others stay in their queues.
+    `dead_letters_per_minute` how many dead letters a node stores in the database: the others stay in their queues.
     """
 
     batch: int = Field(500, ge=1, le=5000)
@@ -135,7 +135,7 @@ class DatabaseSettings(SettingsGroup):
 
 
 class ClusterSettings(SettingsGroup):
-    """How nodes watch each other and hand over, in seconds (`handoff_retries`: how often at most).
+    """How nodes monitor each other and hand off, in seconds (`handoff_retries`: how often at most).
 
     `presence` is the time between two pings that both say that a node is gone.
     """
@@ -171,7 +171,7 @@ class ClusterSettings(SettingsGroup):
 
 
 class JobsSettings(SettingsGroup):
-    """How many jobs may run at once in the cluster, and how a worker holds its own, in seconds.
+    """How many jobs may run at once in the cluster, and timeouts and heartbeats of jobs, in seconds.
 
     Of the log of one job `log_lines` lines are kept, and `log_bytes` bytes of their messages.
     """

@@ -1,4 +1,4 @@
-"""Which settings are there, where does each value come from, and do they fit together?"""
+"""Settings: all of them, where each value comes from, and whether they fit together."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ TESTS: Final = "ORCHESTRIX_TEST_"
 """Variables that are no settings: these, and all whose names begin so."""
 SHOWN_NAME_CHARS: Final = 100
 SHOWN_VARIABLES: Final = 20
-"""Characters of a variable's name, and variables without effect, that are told."""
+"""Characters of a variable's name, and variables without effect, that are shown."""
 ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
-"""Usual names that stand in for ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything
+"""Usual names that are aliases of ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything
 else, and changes nothing, for there is one way to run."""
 
 
@@ -185,7 +185,7 @@ class _Merged:
         self._named[".".join(path)] = name
 
     def put_file(self, file: ConfigFile) -> None:
-        """All that stands in the file. Raises `ConfigError` for a name that no setting has."""
+        """All settings of the file. Raises `ConfigError` for a name that no setting has."""
         self._file = file
         for key, value in file.values.items():
             group = _group_called(key)
@@ -221,7 +221,7 @@ class _Merged:
         return _validated({**self._values, ORIGIN: origin}, self._named)
 
     def _added(self, name: str, value: Any) -> Any:
-        """Modules come to those that are there already; anything else takes the place of what is there."""
+        """Modules are added to those that are there already; anything else replaces what is there."""
         parts = listed(value)
         if name not in ADDING or not isinstance(parts, tuple | list):
             return value
@@ -310,7 +310,7 @@ def redacted(url: str) -> str:
     """
     parts = urlsplit(url)
     if parts.netloc and "@" not in parts.netloc and "@" in url:
-        # A password with a bare `/`, `?` or `#` in it: what looks like the host is the beginning of the login.
+        # A password with a bare `/`, `?` or `#` in it: what looks like the host is part of the login.
         return f"{parts.scheme}://***@{redacted('//' + url.rpartition('@')[2])[2:]}"
     login, at, place = parts.netloc.rpartition("@")
     netloc = f"{login.partition(':')[0]}:***{at}{place}" if ":" in login else parts.netloc

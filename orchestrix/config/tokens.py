@@ -1,4 +1,4 @@
-"""API tokens: reads names and secrets, and refuses those that could be guessed or would pass for somebody else."""
+"""API tokens: reads names and secrets, and refuses those that could be guessed or look like another actor's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECRET_MIN_CHARS: Final = 6
 SECRET_RECOMMENDED_CHARS: Final = 16
 """Characters that a secret has to have, and those below which it is said that it can be guessed."""
 _OTHERS: Final = ("anonymous", "orchestrator")
-"""Who else acts in histories; a token of that name would pass for them."""
+"""Other actors in histories; a token must not have such a name."""
 
 
 def tokens_in(table: object) -> object:
@@ -25,7 +25,7 @@ def tokens_in(table: object) -> object:
 def tokens_of(text: str) -> dict[str, str]:
     """The secrets of `name:secret,…` by their names. Raises `ValueError`.
 
-    What is wrong is told by its place: any part of it can be a secret.
+    An error names the position only: any part of the text can be a secret.
     """
     found: dict[str, str] = {}
     for place, part in enumerate(text.split(",") if text.strip() else (), 1):

@@ -1,4 +1,4 @@
-"""URLs of settings: that of a SQLite file."""
+"""Setting URLs: that of a SQLite file."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ SQLITE_URL_PREFIX: Final = "sqlite+aiosqlite:///"
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of the SQLite database at `path`, whose letters mean nothing in it: `%`, `?` and `#` are names' too."""
+    """The URL of the SQLite database at `path`, with `%`, `?` and `#` escaped: file names may have them."""
     return SQLITE_URL_PREFIX + quote(str(path))
