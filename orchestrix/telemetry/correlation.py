@@ -1,4 +1,4 @@
-"""To which saga does what happens right now belong?"""
+"""Correlation: the saga or job to which what happens now belongs, by its correlation id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate-limited log lines: says what others can make happen as often as they like, but only now and then."""
+"""Log throttle: writes lines that others can cause as often as they like only now and then."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LogThrottle:
 
 
 class LogThrottleFilter(logging.Filter):
-    """Lets each message of a logger through only now and then, whatever its arguments are."""
+    """Rate-limits each message of a logger, whatever its arguments are."""
 
     def __init__(self, every: float = THROTTLE_INTERVAL_S) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""How does a line of log look, and who may write one?
+"""Logs: how a log line looks, and where it is written.
 
-One JSON object a line on stdout; on a terminal a line for the eye. In processes that stay, `telemetry.sinks` lets
-nobody wait until a line is written. A record's `extra` becomes fields of the object, and
+One JSON object a line on stdout; on a terminal a readable line. In long-running processes `telemetry.sinks` writes
+without blocking the caller. A record's `extra` becomes fields of the object, and
 each line carries the correlation id that its `extra` or its task (`orchestrix.telemetry.correlation`) has.
 """
 
@@ -20,7 +20,7 @@ from orchestrix.config.settings import LogSettings
 from orchestrix.telemetry import sinks
 from orchestrix.telemetry.correlation import correlation_id
 
-# What libraries say at info is about themselves, message by message and statement by statement.
+# Libraries log each of their messages and statements at info.
 _TALKATIVE: Final = (
     "aio_pika",
     "aiormq",
@@ -39,7 +39,7 @@ _COLOURS: Final = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31
 def setup(settings: LogSettings, *, node: str, role: str, stream: TextIO | None = None) -> None:
     """Sends all log lines of this process to `stream` (stdout if None). Calling it again replaces the former setup.
 
-    `node` and `role` say on every line who speaks.
+    `node` and `role` are on every line.
     """
     out = sys.stdout if stream is None else stream
     pretty = settings.format == "pretty" or (settings.format == "auto" and out.isatty())
@@ -58,10 +58,10 @@ def setup(settings: LogSettings, *, node: str, role: str, stream: TextIO | None 
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream, and never lets a bad record or a closed stream disturb the work."""
+    """Writes to a stream; a bad record or a closed stream never raises into the caller."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be written is replaced by one line that says so; a stream that is gone, by nothing."""
+        """A record that cannot be formatted is replaced by one line that says so; an error of the stream is dropped."""
         error = sys.exc_info()[1]
         if isinstance(error, (OSError, ValueError)):  # closed pipe, full disk, closed file
             return
@@ -100,7 +100,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrettyFormatter(logging.Formatter):
-    """One record as one line for the eye; a stack trace only while debugging."""
+    """One record as one readable line; a stack trace only at the debug level."""
 
     def __init__(self, colourful: bool, debugging: bool) -> None:
         super().__init__()

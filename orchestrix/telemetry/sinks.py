@@ -1,6 +1,6 @@
-"""Log sinks: threads that write what a process says, so that a reader that stalls stops nothing but its own lines.
+"""Log sinks: threads that write a process's output, so that a stalled reader stops nothing but its own lines.
 
-`install` puts a `Stream` in the place of stdout and of stderr: log lines and prints go into a bounded queue, and a
+`install` replaces stdout and stderr by a `Stream` each: log lines and prints go into a bounded queue, and a
 thread of its own writes them to the descriptor. What does not fit into the queue is counted, and the count is written
 as soon as the reader goes on. A child made by fork has no thread and nothing queued: it writes directly.
 """
@@ -29,7 +29,7 @@ FLUSH_TIMEOUT_S: Final = 2.0
 
 
 def sentence(lost: int) -> str:
-    """What is said in the place of so many lines."""
+    """The line that replaces so many lost lines."""
     return f"{lost} {'line was' if lost == 1 else 'lines were'} lost here: the log was not read fast enough"
 
 
@@ -160,7 +160,7 @@ class _PartialLine(threading.local):
 
 
 class Stream(io.TextIOBase):
-    """In the place of stdout or stderr: whole lines go to the sink, the rest when it is flushed or is as much as one
+    """Replaces stdout or stderr: whole lines go to the sink, the rest when it is flushed or is as much as one
     write. Never blocks.
     """
 
@@ -171,7 +171,7 @@ class Stream(io.TextIOBase):
         self._begin()
 
     def forked(self) -> None:
-        """In a child made by fork: what the parent has begun to say is the parent's."""
+        """In a child made by fork: what the parent has begun to write is the parent's."""
         self._begin()
         self.sink.forked()
 
@@ -205,7 +205,7 @@ class Stream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """For who writes bytes: these may block."""
+        """For writers of bytes: these may block."""
         return self._beneath.buffer
 
     def isatty(self) -> bool:
@@ -222,7 +222,7 @@ _streams: list[Stream] = []
 
 
 def install() -> None:
-    """From now on nobody in this process waits for whoever reads stdout and stderr.
+    """From now on nothing in this process blocks on the reader of stdout and stderr.
 
     What has no descriptor, as in tests, stays as it is: it cannot stall.
     """
