@@ -1,4 +1,4 @@
-"""What does a person send who steps in, and is it acceptable?"""
+"""Action requests: what a person sends to act on a saga, and its validation."""
 
 from __future__ import annotations
 

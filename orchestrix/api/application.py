@@ -1,4 +1,4 @@
-"""How is the HTTP application put together?"""
+"""Application: builds the HTTP application."""
 
 from __future__ import annotations
 

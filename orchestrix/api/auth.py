@@ -1,4 +1,4 @@
-"""Access: who asks, and how often somebody may guess."""
+"""Authentication: who calls, and how often somebody may try a wrong token."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Door:
         except Problem as refused:
             self._tell(request, address, refused)
             if "authorization" not in request.headers:
-                raise  # nobody has guessed
+                raise  # not a wrong token
             if left < 1:
                 raise _too_often() from None
             self._guesses[address] = (left - 1, clock.monotonic())

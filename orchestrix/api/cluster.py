@@ -1,4 +1,4 @@
-"""Who leads, who is there, and how did the lead change hands?"""
+"""Cluster routes: the leader, the nodes and the last hand-overs."""
 
 from __future__ import annotations
 

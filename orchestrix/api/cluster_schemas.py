@@ -1,4 +1,4 @@
-"""What does the cluster look like in the OpenAPI document?"""
+"""Cluster schemas: the cluster in the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""HTTP connections: each one has a time for its head, its body and its reader, and all together are bounded.
+"""HTTP connections: each has a limit of time for its head, body and reader, and their number is bounded.
 
-uvicorn waits for ever for the end of a head or of a body. Here a look at all connections once a second closes those
+uvicorn waits for ever for the end of a head or of a body. Here a check of all connections once a second closes those
 whose time is over, which costs a request nothing; where a request has begun, the answer 408 comes first. Above the
 bound the connection that has been idle longest makes room for a new one. What is no HTTP is answered by a problem too.
 """

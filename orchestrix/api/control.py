@@ -1,4 +1,4 @@
-"""Which calls are there for a person who steps in, and what do they answer?"""
+"""Control routes: the calls by which a person acts on a saga, and their answers."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ async def _act(call: Call, target: _Target, ask: ActionRequest, body: Mapping[st
 
 
 async def _done(call: Call, action: Action, key: IdempotencyKey | None) -> ActionResult | Repeated:
-    if key is None or action.dry_run:  # what changes nothing is answered anew each time
+    if key is None or action.dry_run:  # what changes nothing needs no stored answer
         return await call.context.control.act(action)
     return await call.context.control.act_once(action, key)
 

@@ -1,4 +1,4 @@
-"""Where does the next page begin?"""
+"""Cursors: where the next page begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages could not be handled, and what does a person do with them?"""
+"""Dead-letter routes: list, show, edit, redrive and drop messages that could not be handled."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def redrive_letters(call: Call) -> Response:
     dry_run = demand.dryRun or call.query.flag(DRY_RUN.name) or False
     by, letters = DeadLetterRequester(call.actor, demand.reason), call.context.letters
     key = key_of(call.request, call.actor, body, partial(_counted, call))
-    if key is None or dry_run:  # what changes nothing is answered anew each time
+    if key is None or dry_run:  # what changes nothing needs no stored answer
         done = await letters.redrive_all(wanted, by, dry_run=dry_run)
         return Response(_count(done, dry_run=dry_run), media_type=JSON)
     once = await letters.redrive_all_once(wanted, by, key)

@@ -1,4 +1,4 @@
-"""What will the machine do by itself, and when?"""
+"""Deadline routes: what the engine will do by itself, and when."""
 
 from __future__ import annotations
 

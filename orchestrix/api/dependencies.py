@@ -1,4 +1,4 @@
-"""What do the handlers need from the rest of the process?"""
+"""Dependencies: what the handlers need from the rest of the process."""
 
 from __future__ import annotations
 

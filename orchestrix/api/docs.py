@@ -1,4 +1,4 @@
-"""How can a person read the API's description without any other server?"""
+"""Documentation page: the API's description, which needs no other server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do an app, a row of its history and a dead letter look like in the examples of the OpenAPI document?"""
+"""Examples: an app, a row of its history and a dead letter for the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the request's headers ask for?"""
+"""Headers: what those of a request ask for."""
 
 from __future__ import annotations
 

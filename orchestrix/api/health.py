@@ -1,4 +1,4 @@
-"""Is the process alive, and can it take work?"""
+"""Health routes: whether the process is alive, and whether it can take work."""
 
 from __future__ import annotations
 

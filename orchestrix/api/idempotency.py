@@ -1,4 +1,4 @@
-"""Has this very request been answered before?"""
+"""Idempotency: answers a request that was answered before with the stored answer."""
 
 from __future__ import annotations
 

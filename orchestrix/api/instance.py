@@ -1,4 +1,4 @@
-"""How is one instance, and what became of it over time?"""
+"""Instance: one instance as it is now, and its history."""
 
 from __future__ import annotations
 

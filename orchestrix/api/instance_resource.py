@@ -1,4 +1,4 @@
-"""Of which saga is this call, and how are its instances shown?"""
+"""Instance resource: the saga that a call is about, and how its instances are shown."""
 
 from __future__ import annotations
 

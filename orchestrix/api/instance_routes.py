@@ -1,4 +1,4 @@
-"""Which calls and descriptions do apps and other sagas have in common?"""
+"""Instance routes: the calls and descriptions that apps and other sagas have in common."""
 
 from __future__ import annotations
 

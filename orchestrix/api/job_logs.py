@@ -1,4 +1,4 @@
-"""What has a job logged, so far and from now on?"""
+"""Job log routes: what a job has logged so far, and from now on."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ async def _events(context: ApiContext, job_id: str, after: After | None) -> Asyn
         async for event in _followed(context, job_id, after):
             yield event
     except RetryableError as away:
-        # The answer has begun, so there is no status left to tell it by: the client comes back where it was.
+        # The answer has begun, so its status cannot change any more: the client reconnects and goes on where it was.
         log.debug("a stream ends early: %s", away)
 
 
 async def _followed(context: ApiContext, job_id: str, after: After | None) -> AsyncIterator[bytes]:
     silent_since = clock.monotonic()
     while not context.health.draining:
-        # In this order: what an ended job has still to log is looked for once more, the opposite would lose it.
+        # In this order: the log of an ended job is read once more, the opposite order would lose its end.
         async with context.database.read() as connection:
             job = await jobs.get(connection, job_id)
             over = job is None or job.id in await job_logs.complete(connection, [job])

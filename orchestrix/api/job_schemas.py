@@ -1,4 +1,4 @@
-"""What do jobs look like in the OpenAPI document, as they are asked for and as they are shown?"""
+"""Job schemas: jobs in the OpenAPI document, as they are requested and as they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are jobs put down, looked at and stopped over HTTP?"""
+"""Job routes: submit, list, show and cancel jobs."""
 
 from __future__ import annotations
 

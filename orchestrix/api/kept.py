@@ -1,4 +1,4 @@
-"""Kept: does a request's model write what the client has sent, so that it is stored as it was?"""
+"""Kept fields: whether a request's model writes what the client has sent, so that it is stored as it was."""
 
 from __future__ import annotations
 

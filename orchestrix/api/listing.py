@@ -1,4 +1,4 @@
-"""Which instances are there?"""
+"""Instance list: which instances a page shows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def page_response(call: Call, items: Sequence[Mapping[str, Any]], cursor: str | 
 
 
 def _next(call: Call, cursor: str) -> str:
-    # Not from `request.url`: that believes the Host header, which can be rubbish.
+    # Not from `request.url`: that trusts the Host header, which can be wrong.
     query = parse_qsl(call.request.scope["query_string"].decode("ascii"), keep_blank_values=True)
     kept = [(name, value) for name, value in query if name not in ("cursor", *WAITING)]
     return f"{quote(call.request.scope['path'])}?{urlencode([*kept, ('cursor', cursor)])}"

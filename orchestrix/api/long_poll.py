@@ -1,4 +1,4 @@
-"""How does a request wait for a saga to move without asking the database all the time?"""
+"""Long poll: waits for a change of a saga without asking the database all the time."""
 
 from __future__ import annotations
 

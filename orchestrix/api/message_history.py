@@ -1,4 +1,4 @@
-"""Which commands and events does a history tell of?"""
+"""Message history: the commands and events that a history tells of."""
 
 from __future__ import annotations
 

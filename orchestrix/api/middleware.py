@@ -1,4 +1,4 @@
-"""What happens to every request before its handler, and to every answer after it?"""
+"""Middleware: what happens to every request before its handler, and to every answer after it."""
 
 from __future__ import annotations
 

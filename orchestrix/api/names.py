@@ -1,4 +1,4 @@
-"""Which names are accepted?"""
+"""Names: which ones are accepted."""
 
 from __future__ import annotations
 

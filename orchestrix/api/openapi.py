@@ -1,4 +1,4 @@
-"""What does the OpenAPI document say?"""
+"""OpenAPI: the document."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Nouns: what the instances of a resource are called in its operations and schemas, by its path.
+"""Operation names: what the instances of a resource are called in operations and schemas, by its path.
 
-`/apps` has `createApp`, `listApps`, `getApp`, …: the last `s` goes, and `ies` becomes `y`. `/line-items` has
+`/apps` has `createApp`, `listApps`, `getApp`, …: the last `s` is dropped, and `ies` becomes `y`. `/line-items` has
 `createLineItem`.
 """
 

@@ -1,4 +1,4 @@
-"""Which query parameters does a call take, and are those of this request right?"""
+"""Query parameters: which ones a call takes, and whether those of this request are right."""
 
 from __future__ import annotations
 

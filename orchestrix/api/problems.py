@@ -1,4 +1,4 @@
-"""How does the API say that something went wrong?"""
+"""Problems: the error responses of the API, as of RFC 9457."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is sent again what sagas have out?"""
+"""Redispatch route: sends the commands that sagas have in flight again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did the client send, and is it acceptable?"""
+"""Request body: what the client sent, and its validation."""
 
 from __future__ import annotations
 

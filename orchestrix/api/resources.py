@@ -1,4 +1,4 @@
-"""Resources: which calls are there at the paths that authors have chosen for their sagas?"""
+"""Resources: the calls at the paths that authors have chosen for their sagas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a handler meet its request, and how does it show in the OpenAPI document?"""
+"""Routes: how a handler gets its request, and how it shows in the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls are there for sagas of any name?"""
+"""Saga routes: the calls for sagas of any name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do schedules look like in the OpenAPI document, as they are shown?"""
+"""Schedule bodies: schedules in the OpenAPI document, as they are shown."""
 
 from __future__ import annotations
 

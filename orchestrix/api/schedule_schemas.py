@@ -1,4 +1,4 @@
-"""What does a person send to make, change and steer schedules, and is it acceptable?"""
+"""Schedule schemas: what a person sends to create, change and control schedules, and its validation."""
 
 from __future__ import annotations
 

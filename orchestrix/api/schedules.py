@@ -1,4 +1,4 @@
-"""How are schedules made, looked at, steered and forgotten over HTTP?"""
+"""Schedule routes: create, list, change, pause, run and delete schedules."""
 
 from __future__ import annotations
 

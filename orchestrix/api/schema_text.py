@@ -1,4 +1,4 @@
-"""What is a body, or a part of it, to be, in words?"""
+"""Schema text: what a body, or a part of it, has to be, in words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What do the answers look like in the OpenAPI document?"""
+"""Schemas: the answers in the OpenAPI document."""
 
-# The handlers write these by hand, for speed; a test holds what they write against what stands here.
+# The handlers write these by hand, for speed; a test compares what they write with these models.
 
 from __future__ import annotations
 

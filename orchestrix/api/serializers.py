@@ -1,4 +1,4 @@
-"""How do sagas look in JSON?"""
+"""Serializers: sagas as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a saga started over HTTP?"""
+"""Start: starts a saga over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a client follow one instance live?"""
+"""Event stream: a client follows one instance live."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _events(context: ApiContext, kind: InstanceResource, instance_id: int,
         async for event in _followed(context, kind, instance_id, after):
             yield event
     except RetryableError as away:
-        # The answer has begun, so there is no status left to tell it by: the client comes back where it was.
+        # The answer has begun, so its status cannot change any more: the client reconnects and goes on where it was.
         log.debug("a stream ends early: %s", away)
 
 
@@ -80,7 +80,7 @@ async def _news(
     context: ApiContext, kind: InstanceResource, instance_id: int, after: int
 ) -> tuple[Instance, list[StateChange]]:
     async with context.database.read() as connection:
-        # In this order: an instance that is newer than its history here is looked at again, the opposite would hang.
+        # In this order: an instance that is newer than its history here is read again, the opposite would hang.
         changes = await history.listing(connection, kind.pair, instance_id, after, CHUNK)
         instance = await instances.get(connection, kind.pair, kind.saga.name, instance_id)
     assert instance is not None  # instances are never deleted

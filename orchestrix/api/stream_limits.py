@@ -1,4 +1,4 @@
-"""Streams: how many long-polls and event streams one client may have open."""
+"""Stream limits: how many long-polls and event streams one client may have open."""
 
 from __future__ import annotations
 

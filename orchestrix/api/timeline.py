@@ -1,4 +1,4 @@
-"""Which commands and events belong to one instance?"""
+"""Timeline: the commands and events that belong to one instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing: what is answered at `/apps` where no resource is there, as in a folder without a project."""
+"""Unconfigured apps: the answer at `/apps` where no resource is there, as in a folder without a project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields of a body are wrong, and what is to be sent instead?"""
+"""Validation errors: which fields of a body are wrong, and what is to be sent instead."""
 
 from __future__ import annotations
 
