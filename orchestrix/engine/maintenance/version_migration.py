@@ -86,8 +86,8 @@ class _Batch:
 async def migrate(database: Database, catalog: Catalog, asked: MigrationRequest) -> MigrationResult:
     """Moves what can be moved. It can be interrupted anywhere and begun again: what is done stays.
 
-    Raises `NotFound` for a version that does not exist, `Invalid` for one that is stored differently, `InvalidMappingError` and
-    `Unavailable`.
+    Raises `NotFound` for a version that does not exist, `Invalid` for one that is stored differently,
+    `InvalidMappingError` and `Unavailable`.
     """
     return await (await _prepared(database, catalog, asked)).run()
 
