@@ -56,7 +56,7 @@ def place(url: URL) -> str:
 def why(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_words: str | None) -> str:
     """Why connecting to `url` failed.
 
-    `refusal` is code and text with which the broker closed the connection, if it did; `last_words` how the socket ended.
+    `refusal` is code and text with which the broker closed it, if it did; `last_words` how the socket ended.
     """
     where = f"the broker at {place(url)}"
     if refusal is not None:

@@ -166,7 +166,7 @@ class AmqpPublisher(ChannelListener):
         link: AmqpConnection,
         channel: AmqpChannel,
     ) -> tuple[list[int], list[bytes], _InFlightBatch | None]:
-        """Fills the batch up to its limits; (indexes left over, frames, the batch in flight that has one of our ids)."""
+        """Fills the batch up to its limits; (indexes left over, frames, the batch in flight with one of our ids)."""
         left: list[int] = []
         data: list[bytes] = []
         room, ahead = MAX_IN_FLIGHT_BYTES, None
