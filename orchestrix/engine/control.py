@@ -58,7 +58,7 @@ class SagaControl:
         """The result; without history where the effect was there already, or where it was a dry run.
 
         Raises `NotFound`, `VersionMismatch`, `ActionNotAllowed`, `InvalidDataError`, `Unavailable` (nothing was
-        written) and `OutcomeUnknown`: then it may have happened, and asking again may do it twice, as with skip, or with
+        written) and `OutcomeUnknown`: then it may have happened, and asking again may do it twice, as with skip or with
         a deadline that is extended. A caller that goes away does not undo what it has asked for.
         """
         return await shielded(self._act(action))
