@@ -1,4 +1,4 @@
-"""Authored work: the handlers, the jobs and the settings that the author's modules bring."""
+"""Author code: the handlers, the jobs and the settings that the author's modules define."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from orchestrix.worker.settings_sections import SettingsSections
 
 @dataclass(frozen=True, slots=True)
 class AuthorCode:
-    """What there is; `replaced` are the commands, and `replaced_jobs` the jobs, that a module of the environment does
-    instead of the file's."""
+    """The loaded code; `replaced` are the commands, and `replaced_jobs` the jobs, that a module of the environment
+    handles instead of the file's."""
 
     handlers: HandlerTable
     jobs: JobTable
@@ -26,8 +26,8 @@ class AuthorCode:
 
 
 def load_author_code(settings: Settings) -> AuthorCode:
-    """All of the modules of `settings`: what the environment's bring takes the place of what the file's bring, be it a
-    handler, a job or a section. Raises `ConfigError`."""
+    """All of the modules of `settings`: handlers, jobs and sections of the environment's modules replace those of the
+    file's. Raises `ConfigError`."""
     origin, names = settings.origin, settings.workers
     listed, own = (
         _loaded([name for name in names if (name in origin.workers) is by_file], origin.folder)
@@ -46,7 +46,7 @@ def load_author_code(settings: Settings) -> AuthorCode:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What some modules bring."""
+    """What some modules define."""
 
     modules: Sequence[ModuleType]
     handlers: HandlerTable
@@ -63,5 +63,5 @@ def _loaded(names: Sequence[str], folder: str | None) -> _Loaded:
 
 
 def load_sections(settings: Settings) -> SettingsSections:
-    """The sections alone. Raises `ConfigError`."""
+    """The settings sections alone. Raises `ConfigError`."""
     return load_author_code(settings).sections

@@ -1,4 +1,4 @@
-"""Is something of the worker's own away, and what does it do meanwhile?"""
+"""Backpressure: pauses consumption while the worker's own infrastructure is unavailable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from orchestrix.broker.port import Consumer
 from orchestrix.worker.context import LOGGER
 
 REOPEN_AFTER_S: Final = 300.0
-"""Seconds after which other workers get what this one keeps."""
+"""Seconds after which this worker's unacknowledged messages go to other workers."""
 
 
 class Backpressure:
-    """While anything is away, the worker takes nothing new and keeps what it has.
+    """While anything is unavailable, the worker takes nothing new and keeps what it has.
 
-    Each trouble has a key, so that the consumer goes on when the last one is over. After five minutes the channel is
-    opened anew, which gives the commands to others.
+    Each outage has a key; consumption resumes when the last one is over. After five minutes the channel is reopened,
+    which requeues the commands for other workers.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -29,11 +29,11 @@ class Backpressure:
 
     @property
     def current(self) -> bool:
-        """Whether anything is away."""
+        """Whether anything is unavailable."""
         return bool(self._troubles)
 
     async def note(self, key: str, error: object) -> None:
-        """What `key` stands for is away (still or from now on) because of `error`."""
+        """Notes that what `key` stands for is unavailable (still or from now on) because of `error`."""
         if not self._troubles:
             self._since = clock.monotonic()
             LOGGER.warning("takes no more commands for now: %s", error)
@@ -47,7 +47,7 @@ class Backpressure:
         await self._follow()
 
     async def over(self, key: str) -> None:
-        """What `key` stands for works, or is no longer needed."""
+        """Notes that what `key` stands for works, or is no longer needed."""
         if key in self._troubles:
             self._troubles.discard(key)
             if not self._troubles:
@@ -55,7 +55,7 @@ class Backpressure:
             await self._follow()
 
     async def halt(self) -> None:
-        """Takes nothing new from now on, whatever happens: the worker stops."""
+        """Takes nothing new from now on, because the worker stops."""
         self._troubles.add("stop")
         await self._follow()
 

@@ -1,4 +1,4 @@
-"""Which handlers and jobs does this worker have: its own, the user's, or those that the command line chose?"""
+"""Composition: assembles a worker of the library's or the user's handlers and jobs, all or those chosen."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def assemble(
     name: str | None = None,
     reader: DefinitionReader | None = None,
 ) -> Worker:
-    """A worker for `queues` and `job_queues`; if none is named, for every command that it has a handler for, and every
-    queue that its jobs name. `name` is its id on the wire, `reader` finds stored versions of sagas.
+    """A worker for `queues` and `job_queues`; if none is named, for every command with a handler, and every queue that
+    its jobs name. `name` is its id on the wire, `reader` finds stored versions of sagas.
 
     Raises `ConfigError`: a module of the author's is wrong, a queue is unknown, or this machine lacks what a handler
     needs.
@@ -62,7 +62,7 @@ def assemble(
 def _runner(
     settings: Settings, broker: Broker, jobs: JobTable, queues: Sequence[str], guard: JobStateGuard
 ) -> JobRunner | None:
-    """What runs the user's jobs; None if there are none and nobody asks for any."""
+    """The job runner; None if there are no jobs and none are requested."""
     if not jobs and not queues:
         return None
     for queue in set(queues) - set(jobs.queues):
@@ -81,7 +81,7 @@ def _runner(
 
 
 def _handlers(authored: AuthorCode, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:
-    """Those of `queues`, or every one that there is."""
+    """The handlers of `queues`, or all handlers."""
     known = authored.handlers
     for queue in queues:
         if queue not in known:
@@ -100,7 +100,7 @@ def _handlers(authored: AuthorCode, catalog: Catalog, queues: Sequence[str]) -> 
 
 
 def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[str]) -> None:
-    """Says of which steps, commands or jobs, this worker does the work and does not know the undo."""
+    """Warns of steps, by command or job, that this worker executes without knowing the compensation."""
     for saga in catalog:
         for step in saga.steps:
             if not isinstance(step.undo, Compensation) or _work(step) not in served or _work(step.undo) in known:
@@ -115,14 +115,14 @@ def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[s
 
 
 def _work(order: Order) -> str:
-    """What a worker knows it by: its command, or its job."""
+    """The command, or the job, by which a worker identifies it."""
     return order.command if order.job is None else order.job.name
 
 
 def _warn_of_replaced(
     catalog: Catalog, served: Collection[str], replaced: Collection[str], known: Collection[str]
 ) -> None:
-    """Says which steps are done here in another way than the file's, but undone in its own."""
+    """Warns of steps that a replaced handler executes here, but the file's own handler compensates."""
     for command in set(served) & set(replaced):
         owner = catalog.command(command)
         undo = owner.step.undo if owner is not None and not owner.undoes else None

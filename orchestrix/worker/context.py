@@ -1,4 +1,4 @@
-"""What does a handler know about the command that it works on?"""
+"""Context: what a handler knows about the command that it executes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGGER: Final = logging.getLogger("orchestrix.worker")
 
 
 class StepLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines say which step they are about, beside what each is given as `extra`."""
+    """A logger whose lines name their step, in addition to each line's own `extra`."""
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
         given = kwargs.get("extra")
@@ -39,14 +39,14 @@ class GroupStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The saga, the step and the attempt that a handler works for.
+    """The saga, the step and the attempt that a handler executes.
 
-    `effect_key` is what the step's effects are keyed by: the same over every attempt of a run, and for the undo of what
-    that has done; no other saga has it, in no other database either. `idempotency_key` is the same over every attempt,
-    and is another one for the undo. `attempt` rises for ever, over all runs of the saga. `ends` is the moment on
-    `clock.monotonic()` at which the step's time is over. `undoes_attempt` is set for an undo alone: the highest attempt
-    of the step that may have been sent before it. Such an attempt can still be on its way; whoever undoes sees to it
-    that it does nothing when it comes. `settings` is what the handler's module has declared by its `SETTINGS`.
+    `effect_key` is what the step's effects are keyed by: the same over every attempt of a run, and for its
+    compensation; unique across sagas and databases. `idempotency_key` is the same over every attempt, and is another
+    one for the compensation. `attempt` rises for ever, over all runs of the saga. `ends` is the moment on
+    `clock.monotonic()` at which the step's time is over. `undoes_attempt` is set for a compensation alone: the highest
+    attempt of the step that may have been sent before it. Such an attempt can still be in flight; the compensation must
+    ensure that it does nothing when it arrives. `settings` is what the handler's module has declared as its `SETTINGS`.
     """
 
     app_id: int
@@ -93,8 +93,8 @@ class Context:
     def remaining(self) -> float:
         """The seconds that the step has left, never below 0.
 
-        They count from the receipt of the command or, where it had to wait here, from the later look at the saga that
-        said that the orchestrator still waits for it.
+        They count from the receipt of the command or, where it had to wait here, from the later read of the saga's row
+        that showed that the orchestrator still waits for it.
         """
         return max(0.0, self.ends - clock.monotonic())
 
@@ -109,10 +109,10 @@ class Context:
         return step_key(effect_key) == step_key(self.effect_key)
 
     async def ensure_group(self, name: str) -> None:
-        """Makes the executor group `name`, marked as this step's, unless it is there with that mark.
+        """Makes the executor group `name`, marked as this step's, unless it exists with that mark.
 
         Raises `Permanent` if somebody else has made a group of that name or the saga has moved on, and `Unavailable` if
-        the database is away.
+        the database is unavailable.
         """
         groups, command = self._own_groups("ensure_group")
         await groups.ensure(command, self.effect_key, name)

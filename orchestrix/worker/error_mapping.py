@@ -1,4 +1,4 @@
-"""What does an error that an author's function raised say of the failure?"""
+"""Error mapping: maps an error that an author's function raised to the failure of its step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _WORDLESS: Final = (
         "nobody has cancelled it: something that it awaits was cancelled, or it has raised this itself",
     ),
 )
-"""What is told of errors that say nothing of their own."""
+"""Errors without a text of their own, and what is reported for them."""
 _HIDES: Final = "coroutine raised StopIteration"
-"""Python's own words."""
+"""Python's own text."""
 
 
 def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether `task`, in which it was raised, is to end by it: it was cancelled, or is thrown away where it stands.
+    """Whether `task`, in which it was raised, must end with it: it was cancelled, or is being discarded.
 
-    Any other error is one of what runs there, whatever it is derived from.
+    Any other error is the author's, of whatever class.
     """
     if isinstance(error, GeneratorExit):
         return task is None or asyncio._get_running_loop() is None or asyncio.current_task() is not task
@@ -38,7 +38,7 @@ def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 def step_error_of(failure: StepFailed) -> StepError:
     """The failure as the function has described it.
 
-    A kind of an author's own may not call our `__init__`, or set what it likes: its verdict counts all the same.
+    An author's subclass may skip our `__init__` or set attributes freely: its verdict counts all the same.
     """
     kind, why = getattr(failure, "type", type(failure)), getattr(failure, "message", failure)
     wait = _milliseconds(failure.retry_after)
@@ -50,8 +50,8 @@ def step_error_of(failure: StepFailed) -> StepError:
 
 
 def main_error(error: BaseException) -> BaseException:
-    """What counts of the errors of a group, such as that of an `asyncio.TaskGroup`: what is for good first, then what
-    else has a meaning of its own, then the only one; any other error is itself."""
+    """The decisive error of a group, such as that of an `asyncio.TaskGroup`: a permanent one first, then any other of
+    our classes, then the only one; any other error is itself."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     parts = [main_error(one) for one in error.exceptions]
@@ -60,14 +60,13 @@ def main_error(error: BaseException) -> BaseException:
 
 
 def unexpected_error(error: BaseException) -> StepError:
-    """The failure behind an error that the function did not foresee: another try may help, but not where it is how the
-    function is written."""
+    """The failure for an unexpected error: retryable, except where the function itself is written wrongly."""
     meant = _meant(error)
     return StepError(type(meant).__name__, text_of(meant) or _wordless(meant), not isinstance(meant, BadCall))
 
 
 def traced(error: BaseException) -> BaseException:
-    """`error`, whose stack trace ends at the author's own line, if it is that which is wrong."""
+    """`error`, with a stack trace that ends at the author's own line, if that line is wrong."""
     error = _meant(error)
     own, trace = None, error.__traceback__ if isinstance(error, BadCall) else None
     while trace is not None:
@@ -80,7 +79,7 @@ def traced(error: BaseException) -> BaseException:
 
 def printable(error: BaseException) -> BaseException:
     """`error`, or what can be written into a log in its place: its own text, or that of its cause, may raise anything,
-    and a log that ends the worker tells nobody."""
+    and logging must not crash the worker."""
     try:
         traceback.format_exception(error)
     except BaseException:
@@ -90,11 +89,11 @@ def printable(error: BaseException) -> BaseException:
 
 
 class UnprintableError(OrchestrixError):
-    """Stands in the log for an error that cannot be written there."""
+    """Replaces an error that cannot be logged."""
 
 
 def _meant(error: BaseException) -> BaseException:
-    """What the author has raised: a coroutine lets no `StopIteration` out, and Python puts another error before it."""
+    """What the author has raised: Python replaces a `StopIteration` that leaves a coroutine by another error."""
     cause = error.__cause__
     hidden = isinstance(cause, StopIteration) and error.args == (_HIDES,)
     return cause if hidden and cause is not None else error

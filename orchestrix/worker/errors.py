@@ -1,13 +1,13 @@
-"""How does a handler say that its step failed, and that its own infrastructure is away?
+"""Worker errors: how a handler reports that its step failed, or that its own infrastructure is unavailable.
 
 OrchestrixError       (orchestrix.saga.errors)
 ├── StepFailed        the step failed: reported as `evt.stepFailed`; `retryable` says whether another try may help
 │   ├── Transient     another try may help
-│   ├── Retry         the same, for who has nothing more to say than when
+│   ├── Retry         the same, where only the delay is to be given
 │   ├── Permanent     no try will ever help
 │   └── Hold          a person has to look first: the step waits for one
-├── BadCall           (below Invalid) the handler calls ours as it cannot be called: no try will mend that
-└── Unavailable       (orchestrix.errors, below RetryLater) not the step's fault: the worker keeps the command and waits
+├── BadCall           (below Invalid) the handler calls a function of ours wrongly: no try will help
+└── Unavailable       (orchestrix.errors, below RetryableError) not the step's fault: the worker keeps the command
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["INFRASTRUCTURE_ERRORS", "BadCall", "Hold", "Permanent", "Retry", "St
 P = ParamSpec("P")
 
 INFRASTRUCTURE_ERRORS: Final = (RetryableError, SchemaMismatch)
-"""What says that the worker's own infrastructure cannot be used: never reported, always waited for."""
+"""Errors of the worker's own infrastructure: never reported, always waited for."""
 MAX_RETRY_AFTER_S: Final = 30 * 86_400
-"""Seconds: the longest wait that a worker gets, whatever it asks for."""
+"""Seconds: the upper limit of the wait that a worker may request."""
 NO_REASON_GIVEN: Final = "it does not say why"
 RETRY_REQUESTED: Final = "it asks to be tried again later"
 _NUMBER: Final = re.compile(r"\s*[-+]?[0-9.,]+\s*(?:s|sec|seconds)?\s*")
-"""What was meant for a number of seconds."""
+"""A text that was meant as a number of seconds."""
 _WAIT: Final = ArgumentKind(
     lambda value: isinstance(value, int | float) and number(value) and value >= 0,
     "a number of seconds, 0 or more,",
@@ -50,13 +50,13 @@ _ELSEWHERE: Final = {
     "effect_key": "a job that is no step of a saga marks its effects by context.job_id",
     "idempotency_key": "a job marks its effects by context.job_id",
 }
-"""What a step has and a job has not, or the other way round."""
+"""What the context of a step has and that of a job lacks, or the other way round."""
 
 
 class BadCall(Invalid, AttributeError, TypeError, ValueError):
     """A function of ours was called with what it does not take; the message says what to write instead.
 
-    A handler or a job that does not catch it has failed for good: the next try would write the same.
+    A handler or a job that does not catch it has failed permanently: the next try would make the same call.
     """
 
 
@@ -64,9 +64,9 @@ class BadCall(Invalid, AttributeError, TypeError, ValueError):
 class StepFailed(OrchestrixError):
     """The step failed, and why: `type` is one word for programs, `message` a sentence for people.
 
-    Of one text alone that is the message, and the name of the class the type. Of what is no text its text is taken: a
-    verdict is not lost by how it is explained. `retry_after` is the worker's wish in seconds, for the orchestrator
-    alone decides about retries; what is beyond counts as 30 days. Raises `BadCall` for what cannot be meant.
+    A single text is the message, and the name of the class is the type. What is not a string is converted to one.
+    `retry_after` is the requested delay in seconds, at most 30 days; the orchestrator alone decides about retries.
+    Raises `BadCall` for arguments without a meaning.
     """
 
     retryable: bool = True
@@ -94,7 +94,7 @@ class StepFailed(OrchestrixError):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what comes from another process, is not made anew: the arguments of `__init__` are not kept."""
+        """A copy, or one from another process, does not call `__init__`, whose arguments are not kept."""
         return copyreg.__newobj__, (self.__class__, *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -109,7 +109,7 @@ class Transient(StepFailed):
 
 
 def _named_after(init: Callable[P, None]) -> Callable[P, None]:
-    """Whoever writes the name of `after` means seconds: only a text without a name can be the message."""
+    """`after` given by name means seconds: only a positional text can be the message."""
 
     @wraps(init)
     def call(*args: P.args, **named: P.kwargs) -> None:
@@ -121,7 +121,7 @@ def _named_after(init: Callable[P, None]) -> Callable[P, None]:
 
 @made_as('Retry(after=30, message="503 from the agency")', BadCall)
 class Retry(StepFailed):
-    """The step is to be tried again `after` so many seconds; it counts as a failed attempt like any other.
+    """The step is to be tried again `after` so many seconds; it counts as a failed attempt.
 
     Without `after` the wait is that of the step's policy; a text in its place is the message,
     unless it is called `after`.
@@ -151,8 +151,8 @@ class Hold(StepFailed):
     """A person has to look at it first: the step waits until somebody decides, and the saga's own time stands still.
 
     `retry` tries it again, with other data if need be; `skip`, `cancel` and `terminate` are there too. `unsure` says
-    that the step may have done something all the same, so that a cancel undoes it. In an undo the undo has failed; a
-    job has failed, and the step that it is for waits.
+    that the step may have done something all the same, so that a cancel undoes it. Raised by a compensation, the
+    compensation has failed; raised by a job, the job has failed, and its step waits.
     """
 
     retryable = False
@@ -180,9 +180,9 @@ def demand(call: str, **given: tuple[object, ArgumentKind]) -> None:
 
 
 def no_such(who: str, context: object, name: str) -> BadCall:
-    """What says that the context of `who` has no `name`, and what is meant instead."""
+    """The error that says that the context of `who` has no `name`, and what to use instead."""
     lacks = f"the context of {who} has no {name}"
-    if name.startswith("_"):  # asked for by Python itself
+    if name.startswith("_"):  # looked up by Python itself
         return BadCall(lacks)
     known = sorted(one for one in {*dir(type(context)), *getattr(context, "__dict__", ())} if not one.startswith("_"))
     near = get_close_matches(name, known, 1)

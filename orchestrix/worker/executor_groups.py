@@ -1,4 +1,4 @@
-"""Executor groups: makes and removes the group of an app, in step with the saga that wants it."""
+"""Executor groups: makes and removes the group of an app, in step with the saga that requests it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestrix.worker.errors import Permanent
 class ExecutorGroups:
     """The groups in the database, each marked with the effect key of the step that has made it.
 
-    Each change is one transaction under a share lock of the saga's row, so that neither the step nor its undo can come
-    into effect after the orchestrator has sent the other. All raise `Permanent` if the saga does not wait for the
-    command any more, and `Unavailable` if the database is away.
+    Each change is one transaction under a share lock of the saga's row, so that neither the step nor its compensation
+    can take effect after the orchestrator has sent the other. All raise `Permanent` if the saga does not wait for the
+    command any more, and `Unavailable` if the database is unavailable.
     """
 
     def __init__(self, database: Database) -> None:
@@ -46,12 +46,13 @@ class ExecutorGroups:
 
 
 def _is_own(marker: str | None, wanted: str) -> bool:
-    """Whether this step of this saga has made what has the marker, in whichever run."""
+    """Whether the marker is of this step of this saga, in whichever run."""
     return marker is not None and step_key(marker) == step_key(wanted)
 
 
 async def _hold(tx: Transaction, command: Command) -> None:
-    """Keeps the saga where `command` left it until this transaction ends. Raises `Permanent` if it is elsewhere."""
+    """Locks the saga in the state that sent `command` until this transaction ends. Raises `Permanent` if it has moved
+    on."""
     row = await share_lock(tx, saga_tables_of(command.saga), command.app_id)
     if row is None or (row.command_id, row.state) != (command.id, command.expected_state):
         raise Permanent("Undone", "the saga has moved on meanwhile and does not wait for this command any more")

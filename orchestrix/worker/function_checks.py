@@ -1,4 +1,4 @@
-"""Can a function of an author's do commands or jobs?"""
+"""Function checks: whether a function of an author's can handle commands or jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARY_PACKAGES: Final = frozenset({"orchestrix"})
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a line of ours is at work there, and none of the author's or of a library that he has called."""
+    """Whether the frame runs a line of ours, and none of the author's or of a library that the author called."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in LIBRARY_PACKAGES
 
 
@@ -37,12 +37,12 @@ def checked(function: Callable[..., Any], count: int, arguments: str) -> None:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
         raise ConfigError(f"{place_of(function)} must take {arguments}") from None
-    except ValueError:  # of a function that is written in C, nobody knows
+    except ValueError:  # a function written in C has no signature
         pass
 
 
 def _yielding(function: Callable[..., Any]) -> str | None:
-    """What it is called if it yields; of an object that can be called, its `__call__` is what counts."""
+    """The kind of generator that it is, if any; of a callable object, its `__call__` counts."""
     for one in (function, type(function).__call__):
         if inspect.isasyncgenfunction(one):
             return "an async generator"

@@ -1,4 +1,4 @@
-"""Which function does the work of which command?"""
+"""Handlers: registers which function handles which command."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check(command: object) -> None:
 
 
 class HandlerTable(Mapping[str, Handler]):
-    """One handler a command."""
+    """One handler per command."""
 
     def __init__(self, registrations: Iterable[tuple[str, Handler]] = ()) -> None:
         self._handlers: dict[str, Handler] = {}
@@ -71,7 +71,7 @@ class HandlerTable(Mapping[str, Handler]):
             self.add(command, handler)
 
     def add(self, command: str, handler: Handler) -> None:
-        """Raises `ConfigError` for what cannot handle it, or if another function handles the command already."""
+        """Raises `ConfigError` for what cannot handle it, or if the command has a handler already."""
         checked(handler, *TAKES)
         known = self._handlers.setdefault(command, handler)
         if known is not handler:

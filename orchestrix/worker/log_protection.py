@@ -1,4 +1,4 @@
-"""Own log: keeps what an author's module does to logging from silencing ours."""
+"""Log protection: keeps an author's logging configuration from silencing the library's loggers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LIBRARY_LOGGER: Final = "orchestrix"
 
 @contextmanager
 def protected_logging() -> Iterator[None]:
-    """After the block our loggers, and the handlers that were there before, are as they were.
+    """After the block our loggers, and the handlers that were there before, are restored.
 
     `logging.config.dictConfig` disables every logger that exists and takes the root's handlers away; `logging.disable`
-    stops all. What the block has added beside that stays.
+    stops all. What the block has added stays.
     """
     root = logging.getLogger()
     before, level, least = [(one, one.level) for one in root.handlers], root.level, root.manager.disable

@@ -1,4 +1,4 @@
-"""Which sagas, handlers and jobs do the user's own modules bring?"""
+"""Module loader: imports the sagas, resources, handlers and jobs of the user's own modules."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RESOURCES: Final = "ORCHESTRIX_RESOURCES"
 
 
 def named_in(setting: str, folder: str | None) -> str:
-    """Where the modules of a list are named: in its variable, and where there is a file, whose `folder` it is, there
-    or here."""
+    """Where the modules of a list are named: in its variable or, where there is a settings file, in `folder`, there
+    too."""
     return setting if folder is None else f"{setting} or {NAME}"
 
 
@@ -130,7 +130,7 @@ def _said(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The last line that was at work and is not one of ours: the author's, or that of a library that he has called."""
+    """The last line that ran and is not one of ours: the author's, or that of a library that the author called."""
     frames = traceback.walk_tb(error.__traceback__)
     theirs = [(frame, line) for frame, line in frames if not is_ours(frame)]
     frame, line = theirs[-1]

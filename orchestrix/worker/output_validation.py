@@ -1,4 +1,4 @@
-"""Is what an author's function has returned something that can be sent?"""
+"""Output validation: checks that what an author's function returned can be sent as JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def carried(value: Mapping[Any, Any], most: int) -> dict[str, Any]:
 
 
 def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
-    """Only what does not come back as it was is gone through part by part, for that takes far longer than JSON."""
+    """Only what does not survive the round trip is checked part by part, because that takes far longer than JSON."""
     found: dict[str, Any] | None = None
     try:
         body = dump(plain)
@@ -49,7 +49,7 @@ def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
         raise
     if found is None:
         raise ValueError(f"it has {len(body)} bytes, at most {most} are allowed")
-    if found != plain:  # a key that is no text comes as one
+    if found != plain:  # a key that is not a string comes back as one
         _refuse(flaw(plain))
     return found
 
@@ -61,7 +61,7 @@ def _refuse(wrong: str | None) -> None:
 
 def _instead(output: object) -> str:
     if inspect.iscoroutine(output):
-        output.close()  # nobody awaits it any more, and this is where that is said
+        output.close()  # it is never awaited, and Python warns of that here
     if inspect.isawaitable(output):
         return ", for an await is missing: write return await … in an async def"
     if isinstance(output, BaseModel):

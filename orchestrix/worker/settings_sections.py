@@ -1,4 +1,4 @@
-"""Sections: the parts of the configuration that modules of workers declare by a model named `SETTINGS`."""
+"""Settings sections: the parts of the configuration that workers' modules declare by a model named `SETTINGS`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CHECK_METHOD: Final = "check"
 
 
 class SettingsSections:
-    """The values of every `SETTINGS` of some modules and of the functions that they bring; what `over` has for a
-    section takes the place of what they declare for it.
+    """The values of every `SETTINGS` of some modules and of the functions that they define; what `over` has for a
+    section replaces what they declare for it.
 
-    Raises `ConfigError` for a model that is none, a section that has two of them, and each wrong value.
+    Raises `ConfigError` for what is not a model, a section that has two models, and each wrong value.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class SettingsSections:
         return None if module is None or model is None else self._values.get(section_of(module, model))
 
     def check(self, functions: Iterable[object]) -> None:
-        """Asks the settings of each function's module whether this machine has what they need. Raises `ConfigError`."""
+        """Has the settings of each function's module check that this machine has what they need. Raises
+        `ConfigError`."""
         for values in {id(found): found for one in functions if (found := self.of(one)) is not None}.values():
             _, wrong, fix = checked(values)
             if wrong:
@@ -83,13 +84,13 @@ def section_of(module: ModuleType, model: Any) -> str:
 
 
 def checked(values: BaseModel) -> tuple[str, str, str]:
-    """What the `check` of these settings has found: that all is well, what is wrong, and what to do."""
+    """The result of the `check` of these settings: that all is well, what is wrong, and what to do."""
     check = getattr(values, CHECK_METHOD, None)
     if not callable(check):
         return "", "", ""
     try:
         return str(check() or ""), "", ""
-    except (UnicodeError, ValidationError) as wrong:  # whose arguments are no words for people
+    except (UnicodeError, ValidationError) as wrong:  # whose arguments are not for people
         return "", _unforeseen(f"{_called(values)}.{CHECK_METHOD}", wrong), ""
     except ValueError as wrong:
         said = [*map(str, wrong.args), "", ""]
@@ -103,7 +104,7 @@ def _called(values: BaseModel) -> str:
 
 
 def _unforeseen(where: str, error: Exception) -> str:
-    """What is said of an error of the author's code that is no word about a value."""
+    """The sentence for an error of the author's code that does not concern a value."""
     told = unexpected_error(error)
     return f"{where} has raised {told.type}: {told.message}"
 
@@ -124,7 +125,7 @@ def _made(settings: Settings, section: str, model: type[BaseModel], where: str) 
 
 
 def _read(value: object, model: type[BaseModel], name: str) -> object:
-    """A text, as variables are, for a field that takes a list or a table: JSON, or names with commas in between."""
+    """A string, as variables are, for a field that takes a list or a table: JSON, or names separated by commas."""
     kind = schema_of(model, name).get("type")
     if not isinstance(value, str) or kind not in ("array", "object", None):
         return value
@@ -135,7 +136,7 @@ def _read(value: object, model: type[BaseModel], name: str) -> object:
 
 
 def _sentences(settings: Settings, section: str, model: type[BaseModel], wrong: ValidationError) -> Iterator[str]:
-    """One for each wrong value; what is in a value has no name."""
+    """One for each wrong value; what is inside a value is not named."""
     for error in wrong.errors(include_url=False):
         path = error["loc"][:1]
         who = _named(settings, section, str(path[0])) if path else f"[{section}]"
@@ -143,7 +144,7 @@ def _sentences(settings: Settings, section: str, model: type[BaseModel], wrong: 
 
 
 def _refuse_unknown(settings: Settings, section: str, given: Mapping[str, object], spelled: Mapping[str, str]) -> None:
-    """Raises `ConfigError` for a name in the file that the model lacks; of a variable, the shell warns."""
+    """Raises `ConfigError` for a name in the file that the model lacks; of an unknown variable, the shell warns."""
     for name in given:
         said = settings.origin.named.get(f"{section}.{name}", "")
         if name.lower() not in spelled and not said.startswith(PREFIX):

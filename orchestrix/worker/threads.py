@@ -1,4 +1,4 @@
-"""How does an author's function run: in the event loop, or beside it in a thread?"""
+"""Threads: runs an author's function in the event loop, or in a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 _awaited: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
-"""What does not look like an `async def`, and has returned something to be awaited: a decorator may hide one."""
+"""Functions that do not look like an `async def`, and have returned an awaitable: a decorator may hide one."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -25,7 +25,7 @@ def is_async(function: Callable[..., Any]) -> bool:
         return True
     try:
         return function in _awaited
-    except TypeError:  # nothing can be remembered of it
+    except TypeError:  # it is not hashable or weakly referenceable
         return False
 
 
@@ -35,8 +35,8 @@ Scope = Callable[[], contextlib.AbstractAsyncContextManager[object]]
 async def call(function: Callable[..., Any], *arguments: object, scope: Scope = contextlib.nullcontext) -> Any:
     """The answer of `function`: an `async def` runs in the loop, any other in a thread. Raises what it raises.
 
-    Nobody can see of a decorated function whether it is to be awaited: that is done if it returns what can be. Whatever
-    is awaited here is so within `scope()`, which can cancel it.
+    Whether a decorated function must be awaited cannot be known in advance: its result is awaited if it can be. All
+    awaiting here is done within `scope()`, which can cancel it.
     """
     if is_async(function):
         async with scope():
@@ -54,7 +54,7 @@ async def call(function: Callable[..., Any], *arguments: object, scope: Scope = 
 async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:
     """The answer of `function`, run in a thread of its own; raises what it raises.
 
-    The thread cannot be cancelled, and it does not keep the process from ending: a pool's threads would.
+    The thread cannot be cancelled, and it does not keep the process alive, as a pool's threads would.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     answer: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -69,7 +69,7 @@ async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:
             value = context.run(function, *arguments), None
         except BaseException as error:
             value = None, error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: no one awaits the result
             loop.call_soon_threadsafe(deliver, value)
 
     threading.Thread(target=run, name="orchestrix-handler", daemon=True).start()
@@ -80,7 +80,7 @@ async def in_thread(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 class CompletedAwaitable(Generic[T]):
-    """An answer that is there already: `await` returns it at once, and it is as true as the answer."""
+    """A result that is there already: `await` returns it at once, and its truth value is the result's."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -94,7 +94,7 @@ class CompletedAwaitable(Generic[T]):
 
 
 def ask(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
-    """What `work` answers in `loop`: to be awaited there; any other thread waits for it here.
+    """The result of `work` in `loop`: to be awaited there; any other thread blocks here until it is there.
 
     Raises what `work` raises, and `asyncio.CancelledError` if the loop has ended.
     """

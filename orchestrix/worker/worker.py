@@ -1,4 +1,4 @@
-"""How does a worker start, run and stop?"""
+"""Worker: starts, runs and stops the consumers of commands and of jobs in one process."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ from .handlers import HandlerTable
 from .jobs.runner import JobRunner
 
 FINAL_REPORT_TIMEOUT_S = 1.0
-"""Seconds that finished work gets at least to reach the broker, however long the work itself took."""
+"""Seconds that the final events get at least to be confirmed, however long the work itself took."""
 
 
 class Worker:
-    """Serves the command queues of its handlers: look at the saga, do the work, publish the event, acknowledge.
+    """Serves the command queues of its handlers: read the saga's row, execute the command, publish the event,
+    acknowledge.
 
-    Beside them it runs `jobs`, if it has any. Holds nothing that another worker needs: it may end at any time. What
-    `reader` finds are the versions of sagas that other processes have the code of.
+    It also runs `jobs`, if it has any. It holds nothing that another worker needs, so it may end at any time. `reader`
+    finds the versions of sagas whose code other processes have.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """How many commands it works on, also while it stops."""
+        """How many commands are in flight, also while it stops."""
         return len(self._runners.busy) if self._runners is not None else 0
 
     async def start(self) -> None:
-        """Begins to take commands as soon as the broker is there; returns at once.
+        """Consumes commands as soon as the broker is reachable; returns at once.
 
         Raises `ConfigError` for a handler whose command belongs to no saga, of the code or of the stored definitions,
         and `Unavailable` where those cannot be read.
@@ -103,7 +104,7 @@ class Worker:
                 raise ConfigError(f"no saga has the command {command}: {helps}")
 
     async def stop(self) -> None:
-        """Takes nothing new, gives back what has not begun, and waits up to `worker.stop_timeout` seconds for the rest
+        """Takes nothing new, requeues what has not started, and waits up to `worker.stop_timeout` seconds for the rest
         to end and to be reported; see `JobRunner.stop` for jobs."""
         parts = [self._stop()] if self.jobs is None else [self._stop(), self.jobs.stop()]
         for error in await asyncio.gather(*parts, return_exceptions=True):
@@ -117,7 +118,7 @@ class Worker:
 
 
 class _Parts:
-    """The loops of a worker that runs."""
+    """The loops of a running worker."""
 
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
         tuned, topology = worker._settings, partial(saga_topology, worker._catalog)

@@ -1,4 +1,4 @@
-"""What happens to a command after a look at its saga's row?"""
+"""Command admission: what happens to a command once its saga's row has been read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 
 KEY: Final = "database"
 EARLY_TIMEOUT_S: Final = 2.0
-"""Seconds in which a row may still come up with its command."""
+"""Seconds in which a row that is behind its command may still become visible."""
 EARLY_RECHECK_INTERVAL_S: Final = 0.2
 
 
 class CommandAdmission:
-    """Lets current commands pass, drops what is past, and looks again at what seems to be early."""
+    """Admits current commands, drops outdated ones, and checks early ones again."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class CommandAdmission:
         self._wake = WakeSignal()
 
     async def look(self, jobs: Sequence[CommandDelivery]) -> list[CommandDelivery]:
-        """Those of `jobs` that are to be worked on now. Waits while the database is away; if the worker stops
-        meanwhile, all are given back."""
+        """Those of `jobs` that are to be executed now. Waits while the database is unavailable; if the worker stops
+        meanwhile, all are requeued."""
         if not jobs:
             return []
         began, verdicts = await self._verdicts(jobs)
@@ -63,7 +63,7 @@ class CommandAdmission:
         return current
 
     async def round(self) -> None:
-        """Looks once more at the early commands."""
+        """Checks the early commands again."""
         if not self._early:
             await self._wake.wait(None)
         await asyncio.sleep(EARLY_RECHECK_INTERVAL_S)
@@ -72,7 +72,7 @@ class CommandAdmission:
             self._run(job)
 
     async def give_back(self) -> None:
-        """The early commands go back to their queues."""
+        """Requeues the early commands."""
         await self._desk.give_back(self._take_early())
 
     def _take_early(self) -> list[CommandDelivery]:

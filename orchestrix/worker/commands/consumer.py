@@ -1,4 +1,4 @@
-"""How does a delivery become a job?"""
+"""Command consumer: turns deliveries into `CommandDelivery` objects for the slots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BATCH_LIMIT: Final = 500
 RECEIVE_PAUSE_S: Final = 0.1
 LINGER_S: Final = 0.002
 LINGER_FROM_BATCH: Final = 4
-"""A batch of this size says that waiting `LINGER_S` seconds for the next one is worth it."""
+"""From a batch of this size on, waiting `LINGER_S` seconds for the next one is worth it."""
 
 
 class CommandConsumer:
-    """Reads, joins or buries each delivery of a batch, and lets the fresh ones be looked at together."""
+    """Parses, joins or dead-letters each delivery of a batch, and has the new ones checked together."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CommandConsumer:
         self._last = 0
 
     async def round(self) -> None:
-        """Takes one batch."""
+        """Receives one batch."""
         task = asyncio.current_task()
         linger = LINGER_S if self._last >= LINGER_FROM_BATCH else 0.0
         deliveries = await self._desk.consumer.receive(BATCH_LIMIT, linger)
@@ -72,7 +72,7 @@ class CommandConsumer:
             raise RuntimeError("what came could not be sorted") from error
 
     async def _admit_all(self, deliveries: Sequence[Delivery]) -> list[CommandDelivery]:
-        """The jobs of what can be worked on. Before that, versions that are not known yet are read."""
+        """The commands that can be executed. Definition versions that are not known yet are read first."""
         read = [(one, command) for one in deliveries if (command := self._read(one)) is not None]
         unknown = {key for _, one in read if (key := self._unknown(one)) is not None}
         if unknown and not await self._versions.find(sorted(unknown)):
@@ -88,7 +88,7 @@ class CommandConsumer:
             return None
 
     def _unknown(self, command: messages.Command) -> Key | None:
-        """The version that the command goes by, if it is not known here."""
+        """The version of the command's definition, if it is not known here."""
         version = command.definition_version
         if version is None or self._catalog.version(command.saga, version) is not None:
             return None
@@ -103,7 +103,7 @@ class CommandConsumer:
         return self._desk.admit(command, owner, delivery)
 
     def _owner(self, delivery: Delivery, command: messages.Command) -> MessageOwner:
-        """The step that the queue belongs to in the command's version, if the body speaks of it too."""
+        """The step that the queue belongs to in the command's version, if the body names it too."""
         if (unknown := self._unknown(command)) is not None and self._catalog.saga(command.saga) is not None:
             raise messages.UnreadableMessage(f"unknown-version: {unknown[1]} of {unknown[0]}")
         owner = self._catalog.command(delivery.queue, command.definition_version)

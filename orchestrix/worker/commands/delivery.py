@@ -1,4 +1,4 @@
-"""What does the worker know of one command in its hands?"""
+"""Command delivery: what the worker knows of one command in flight."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from orchestrix.saga.definition import Order, Saga
 from orchestrix.saga.messages import Command
 
 DEATHS_HEADER: Final = "x-deaths"
-"""The header that says how many workers have died with the command in hand before this copy of it was sent."""
+"""The header that says how many workers have died with the command in flight before this copy of it was sent."""
 ALONE_HEADER: Final = "x-alone"
-"""The header of a command that is to be the only work of its process."""
+"""The header of a command that must be the only work of its process."""
 SUSPECT_FROM_DEATHS: Final = 3
-"""From so many deaths on it may be the command that ends its workers."""
+"""From so many worker deaths on, the command itself may be what kills its workers."""
 LAST_TRY_DEATHS: Final = 10
-"""After so many deaths it has one more try, alone in a process."""
+"""After so many worker deaths it has one more try, alone in a process."""
 MAX_DEATHS: Final = 10_000
-"""More deaths than that nobody has counted: a header can be forged."""
+"""Upper limit of the count that is believed: a header can be forged."""
 
 
 @dataclass(slots=True, eq=False)
 class CommandDelivery:
     """A command from its receipt until its event is confirmed. Times are of `clock.monotonic()`.
 
-    `deliveries` are all copies that came meanwhile: acknowledged together. `looked` is the last look at the saga's row;
-    `older_since` the first look that found the row behind the command; `begun` the begin of the work, None before it.
+    `deliveries` are all copies that came meanwhile: acknowledged together. `looked` is the last read of the saga's row;
+    `older_since` the first read that found the row behind the command; `begun` the start of the work, None before it.
     """
 
     command: Command
@@ -46,41 +46,40 @@ class CommandDelivery:
 
     @property
     def order(self) -> Order:
-        """The step, or its undo, that owns the command."""
+        """The step, or its compensation, that owns the command."""
         return self.owner.order
 
     @property
     def what(self) -> str:
-        """The step, or its undo, for people."""
+        """The step, or its compensation, for people."""
         return f"the undo of {self.owner.step.name}" if self.owner.undoes else self.owner.step.name
 
     @property
     def told(self) -> dict[str, object]:
-        """What a log line about the job carries."""
+        """The log fields of the command."""
         return {"correlation_id": self.command.correlation_id, "saga": self.command.saga, "app_id": self.command.app_id}
 
     @property
     def redelivered(self) -> bool:
-        """Whether an earlier copy may have ended its reader."""
+        """Whether an earlier copy may have killed its worker."""
         return self.deliveries[0].redelivered
 
     @property
     def deaths(self) -> int:
-        """How many workers have ended with the command in hand, as far as anybody knows: those that are written on it,
-        and how often the broker had got this copy back without an answer when it came here. What joined it later says
-        nothing against it."""
+        """How many workers are known to have died with the command in flight: the count in its header, and how often
+        the broker had redelivered this copy when it came here. Copies that joined it later do not count."""
         first = self.deliveries[0]
         written = first.headers.get(DEATHS_HEADER)
         return first.delivery_count + (min(written, MAX_DEATHS) if type(written) is int and written > 0 else 0)
 
     @property
     def alone(self) -> bool:
-        """Whether it is to be the only work of its process."""
+        """Whether it must be the only work of its process."""
         return ALONE_HEADER in self.deliveries[0].headers
 
     @property
     def suspect(self) -> bool:
-        """Whether it may be what ended its workers."""
+        """Whether it may be what killed its workers."""
         return self.deaths >= SUSPECT_FROM_DEATHS or self.alone
 
     @property
@@ -90,5 +89,5 @@ class CommandDelivery:
 
     @property
     def ends(self) -> float:
-        """When the step's time is over: it counts from the begin of the work, for waiting is no work."""
+        """When the step's time is over: it counts from the start of the work, not from the receipt."""
         return (self.begun or self.looked or self.received) + self.timeout

@@ -1,4 +1,4 @@
-"""What does a worker report: the success of a step or of its undo, or the failure?"""
+"""Worker events: the messages by which a worker reports start, success or failure of a step or its compensation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_TRACE: Final = 512
 
 
 def succeeded(job: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
-    """The success event of the step, or of its undo.
+    """The success event of the step, or of its compensation.
 
-    Raises `ValueError`, `TypeError` or `RecursionError` if `data` is no JSON.
+    Raises `ValueError`, `TypeError` or `RecursionError` if `data` is not JSON.
     """
     return _event(job, job.order.event, {"data": data} if data else {})
 
@@ -30,20 +30,19 @@ def succeeded(job: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
 def failed(job: CommandDelivery, error: StepError) -> Outgoing:
     """The event that says why the step failed.
 
-    Of a command that was handed out before it cannot be said that nothing was done: an earlier reader may have died
-    between its work and its answer.
+    A redelivered command may have taken effect already: an earlier worker may have died between its work and its event.
     """
     told = replace(error, unsure=error.unsure or job.redelivered)
     return _event(job, STEP_FAILED, {"error": error_fields(told)})
 
 
 def started(job: CommandDelivery, ago: float) -> Outgoing:
-    """The event that says that the work has begun, `ago` seconds before now."""
+    """The event that says that the work started `ago` seconds before now."""
     return _event(job, STEP_STARTED, {"beganMsAgo": max(0, round(ago * 1000))})
 
 
 def error_fields(error: StepError) -> dict[str, Any]:
-    """The error as it goes over the wire: cleaned, and cut where it is very long."""
+    """The error as it is sent: cleaned, and truncated where it is very long."""
     fields: dict[str, Any] = {
         "type": cleaned(error.type, MAX_TYPE) or "Error",
         "message": cleaned(error.message, MAX_MESSAGE),
@@ -59,7 +58,7 @@ def error_fields(error: StepError) -> dict[str, Any]:
 
 
 def unsendable(job: CommandDelivery) -> Outgoing:
-    """The failure that is reported where the broker refuses a step's own event: as plain as can be."""
+    """The minimal failure event that is reported where the broker refuses a step's own event."""
     error = StepError("Unsendable", "the broker refuses the event of this step", retryable=False)
     return replace(failed(job, error), headers={})
 
@@ -88,6 +87,6 @@ def _event(job: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outgoing
 
 
 def trace_of(delivery: Delivery) -> dict[str, str]:
-    """The trace context of the message, so that what follows from it joins the same trace."""
+    """The trace context of the message, so that messages that follow from it join the same trace."""
     found = {name: delivery.headers.get(name) for name in ("traceparent", "tracestate")}
     return {name: value for name, value in found.items() if isinstance(value, str) and 0 < len(value) <= MAX_TRACE}

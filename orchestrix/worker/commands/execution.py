@@ -1,4 +1,4 @@
-"""What became of a step: which event does the handler's answer or error amount to?"""
+"""Command execution: runs a handler, and maps its return value or error to an event."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from orchestrix.worker.threads import Scope, call
 async def invoke(
     handler: Handler, job: CommandDelivery, more: MoreTime = no_more, context: Context | None = None
 ) -> tuple[Outgoing, bool]:
-    """Runs the handler; the event to send, and whether it is that of success. `more` tells of time given meanwhile.
+    """Runs the handler; the event to send, and whether it is that of success. `more` returns time that was granted
+    meanwhile.
 
-    Raises `INFRASTRUCTURE_ERRORS` (`Unavailable` among others) if the worker's own infrastructure is away, for that is
-    not the step's failure, and `asyncio.CancelledError` if the worker itself gives the step up.
+    Raises `INFRASTRUCTURE_ERRORS` (`Unavailable` among others) if the worker's own infrastructure is unavailable, which
+    is not the step's failure, and `asyncio.CancelledError` if the worker itself abandons the step.
     """
     outcome = await _outcome(handler, job, more, context or Context.of(job.command, job.ends))
     if isinstance(outcome, StepError):
@@ -52,7 +53,7 @@ async def _outcome(handler: Handler, job: CommandDelivery, more: MoreTime, conte
         said = error_mapping.step_error_of(failure)
         LOGGER.warning("%s failed: %s: %s", job.command.type, said.type, said.message, extra=job.told)
         return said
-    except BaseException as error:  # whatever it is derived from: nobody else would answer
+    except BaseException as error:  # of any class: otherwise no event would be sent
         if error_mapping.ends_task(error, task):
             raise
         if isinstance(error, TimeoutError) and any(limit.expired for limit in limits):
@@ -69,7 +70,7 @@ async def _answer(handler: Handler, context: Context, command: Command, scope: S
 
 
 def _bug(job: CommandDelivery, error: BaseException) -> StepError:
-    """An error that the handler did not foresee. Its stack trace stays in this worker's log."""
+    """The failure of an unexpected error, whose stack trace goes to this worker's log alone."""
     LOGGER.error("%s failed", job.command.type, exc_info=error_mapping.traced(error), extra=job.told)
     return error_mapping.unexpected_error(error)
 

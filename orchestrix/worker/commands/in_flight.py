@@ -1,4 +1,4 @@
-"""Which commands does the worker hold, and how do they leave its hands?"""
+"""In-flight commands: the commands that the worker holds, and how each is acknowledged or requeued."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from orchestrix.worker.commands.redelivery.republisher import CommandRepublisher
 from orchestrix.worker.context import LOGGER
 
 REPORTED_MEMORY_S: Final = 60.0
-"""Seconds in which a lost channel's commands come again. Later copies are new orders: they are worked on."""
+"""Seconds in which a lost channel's commands are redelivered. Later copies are new commands: they are executed."""
 REPUBLISH_FROM_DEATHS: Final = 2
-"""With so many deaths a command is not simply given back, which most brokers would count as one more."""
+"""With so many worker deaths a command is not simply requeued, which most brokers would count as one more."""
 REPUBLISH_TIMEOUT_S: Final = 3.0
-"""Seconds that a command which is published again in place of that may take, before it is given back all the same."""
+"""Seconds that republishing may take instead, before the command is requeued all the same."""
 
 
 @dataclass(slots=True)
@@ -34,26 +34,26 @@ class CommandCounts:
     dropped: int = 0
     """The saga had moved on."""
     older: int = 0
-    """The saga's row still lay before them; the orchestrator will send them again."""
+    """The saga's row was still behind them; the orchestrator will send them again."""
     dead: int = 0
-    """They went to the dead letters."""
+    """They were dead-lettered."""
     joined: int = 0
-    """Further copies of a command that was in hand already."""
+    """Further copies of a command that was in flight already."""
     started: int = 0
-    """The orchestrator was told that they have begun."""
+    """Their start was reported to the orchestrator."""
     aside: int = 0
-    """They went to the end of their queue, for workers had died with them in hand."""
+    """They were republished at the end of their queue, because workers had died with them in flight."""
 
 
 class InFlightCommands:
-    """The commands in hand by their id, and the consumer that they came by."""
+    """The commands in flight by their id, and the consumer that received them."""
 
     def __init__(self, consumer: Consumer, counts: CommandCounts, aside: CommandRepublisher) -> None:
         self.consumer = consumer
         self.counts = counts
         self.stopping = asyncio.Event()
         self.retried = 0
-        """How many were finished that had been given out before."""
+        """How many redelivered commands were finished."""
         self._aside = aside
         self._jobs: dict[str, CommandDelivery] = {}
         self._reported: dict[str, float] = {}
@@ -61,12 +61,12 @@ class InFlightCommands:
 
     @property
     def held(self) -> set[CommandDelivery]:
-        """Every command in hand."""
+        """Every command in flight."""
         return set(self._jobs.values())
 
     def admit(self, command: Command, owner: MessageOwner, delivery: Delivery) -> CommandDelivery | None:
-        """A new job; None if the command is in hand already, or was reported when its channel was lost: the delivery
-        has joined it."""
+        """A new entry; None if the command is in flight already, or was reported when its channel was lost: the
+        delivery has joined it."""
         if delivery.redelivered and self._reported.pop(command.id, 0.0) > clock.monotonic():
             self._answered.append(delivery)
             self.counts.joined += 1
@@ -79,37 +79,37 @@ class InFlightCommands:
         return job
 
     def alive(self, job: CommandDelivery) -> bool:
-        """Whether the broker still waits for this worker's word about the command: if not, others get it."""
+        """Whether the broker still waits for this worker's acknowledgement: if not, others get the command."""
         return any(self.consumer.alive(delivery) for delivery in job.deliveries)
 
     def forget(self, job: CommandDelivery) -> None:
-        """The job is over: a copy that comes from now on is a job of its own."""
+        """Removes the command: a copy that comes from now on is a new entry."""
         self._jobs.pop(job.command.id, None)
 
     async def answer(self) -> None:
-        """Acknowledges what came again after its event was confirmed."""
+        """Acknowledges what was redelivered after its event was confirmed."""
         answered, self._answered = self._answered, []
         if answered:
             await self.consumer.acknowledge(answered)
 
     async def reported(self, jobs: Sequence[CommandDelivery]) -> None:
-        """The events of the jobs are confirmed. Where no acknowledgement can reach the broker, the command will come
-        again, perhaps before the orchestrator has read the event."""
+        """Notes that the events of the commands are confirmed. Where no acknowledgement can reach the broker, the
+        command will be redelivered, perhaps before the orchestrator has read the event."""
         now = clock.monotonic()
         self._reported = {id: until for id, until in self._reported.items() if until > now}
         self._reported |= {job.command.id: now + REPORTED_MEMORY_S for job in jobs if not self.alive(job)}
         await self.finish(jobs)
 
     async def finish(self, jobs: Iterable[CommandDelivery]) -> None:
-        """Forgets the jobs and acknowledges every copy of their commands.
+        """Removes the commands and acknowledges every copy of them.
 
-        What was given out before says nothing about how much more may be taken: its last reader may have died of it.
+        A redelivered command does not raise the prefetch: its last worker may have died of it.
         """
         fresh: list[Delivery] = []
         again: list[Delivery] = []
         for job in jobs:
             self.forget(job)
-            if not job.acknowledged:  # its handler may end long after its place was lost
+            if not job.acknowledged:  # its handler may end long after its slot was lost
                 job.acknowledged = True
                 (again if job.redelivered else fresh).extend(job.deliveries)
         if fresh:
@@ -119,7 +119,7 @@ class InFlightCommands:
             await self.consumer.acknowledge(again, grow=False)
 
     async def give_back(self, jobs: Iterable[CommandDelivery]) -> None:
-        """Forgets the jobs and gives their commands to other workers: this is no death, and is not to count as one."""
+        """Removes the commands and requeues them for other workers, without counting a worker death."""
         jobs = list(jobs)
         counted = [job for job in jobs if job.deaths >= REPUBLISH_FROM_DEATHS or job.alone]
         await self.reject(job for job in jobs if job not in counted)
@@ -133,14 +133,14 @@ class InFlightCommands:
             await self.reject(counted)
 
     async def set_aside(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:
-        """Forgets the jobs, and puts their commands at the end of their queues; see `CommandRepublisher.put`."""
+        """Removes the commands, and republishes them at the end of their queues; see `CommandRepublisher.put`."""
         for job in jobs:
-            self.forget(job)  # first: its copy may come back here before this one is acknowledged
+            self.forget(job)  # first: its copy may be delivered here before this one is acknowledged
         self.counts.aside += len(jobs)
         await self._aside.put(jobs, alone=alone)
 
     async def reject(self, jobs: Iterable[CommandDelivery]) -> None:
-        """Forgets the jobs and gives their commands back, which most brokers count."""
+        """Removes the commands and requeues them, which most brokers count as a redelivery."""
         deliveries = []
         for job in jobs:
             self.forget(job)

@@ -1,4 +1,4 @@
-"""Window: keeps a worker from holding more commands ahead than it will begin within about a second."""
+"""Prefetch window: limits the commands that a worker holds to what it will start within about a second."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from orchestrix.broker.port import Consumer
 from orchestrix.worker.commands.delivery import CommandDelivery
 
 PREFETCH_AHEAD_S: Final = 1.0
-"""Seconds within which what is held ahead is to begin."""
+"""Seconds within which a prefetched command should start."""
 NARROW_AFTER_S: Final = 1.0
-"""Seconds that a narrower window must have been wanted: it costs round trips, and what is on its way comes again."""
+"""Seconds that a narrower window must have been needed: narrowing costs round trips and redeliveries."""
 _AVERAGE_WEIGHT: Final = 0.2
-"""How much the latest time counts in the average."""
+"""Weight of the latest duration in the moving average."""
 _MIN_DURATION_S: Final = 0.0005
 
 
 class PrefetchWindow:
-    """Measures how long the commands of each queue take, and lets the consumer hold what the free places, and those
-    that will be free within a second, are enough for.
+    """Measures how long the commands of each queue take, and sets the prefetch to what the free slots, and those that
+    will be free within a second, can start.
 
-    One command of each queue may always be ahead, so that no place waits for the broker. `most` is the limit of each
-    queue, however fast its handler is. Times are in seconds.
+    One command of each queue may always be prefetched, so that no slot waits for the broker. `most` is the limit of
+    each queue, however fast its handler is. Times are in seconds.
     """
 
     def __init__(self, consumer: Consumer, queues: Collection[str], places: int, most: int) -> None:
@@ -37,11 +37,11 @@ class PrefetchWindow:
             self._allow(queue, min(places, most))
 
     def began(self, queue: str) -> None:
-        """A command of the queue is at work."""
+        """A command of the queue has started."""
         self._running[queue] += 1
 
     def ended(self, queue: str, seconds: float) -> None:
-        """It is not any more, after so many seconds."""
+        """It has ended, after so many seconds."""
         self._running[queue] -= 1
         known = self._mean.get(queue)
         self._mean[queue] = seconds if known is None else known + _AVERAGE_WEIGHT * (seconds - known)
@@ -49,18 +49,18 @@ class PrefetchWindow:
             self._widen(queue, self._places + self._soon(queue, self._places))
 
     def close(self, queue: str) -> None:
-        """Nothing more of the queue comes."""
+        """Stops consuming from the queue."""
         self._closed.add(queue)
         self._consumer.allow(queue, 0)
 
     def open(self, queue: str) -> None:
-        """Undoes `close`."""
+        """Reverts `close`."""
         if queue in self._closed:
             self._closed.discard(queue)
             self._consumer.allow(queue, self._allowed[queue])
 
     def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
-        """Looks how much may be held of each queue, while these jobs are at work."""
+        """Recomputes the prefetch of each queue, while these commands run."""
         rate = sum(1 / self._expected(job, now) for job in busy if job.begun is not None)
         free = max(0, self._places - self._running.total())
         for queue in self._allowed:
@@ -68,8 +68,8 @@ class PrefetchWindow:
             self._wish(queue, max(1, min(self._most, self._running[queue] + room)), now)
 
     def ahead(self, waiting: Iterable[CommandDelivery], now: float) -> list[CommandDelivery]:
-        """Those that have waited for more than a second, without one of each queue, while no place was free: they had
-        better wait where others can take them. What workers may have died of is not given back once more."""
+        """Those that have waited for more than a second, without one of each queue, while no slot was free: they should
+        wait where other workers can take them. Suspect commands are not requeued once more."""
         if self._running.total() < self._places:
             return []
         kept: set[str] = set()
@@ -83,12 +83,12 @@ class PrefetchWindow:
         return found
 
     def _expected(self, job: CommandDelivery, now: float) -> float:
-        """The seconds that the job takes, as far as can be known."""
+        """The expected duration of the command in seconds."""
         at_work = now - (job.begun if job.begun is not None else now)
         return max(self._mean.get(job.command.type, PREFETCH_AHEAD_S), at_work, _MIN_DURATION_S)
 
     def _soon(self, queue: str, places: int) -> int:
-        """How many commands of the queue these places begin within a second, beside the first of each."""
+        """How many commands of the queue these slots start within a second, beside the first of each."""
         mean = self._mean.get(queue)
         return 0 if mean is None else int(places * PREFETCH_AHEAD_S / max(mean, _MIN_DURATION_S))
 

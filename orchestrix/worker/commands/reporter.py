@@ -1,4 +1,4 @@
-"""How does it become certain that the broker has every event, before its command is acknowledged?"""
+"""Command reporter: publishes events until the broker confirms them, before their commands are acknowledged."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BATCH_LIMIT: Final = 500
 KEY: Final = "events"
 POLL_INTERVAL_S: Final = 0.25
 START_REPORT_TRIES: Final = 3
-"""So often it is tried to tell that work has begun: that is worth something for a while only."""
+"""How often the start of work is reported at most: it is of use for a while only."""
 
 
 @dataclass(slots=True, eq=False)
 class CommandReport:
-    """A message that must arrive, and what it settles: a job, or a delivery that never became one.
+    """A message that must be confirmed, and what it settles: a command, or a delivery that could not be parsed.
 
-    `count` is the counter that then rises. `instead` makes what is sent, one after the other, where the broker refuses
-    the message for ever. `began` is a job of which it only tells that it is at work.
+    `count` is the counter that is then incremented. `instead` makes the substitutes, one after the other, where the
+    broker refuses the message for ever. `began` is a command whose start alone is reported.
     """
 
     outgoing: Outgoing
@@ -45,7 +45,7 @@ class CommandReport:
 
 
 def dead_letter_report(delivery: Delivery, reason: str, job: CommandDelivery | None = None) -> CommandReport:
-    """What takes the message to the dead letters of its queue, in a plainer form where the broker refuses the first."""
+    """The report that dead-letters the message, in a plainer form where the broker refuses the first."""
     first, *others = [partial(form, delivery, reason) for form in FORMS]
     return CommandReport(first(), "dead", job, None if job else delivery, tuple(others))
 
@@ -68,7 +68,7 @@ class CommandReporter:
         self._empty.set()
 
     def add(self, report: CommandReport) -> None:
-        """Takes a report over; returns at once. After the result of a job nobody is told any more that it has begun."""
+        """Adds a report; returns at once. After the result of a command its start is not reported any more."""
         if (begin := self._begins.pop(report.job, None)) is not None:
             self._waiting.pop(begin, None)
         if report.began is not None:
@@ -82,7 +82,7 @@ class CommandReporter:
         await self._empty.wait()
 
     async def round(self) -> None:
-        """Sends what is there, once."""
+        """Publishes what is queued, once."""
         if not self._waiting:
             await self._wake.wait(None)
         await self._reachable()
@@ -117,7 +117,7 @@ class CommandReporter:
             await asyncio.sleep(backoff(self._failures))
 
     async def _send(self, reports: Sequence[CommandReport]) -> bool:
-        """Whether nothing is left to send again."""
+        """Whether nothing is left to republish."""
         publishing = self._broker.publish([report.outgoing for report in reports])
         results = await crash.within("worker.after_publish", publishing)
         pairs = list(zip(reports, results, strict=True))
@@ -133,7 +133,7 @@ class CommandReporter:
         return not left
 
     async def _judge(self, report: CommandReport, result: Published) -> None:
-        """Decides what is to be done about a message that was not confirmed."""
+        """Decides what to do about a message that was not confirmed."""
         if report.began is not None:
             report.tries += 1
             if report.tries >= START_REPORT_TRIES or result.outcome is Outcome.REFUSED:
@@ -142,7 +142,7 @@ class CommandReporter:
         if result.outcome is Outcome.REFUSED or (result.channel_closed and report.suspect):
             await self._replace(report, result.detail)
         elif result.channel_closed:
-            report.suspect = True  # it, or a neighbour: from now on it is sent alone
+            report.suspect = True  # it, or another of its batch: from now on it is published alone
         elif result.outcome is Outcome.UNKNOWN:
             await self._outage.note(KEY, f"an event was not confirmed: {result.detail or 'no answer'}")
 

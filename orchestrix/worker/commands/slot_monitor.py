@@ -1,4 +1,4 @@
-"""Watch: looks at what is at work, five times a second, and not at all while nothing is."""
+"""Slot monitor: shows the running commands to its observers five times a second, and sleeps while nothing runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MONITOR_INTERVAL_S: Final = 0.2
 
 
 class SlotObserver(Protocol):
-    """Whoever wants to know what is at work."""
+    """An observer of the running commands."""
 
     def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
-        """`busy` are the commands at work, `now` is of `clock.monotonic()`. Must not block."""
+        """`busy` are the running commands, `now` is of `clock.monotonic()`. Must not block."""
 
 
 class SlotMonitor:
-    """Shows the commands at work to each of `looks`, one after the other; then `ease` may give some back."""
+    """Shows the running commands to each of `looks`, one after the other; then `ease` may requeue some."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class SlotMonitor:
         self._wake = WakeSignal()
 
     def wake(self) -> None:
-        """There is work."""
+        """Notifies it that a command has started."""
         self._wake.set()
 
     async def round(self) -> None:
-        """One look."""
+        """One check."""
         if not self._busy():
             await self._wake.wait(None)
         await asyncio.sleep(MONITOR_INTERVAL_S)
@@ -51,10 +51,10 @@ class SlotMonitor:
 
 
 class PrefetchGrowth:
-    """Lets the consumer take more where what it has took two seconds without ending its process.
+    """Raises the prefetch where the commands in flight have run for two seconds without killing the process.
 
-    What is finished at its first reading lets it take more at once; what came again does not, for it may be what its
-    last reader has died of, and whatever is in hand beside it then counts a death.
+    A command finished at its first delivery raises it at once; a redelivered one does not: it may have killed its last
+    worker, and every other command in flight then counts a worker death.
     """
 
     def __init__(self, consumer: Consumer, desk: InFlightCommands) -> None:
@@ -63,7 +63,7 @@ class PrefetchGrowth:
         self._retried, self._since = 0, float("inf")
 
     def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
-        """Grows by one step every two seconds, as long as there is a reason."""
+        """Grows by one factor every two seconds, as long as there is a reason."""
         if self._desk.retried > self._retried:
             self._since = min(self._since, now)
         if now - self._last < TRUSTED_AFTER_S:

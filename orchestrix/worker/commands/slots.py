@@ -1,4 +1,4 @@
-"""Runners: works on so many commands at once as there are places."""
+"""Command slots: executes as many commands at once as there are slots."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 from orchestrix.worker.handlers import HandlerTable
 
 GUARD_MAX_AGE_S: Final = 1.0
-"""Seconds after which a look at the row is too old to begin the work on it."""
+"""Seconds after which a read of the row is too old to start the work on it."""
 EMPTY_POLL_INTERVAL_S: Final = 0.05
 EMPTY_POLLS: Final = 2
-"""So many looks in a row find nothing else in hand, for what has just arrived is not known yet."""
+"""So many polls in a row must find nothing else in flight, because what has just arrived is not known yet."""
 
 
 class CommandSlots:
-    """As many tasks as commands may run at once; those that may end their workers come one by one, by `suspects`."""
+    """As many tasks as commands may run at once; suspect commands come one by one, through `suspects`."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class CommandSlots:
 
     @property
     def busy(self) -> list[CommandDelivery]:
-        """The commands that are worked on."""
+        """The running commands."""
         return list(self._busy)
 
     def put(self, job: CommandDelivery) -> None:
-        """Puts the job where its turn comes; returns at once."""
+        """Queues the command for a slot; returns at once."""
         if job.suspect:
             self._suspects.put(job)
         else:
@@ -82,17 +82,17 @@ class CommandSlots:
             self._arrived.release()
 
     def start(self, triage: CommandAdmission, watch: SlotMonitor) -> None:
-        """Begins to work; `triage` looks again at what had to wait."""
+        """Starts the slots; `triage` checks again what had to wait."""
         self._triage, self._watch = triage, watch
         self._tasks = {asyncio.create_task(self._serve(), name="runner") for _ in range(self._settings.concurrency)}
 
     @property
     def free(self) -> bool:
-        """Whether a place is free."""
+        """Whether a slot is free."""
         return len(self._busy) < self._settings.concurrency
 
     def begin(self, job: CommandDelivery) -> asyncio.Task[None]:
-        """Works on a suspect as soon as a place is free."""
+        """Executes a suspect command as soon as a slot is free."""
         self._take(job)
         task = asyncio.create_task(self._work(job), name="runner of a suspect")
         self._tasks.add(task)
@@ -100,18 +100,18 @@ class CommandSlots:
         return task
 
     def beside(self, job: CommandDelivery) -> set[CommandDelivery]:
-        """What else is in hand, but for what will not end at all."""
+        """What else is in flight, except for commands that never end."""
         return self._desk.held - {job} - self._places.lost.keys()
 
     async def emptied(self, job: CommandDelivery) -> None:
-        """Waits until there is nothing beside the job."""
+        """Waits until nothing else is in flight."""
         quiet = 0
         while quiet < EMPTY_POLLS:
             quiet = quiet + 1 if not self.beside(job) else 0
             await asyncio.sleep(EMPTY_POLL_INTERVAL_S)
 
     def condemn(self, job: CommandDelivery) -> None:
-        """Fails the step before the broker's own delivery limit takes the command away without a word."""
+        """Fails the step before the broker's own delivery limit silently drops the command."""
         message = (
             f"{job.command.type} was in hand when {job.deaths} workers ended, the last time with nothing beside it"
         )
@@ -120,14 +120,15 @@ class CommandSlots:
         self._reporter.add(CommandReport(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))
 
     async def ease(self, now: float) -> None:
-        """Gives back what has waited for long, for others may have a place; all that waits if no place is left here."""
+        """Requeues what has waited for long, because other workers may have a free slot; all that waits if no slot is
+        left here."""
         waiting = list(self._ready) if self._places.gone else self._window.ahead(self._ready, now)
         for job in waiting:
             self._ready.remove(job)
         await self._desk.give_back(waiting)
 
     async def stop(self, timeout: float) -> None:
-        """Gives back what has not begun, and waits up to `timeout` seconds for the rest, which is then cancelled."""
+        """Requeues what has not started, and waits up to `timeout` seconds for the rest, which is then cancelled."""
         await self._suspects.stop()
         waiting, self._ready = list(self._ready), deque()
         await self._desk.give_back(waiting + self._suspects.drain())
@@ -141,12 +142,12 @@ class CommandSlots:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        await self._desk.give_back(left + self._suspects.drain())  # some may have come meanwhile
+        await self._desk.give_back(left + self._suspects.drain())  # some may have arrived meanwhile
 
     async def _serve(self) -> None:
         while True:
             await self._arrived.acquire()
-            if self._ready:  # else it was given back meanwhile
+            if self._ready:  # else it was requeued meanwhile
                 job = self._ready.popleft()
                 self._take(job)
                 await self._work(job)
@@ -185,7 +186,7 @@ class CommandSlots:
                 await self._outage.over(job.command.id)
 
     async def _due(self, job: CommandDelivery) -> bool:
-        """Whether the work is to begin now; if not, the job has been taken care of."""
+        """Whether the work is to start now; if not, the command has been settled."""
         if self._desk.stopping.is_set():
             await self._desk.give_back([job])
             return False
@@ -197,7 +198,7 @@ class CommandSlots:
         return bool(await self._triage.look([job]))
 
     async def _attempt(self, job: CommandDelivery, failures: int) -> bool:
-        """Whether there is something to report; if not, something of the worker's own is away."""
+        """Whether there is something to report; if not, the worker's own infrastructure is unavailable."""
         queue, job.begun = job.command.type, clock.monotonic()
         self._window.began(queue)
         try:

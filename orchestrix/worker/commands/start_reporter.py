@@ -1,4 +1,4 @@
-"""Began: tells the orchestrator when the work of a command has begun, where it cannot know that by itself."""
+"""Start reporter: tells the orchestrator when a command's work has started, where it cannot know that otherwise."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.commands.reporter import CommandReport, CommandReporter
 
 REPORT_AFTER_MIN_S: Final = 0.2
-"""Work that is done sooner is never told of."""
+"""The start of shorter work is never reported."""
 REPORT_AFTER_SHARE: Final = 0.25
-"""Of the step's time: what began later than that after its sending, or lasts longer, is told of."""
+"""Share of the step's time: the start is reported if it came later than that after sending, or if the work lasts
+longer."""
 
 
 class StartReporter:
     """Sends `evt.stepStarted` at most once for each piece of work, and never after its result.
 
-    By its own clock a worker knows how long it is at work. How long the command has been under way is a comparison with
-    the sender's clock: a hint, which decides only how soon it is told.
+    A worker measures its work by its own clock. How long the command was in transit is a comparison with the sender's
+    clock: a hint, which decides only how soon the start is reported.
     """
 
     def __init__(self, reporter: CommandReporter) -> None:
@@ -29,7 +30,7 @@ class StartReporter:
         self._told: set[CommandDelivery] = set()
 
     def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
-        """Tells of those among `busy` that it is time for."""
+        """Reports the start of those among `busy` that are due."""
         busy = list(busy)
         self._told.intersection_update(busy)
         for job in busy:
@@ -38,7 +39,7 @@ class StartReporter:
                 self._reporter.add(CommandReport(events.started(job, now - job.begun), "started", began=job))
 
     def _after(self, job: CommandDelivery, now: float) -> float:
-        """The seconds of work after which it is told."""
+        """The seconds of work after which the start is reported."""
         quarter = REPORT_AFTER_SHARE * job.timeout
         begun = now if job.begun is None else job.begun
         waited = clock.now().timestamp() - (now - begun) - sent_at(job)

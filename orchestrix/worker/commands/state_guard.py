@@ -1,4 +1,4 @@
-"""Does the saga still wait for this command?"""
+"""State guard: checks whether the saga still waits for a command."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StateVerdict(Enum):
     CURRENT = "current"
     """The saga waits for exactly this command: do the work."""
     MISSING = "missing"
-    """There is no such saga; perhaps its row is not visible yet."""
+    """There is no such instance; perhaps its row is not visible yet."""
     OLDER = "older"
-    """The row lies before the command; perhaps its commit is not visible yet."""
+    """The row is behind the command; perhaps a commit is not visible yet."""
     NEWER = "newer"
     """The saga has moved on, is held by a blocker, or waits before another try."""
 
@@ -34,7 +34,7 @@ def judge(saga: Saga, row: Instance | None, command: Command) -> StateVerdict:
         return StateVerdict.MISSING
     if _lies_before(saga, row, command):
         return StateVerdict.OLDER
-    # An undo whose saga has ended is out for a success that came late: its row has FAILED, and waits for nothing.
+    # A compensation in flight whose saga has ended undoes a late success: its row has FAILED, and waits for nothing.
     current = (
         row.command_id == command.id
         and row.state == command.expected_state
@@ -45,7 +45,7 @@ def judge(saga: Saga, row: Instance | None, command: Command) -> StateVerdict:
 
 
 def _lies_before(saga: Saga, row: Instance, command: Command) -> bool:
-    """Whether the row may still come to where `command` left it. All that is undone lies behind the good path."""
+    """Whether the row may still reach the state that sent `command`. Compensation states come after the good path."""
     if not row.live:
         return False
     if command.undoes_attempt is not None:
@@ -55,28 +55,28 @@ def _lies_before(saga: Saga, row: Instance, command: Command) -> bool:
 
 
 class StateGuard:
-    """Looks at the rows of many commands with one select for each pair of tables, on the primary."""
+    """Reads the rows of many commands with one select for each pair of tables, on the primary."""
 
     def __init__(self, database: Database, catalog: Catalog | None = None) -> None:
         self._database = database
         self._catalog = catalog
 
     async def look(self, jobs: Sequence[CommandDelivery]) -> list[StateVerdict]:
-        """One verdict a job, in order. Raises `Unavailable`."""
+        """One verdict per command, in order. Raises `Unavailable`."""
         rows = await self._rows([job.command for job in jobs])
         for job in jobs:
             self._follow_row(job, rows.get((job.command.saga, job.command.app_id)))
         return [judge(job.saga, rows.get((job.command.saga, job.command.app_id)), job.command) for job in jobs]
 
     def _follow_row(self, job: CommandDelivery, row: Instance | None) -> None:
-        """A command of a release that told no version goes by that of its row."""
+        """A command of a release that sent no version runs by that of its row."""
         if job.command.definition_version is None and row is not None and self._catalog is not None:
             job.owner = self._catalog.command(job.command.type, row.definition_version) or job.owner
 
     async def time_left(self, job: CommandDelivery) -> float:
         """The seconds until the saga's deadline, if it waits for this command still; else 0. Raises `Unavailable`.
 
-        A wake-up that only allows for the wait in the queue says nothing of the time that the work has once it began.
+        A wake-up that only covers the wait in the queue does not limit the time of the work once it has started.
         """
         command = job.command
         row = (await self._rows([command])).get((command.saga, command.app_id))

@@ -1,4 +1,4 @@
-"""Places: finds out which places of a worker will not come back, for what runs there does not end."""
+"""Stuck slots: finds the slots of a worker that are lost because their handlers do not end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrix.worker.context import LOGGER
 
 KEY: Final = "places"
 GRACE_S: Final = 10.0
-"""Seconds that a handler may go on after its time before its place counts as lost."""
+"""Seconds that a handler may run beyond its time before its slot counts as lost."""
 STUCK_SLOT_HINT: Final = (
     "nothing can end a thread or what ignores that it is cancelled: give its calls time limits, have it ask "
     "its context whether it is to stop, or write an async def; start this worker anew to have the place back"
@@ -24,7 +24,7 @@ STUCK_SLOT_HINT: Final = (
 
 
 class StuckSlots:
-    """Those that are lost, and what follows: when none is left, the worker takes nothing more and says so."""
+    """The lost slots: when no other slot is left, the worker takes nothing more and logs that."""
 
     def __init__(self, desk: InFlightCommands, guard: StateGuard, outage: Backpressure, places: int) -> None:
         self._desk, self._guard, self._outage, self._places = desk, guard, outage, places
@@ -34,11 +34,11 @@ class StuckSlots:
 
     @property
     def gone(self) -> bool:
-        """Whether no place is left."""
+        """Whether no slot is left."""
         return len(self.lost) >= self._places
 
     def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
-        """Asks of those whose time is over whether their sagas have given them more."""
+        """Checks for those whose time is over whether their sagas have granted more."""
         over = [job for job in busy if job.begun is not None and now >= job.ends + GRACE_S and job not in self.lost]
         due = [job for job in over if now >= self._ask_at.get(job, now)]
         if due and (self._asking is None or self._asking.done()):
@@ -46,7 +46,7 @@ class StuckSlots:
             self._asking = asyncio.create_task(self._ask(due), name="what goes on after its time")
 
     async def back(self, job: CommandDelivery) -> None:
-        """The job has ended, however late."""
+        """Frees the slot: the command has ended, however late."""
         self._ask_at.pop(job, None)
         if job not in self.lost:
             return
@@ -55,7 +55,7 @@ class StuckSlots:
         await self._outage.over(KEY)
 
     def stop(self) -> None:
-        """Asks no more."""
+        """Stops the checks."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -81,6 +81,6 @@ class StuckSlots:
             job.command.type, late, left, self._places, STUCK_SLOT_HINT, extra=job.told,
         )  # fmt: skip
         if verdict is not StateVerdict.CURRENT:
-            await self._desk.finish([job])  # else the broker would take all from this worker after half an hour
+            await self._desk.finish([job])  # else the consumer timeout would close the channel in half an hour
         if self.gone:
             await self._outage.note(KEY, f"all of its {self._places} places are lost: start it anew")

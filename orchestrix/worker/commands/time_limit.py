@@ -1,4 +1,4 @@
-"""How long may a step still take, if its saga has been given more time meanwhile?"""
+"""Step time limit: cancels a step's work when its time is over, unless its saga was given more time meanwhile."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.context import LOGGER
 
 MAX_RECHECK_INTERVAL_S: Final = 3600.0
-"""Seconds after which a saga that has no deadline is looked at again."""
+"""Seconds after which a saga that has no deadline is checked again."""
 
 RECHECK_INTERVAL_S: Final = 1.0
-"""Seconds until the next question where the database is away: an outage of its own ends no step."""
+"""Seconds until the next check where the database is unavailable: an outage alone ends no step."""
 
 MoreTime = Callable[[CommandDelivery], Awaitable[float]]
-"""The seconds that the saga of a job still waits for it; 0 if it does not. May raise `Unavailable`."""
+"""The seconds that the saga still waits for the command; 0 if it does not. May raise `Unavailable`."""
 
 
 async def no_more(job: CommandDelivery) -> float:
-    """The time of a step is what its command says."""
+    """The time of a step is what its command says: no more is granted."""
     return 0.0
 
 
 class StepTimeLimit:
-    """Cancels the body with `TimeoutError` when the time of its step is over, unless the saga then says otherwise.
+    """Cancels the body with `TimeoutError` when the time of its step is over, unless the saga's row then grants more.
 
-    The row is asked only then, so that a step that is done in its time costs no look more.
+    The row is read only then, so that a step that is done in time costs no extra read.
     """
 
     def __init__(self, job: CommandDelivery, seconds: float, more: MoreTime) -> None:
@@ -42,7 +42,7 @@ class StepTimeLimit:
 
     @property
     def expired(self) -> bool:
-        """Whether it is this limit that has ended the body."""
+        """Whether this limit has ended the body."""
         return self._scope.expired()
 
     async def __aenter__(self) -> StepTimeLimit:

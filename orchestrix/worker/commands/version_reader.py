@@ -1,4 +1,4 @@
-"""Version reader: finds the definitions by which commands go, where the worker's code has others."""
+"""Version reader: reads stored definitions for commands of versions that the worker's code lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ KEY: Final = "definitions"
 
 
 class VersionReader:
-    """Reads stored versions. While the database is away the worker takes no more commands, and keeps what it has."""
+    """Reads stored versions. While the database is unavailable the worker takes no more commands, and keeps what it
+    has."""
 
     def __init__(self, reader: DefinitionReader, desk: InFlightCommands, outage: Backpressure) -> None:
         self._reader = reader
@@ -24,7 +25,7 @@ class VersionReader:
         self._outage = outage
 
     async def find(self, keys: Sequence[Key]) -> bool:
-        """Learns those of these versions that are stored; False if the worker stops before the database is there."""
+        """Loads those of these versions that are stored; False if the worker stops before the database is reachable."""
         failures = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""How does one attempt of a job live, from its dispatch to its last word?"""
+"""Attempt runner: runs one attempt of a job, from its dispatch to its final status."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Accept: TypeAlias = Callable[["AttemptRunner"], Awaitable[bool]]
 
 
 class AttemptRunner:
-    """An attempt in this worker's hands. `function` is None if the worker has none for it.
+    """An attempt of this worker. `function` is None if the worker has none for the job.
 
-    `deliveries` are the copies of its dispatch that came before it was accepted. `halt` is how it is told to stop.
+    `deliveries` are the copies of its dispatch that came before it was accepted. `halt` is its stop signal.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class AttemptRunner:
         self._performance: JobExecution | None = None
 
     async def run(self, accept: Accept) -> AttemptOutcome | None:
-        """How it ended, once the broker has its last word; None if others have got it.
+        """How it ended, once its final status is confirmed; None if another worker has got it.
 
-        `accept` takes the dispatch off the broker; False says that the broker has given it to somebody else.
+        `accept` acknowledges the dispatch; False says that the broker has redelivered it elsewhere.
         """
         sending = asyncio.create_task(self._feed.run(), name=f"words of job {self.order.history_id}")
         try:
@@ -71,7 +71,7 @@ class AttemptRunner:
 
     @property
     def remade(self) -> bool:
-        """Whether the channels of its job were missing and were made anew."""
+        """Whether the channels of its job were missing and were declared again."""
         return self._feed.remade
 
     @property
@@ -84,7 +84,7 @@ class AttemptRunner:
         if self._performance is not None:
             await self._performance.gone()
 
-    # What the job says; see `context.Voice`.
+    # What the job reports; see `context.JobReporter`.
 
     async def log(self, level: str, message: str) -> None:
         await self._feed.put(partial(self._line, level, message))
@@ -93,16 +93,16 @@ class AttemptRunner:
         self._progress = value
         self._feed.show(self._running)
 
-    # Its life.
+    # Its lifecycle.
 
     def _stillborn(self) -> AttemptOutcome | None:
-        """The ending of an attempt that has no function, or was cancelled before it began."""
+        """The outcome of an attempt that has no function, or was cancelled before it began."""
         if self._function is None:
             return unknown(self.order.handler, self._queue)
         return halted(self.halt) if self.halt.cause is not None else None
 
     async def _begin(self, accept: Accept) -> bool:
-        """Only when the broker has RUNNING it may forget the dispatch, and only then the work begins."""
+        """The dispatch is acknowledged, and the work starts, only once RUNNING is confirmed."""
         await self._feed.put(self._running)
         await self._feed.confirmed()
         return await accept(self)

@@ -1,4 +1,4 @@
-"""How does a worker hear which jobs are to stop?"""
+"""Cancel listener: receives the messages that tell a worker which jobs to stop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ RECEIVE_PAUSE_S: Final = 0.1
 
 
 class CancelListener:
-    """Reads the words of `consumer` and hands them to `hear`. What is missed here comes again with a later beat."""
+    """Reads the cancel messages of `consumer` and passes them to `hear`. A lost one is repeated after a later
+    heartbeat."""
 
     def __init__(self, consumer: Consumer, hear: Callable[[JobCancel], None]) -> None:
         self._consumer, self._hear = consumer, hear
 
     async def round(self) -> None:
-        """Takes one batch."""
+        """Receives one batch."""
         deliveries = await self._consumer.receive(PREFETCH)
         if not deliveries:
             await asyncio.sleep(RECEIVE_PAUSE_S)

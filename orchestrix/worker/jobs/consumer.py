@@ -1,4 +1,4 @@
-"""Job intake: makes attempts of deliveries that the database owes, and keeps the others apart."""
+"""Job consumer: turns dispatches that the database confirms into attempts, and dead-letters or requeues the others."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ T = TypeVar("T")
 BATCH_LIMIT: Final = 500
 RECEIVE_PAUSE_S: Final = 0.1
 HOLDER_POLL_INTERVAL_S: Final = 1.0
-"""Seconds between two looks whether the worker that has begun an order lives."""
+"""Seconds between two checks whether the worker that has begun an attempt lives."""
 ROW_VISIBLE_TIMEOUT_S: Final = 2.0
-"""Seconds after which the row of an order would be visible, if there were one."""
+"""Seconds after which the row of a dispatch would be visible, if there were one."""
 
 
 class JobConsumer:
-    """Reads each dispatch and looks at what the database owes: the floor takes it, it goes to the dead letters, or back
-    to other workers.
+    """Parses each dispatch and checks it against the database: it gets a slot, is dead-lettered, or is requeued for
+    other workers.
 
-    While the database is away it keeps what it has and takes nothing; after five minutes others get it.
+    While the database is unavailable it keeps what it has and takes nothing; after five minutes others get it.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class JobConsumer:
         await self._take(deliveries)
 
     def stop(self) -> None:
-        """Buries nothing more, and looks at nothing again: the broker gives out what is left."""
+        """Dead-letters and checks nothing more: the broker redelivers what is left."""
         for task in self._beside:
             task.cancel()
 
     async def _take(self, deliveries: Sequence[Delivery]) -> None:
         surplus = await self._sift([one for one in map(self._asked, deliveries) if one is not None])
-        await self._floor.follow()  # first, else what is given back comes again at once
+        await self._floor.follow()  # first, else what is requeued is redelivered here at once
         await self._consumer.give_back(surplus)
 
     def _asked(self, delivery: Delivery) -> ReceivedDispatch | None:
@@ -80,7 +80,7 @@ class JobConsumer:
             return None
 
     async def _sift(self, asked: Sequence[ReceivedDispatch]) -> list[Delivery]:
-        """Those that are to be given back. Whatever goes wrong with one of a batch, the others are taken."""
+        """Those that must be requeued. An error of one does not affect the rest of the batch."""
         if not asked:
             return []
         verdicts = await self._tried(lambda: self._looked(asked), asked[0].delivery)
@@ -90,7 +90,7 @@ class JobConsumer:
         return [one.delivery for one in asked if id(one) not in kept]
 
     async def _tried(self, work: Callable[[], Awaitable[T]], delivery: Delivery) -> T | None:
-        """What `work` returns; None where it fails, which the worker survives."""
+        """What `work` returns; None where it fails, which is logged."""
         task = asyncio.current_task()
         try:
             return await work()
@@ -98,11 +98,11 @@ class JobConsumer:
             if ends_task(error, task):
                 raise
             LOGGER.exception("the worker itself failed at what came from %s", delivery.queue)
-            await asyncio.sleep(RECEIVE_PAUSE_S)  # it may come again at once
+            await asyncio.sleep(RECEIVE_PAUSE_S)  # it may be redelivered at once
             return None
 
     async def _looked(self, asked: Sequence[ReceivedDispatch]) -> list[tuple[ReceivedDispatch, DispatchVerdict]]:
-        """What the database says to those whose channel lives, as soon as it says anything."""
+        """The verdicts on those whose channel is open, as soon as the database is reachable."""
         failures, since = 0, clock.monotonic()
         while True:
             living = [one for one in asked if self._consumer.alive(one.delivery)]
@@ -136,7 +136,7 @@ class JobConsumer:
         return lambda: self._do(one, verdict)
 
     async def _do(self, one: ReceivedDispatch, verdict: DispatchVerdict) -> bool:
-        """False if the delivery is to be given back."""
+        """False if the delivery must be requeued."""
         match verdict:
             case CurrentDispatch(order, cancelled):
                 if cancelled is not None:
@@ -154,23 +154,24 @@ class JobConsumer:
         return True
 
     async def _look_again(self, one: ReceivedDispatch) -> None:
-        """For a while: the commit of its row may not be visible here yet. Nobody else waits for that."""
+        """Checks again for a while: the commit of its row may not be visible here yet. Nothing else waits for that."""
         until = clock.monotonic() + ROW_VISIBLE_TIMEOUT_S
         verdict: DispatchVerdict = UnknownDispatch("unknown")
         while isinstance(verdict, UnknownDispatch) and clock.monotonic() < until:
             await asyncio.sleep(RECEIVE_PAUSE_S)
             [(_, verdict)] = await self._looked([one]) or [
                 (one, StaleDispatch())
-            ]  # its channel is lost: it comes again
+            ]  # its channel is lost: it is redelivered
         if isinstance(verdict, UnknownDispatch):
             await self._bury(one.delivery, verdict.reason)
         elif not await self._do(one, verdict):
             await self._consumer.give_back([one.delivery])
 
     async def _watch(self, one: ReceivedDispatch, first: DispatchHeldElsewhere) -> None:
-        """Until the worker that has begun it has beaten for it once more, or is silent, or the attempt is over.
+        """Waits until the worker that has begun it sends one more heartbeat for it, or is silent, or the attempt is
+        over.
 
-        One that has lost the order before its work began lives, and does not beat for it.
+        A worker that lost the dispatch before its work began lives, but its heartbeats do not name the attempt.
         """
         verdict: DispatchVerdict = first
         while verdict == first:

@@ -1,4 +1,4 @@
-"""What does a job know about its attempt, and how does it talk?"""
+"""Job context: what a job knows about its attempt, and how it reports logs and progress."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 MAX_LOG: Final = 8000
-"""Characters of a log message; what is behind them is cut."""
+"""Characters of a log message; the rest is cut."""
 MAX_PROGRESS: Final = 4096
-"""Bytes of JSON."""
+"""Bytes of a progress report in JSON."""
 _WAIT: Final = ArgumentKind(
     lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0),
     "a number of seconds, 0 or more, or None",
@@ -33,28 +33,28 @@ _WAIT: Final = ArgumentKind(
 
 
 class JobReporter(Protocol):
-    """Where a job's words go."""
+    """Takes a job's logs and progress."""
 
     async def log(self, level: str, message: str) -> None:
-        """Takes a line over; waits while there is no room for it."""
+        """Queues a log line; waits while there is no room for it."""
 
     async def progress(self, value: Mapping[str, Any]) -> None:
-        """Takes over how far the job is."""
+        """Queues a progress report."""
 
 
 class LoopCaller(Protocol):
-    """Has something done in the worker's event loop, for whoever asks: the loop itself, or a thread, which waits."""
+    """Runs something in the worker's event loop, called from the loop itself, or from a thread, which blocks."""
 
     def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], /) -> Awaitable[T]:
-        """The answer, to be awaited in the loop; there already in a thread."""
+        """The result, to be awaited in the loop; there already in a thread."""
 
 
 class JobContext:
     """One attempt of a job. In a job's thread `log`, `progress` and `wait_cancelled` are called without `await`.
 
-    `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. The job
-    that is a saga's step has `effect_key` too, which its undo has as well: it keys its effects by that. `settings` is
-    what the function's module has declared by its `SETTINGS`.
+    `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. A job that
+    is a saga's step has `effect_key` too, shared with its compensation: key its effects by that. `settings` is what the
+    function's module has declared as its `SETTINGS`.
     """
 
     effect_key: str
@@ -90,7 +90,7 @@ class JobContext:
 
     @called_as('await context.log("page 3", level="info")', BadCall, "context.log")
     def log(self, message: object, level: str = "info") -> Awaitable[None]:
-        """Writes a line into the job's log, which is kept in order; waits while too many are under way.
+        """Writes a line into the job's log, which is kept in order; waits while too many are unconfirmed.
 
         A text of more than 8,000 characters is cut. Raises `BadCall` for a level other than debug, info, warning and
         error, `JobCancelled` once the attempt has ended.
@@ -102,7 +102,7 @@ class JobContext:
 
     @called_as("await context.progress(50)", BadCall, "context.progress")
     def progress(self, done: float | Mapping[str, Any]) -> Awaitable[None]:
-        """Says how far the job is: a percentage, or a JSON object of at most 4 KiB. Only the last word counts.
+        """Reports how far the job is: a percentage, or a JSON object of at most 4 KiB. Only the last report counts.
 
         Raises `BadCall` for what is neither, `JobCancelled` once the attempt has ended.
         """
@@ -134,7 +134,7 @@ class JobContext:
     def wait_cancelled(self, timeout: float | None = None) -> Awaitable[bool]:
         """Waits until the job is to stop, at most `timeout` seconds; the answer is `cancelled`.
 
-        Raises `BadCall` for what is no time; an infinite one is as good as None.
+        Raises `BadCall` for what is no time; infinity means None.
         """
         demand("context.wait_cancelled", timeout=(timeout, _WAIT))
         longest = None if timeout is None else min(timeout, TEN_YEARS)
@@ -164,7 +164,7 @@ class JobContext:
             raise JobCancelled(self._why)
         try:
             return self._ask(work)
-        except asyncio.CancelledError:  # a thread has waited for room until the attempt had ended
+        except asyncio.CancelledError:  # a thread waited for room until the attempt had ended
             raise JobCancelled(self._why) from None
 
     @property
@@ -173,7 +173,7 @@ class JobContext:
 
 
 def _call_of(name: str) -> str:
-    """What is to be written instead, where it is a call that was meant."""
+    """The call to write instead, where one was meant."""
     return f": write await context.{name}(…)" if name in ("log", "progress") else ""
 
 
@@ -195,7 +195,7 @@ def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _no_logger(level: str) -> Callable[..., NoReturn]:
-    """What says so where a job's log is taken for a step's, which is a logger."""
+    """Raises `BadCall` where a job's `log` is used like a step's, which is a logger."""
 
     def refuse(*_args: object, **_named: object) -> NoReturn:
         raise BadCall(f'context.log.{level}(…) is a step\'s: a job writes await context.log("…", level="{level}")')

@@ -1,4 +1,4 @@
-"""What does a dispatch ask for?"""
+"""Job dispatch: parses the message that starts an attempt of a job, and the one that cancels it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ID_LENGTH: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class JobDispatch:
-    """One attempt of a job, as it was sent. `status` and `logs` are the queues where its words go.
+    """One attempt of a job, as it was sent. `status` and `logs` are the queues of its reports.
 
     `timeout_ms` is None where the attempt may take as long as it likes.
     """
@@ -37,13 +37,13 @@ class JobDispatch:
 
     @property
     def told(self) -> dict[str, object]:
-        """What a log line about the attempt carries."""
+        """The log fields of the attempt."""
         return {"correlation_id": self.correlation_id, "job_id": self.job_id, "history_id": self.history_id}
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancel:
-    """The word to stop, for one attempt or, without `history_id`, for any attempt of the job."""
+    """A cancel message, for one attempt or, without `history_id`, for any attempt of the job."""
 
     job_id: str
     history_id: str | None
@@ -53,7 +53,7 @@ class JobCancel:
 def read(body: bytes) -> JobDispatch:
     """The dispatch in `body`. Raises `UnreadableMessage`; also where it names other queues than its job has.
 
-    Those are known by the job's id: whoever could name others would have this worker write into any queue.
+    Those follow from the job's id: a forged dispatch could otherwise have this worker publish to any queue.
     """
     fields = load(body)
     channels = fields.get("channels")
@@ -77,7 +77,7 @@ def read(body: bytes) -> JobDispatch:
 
 
 def read_cancel(body: bytes) -> JobCancel:
-    """The word to stop in `body`. Raises `UnreadableMessage`."""
+    """The cancel message in `body`. Raises `UnreadableMessage`."""
     fields = load(body)
     return JobCancel(
         job_id=_required(fields, "jobId"),
@@ -89,7 +89,7 @@ def read_cancel(body: bytes) -> JobCancel:
 def effect_key_in(payload: object) -> str | None:
     """The effect key of the saga's step that the job is; None for a job that is none.
 
-    A job that was put down before there were such keys has a payload without.
+    The payload of a job that was inserted before such keys existed has none.
     """
     if not isinstance(payload, dict):
         return None

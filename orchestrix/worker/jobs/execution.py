@@ -1,4 +1,4 @@
-"""How does a job's function run, and how is it brought to its end?"""
+"""Job execution: runs a job's function, and stops it when it is cancelled or its time is over."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from orchestrix.worker.threads import call, is_async
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
 TIMEOUT_GRACE_S: Final = 2.0
-"""Seconds that the coordinator's word that the time is over may take before the worker says so itself."""
+"""Seconds that the coordinator's time-out message may take before the worker times the attempt out itself."""
 CANCEL_GRACE_S: Final = 5.0
 """Seconds in which a function that was cancelled may still clean up before the attempt ends without it."""
 
 
 class FunctionResult(NamedTuple):
-    """What came of the call."""
+    """The result of the call."""
 
     value: object = None
     error: BaseException | None = None
 
 
 class JobExecution:
-    """One function at work: it ends by itself, or is told to stop, then cancelled, then left alone."""
+    """One running function: it ends by itself, or is told to stop, then cancelled, then abandoned."""
 
     def __init__(
         self, function: JobFunction, context: JobContext, halt: StopSignal, told: Mapping[str, object], how: Call = call
@@ -41,7 +41,7 @@ class JobExecution:
         self._work: asyncio.Task[FunctionResult] | None = None
 
     async def run(self) -> AttemptOutcome:
-        """How it ended. A thread, or a function that does not let itself be cancelled, may still go on then."""
+        """How it ended. A thread, or a function that ignores its cancellation, may still run then."""
         if self._halt.cause is not None:
             return halted(self._halt)
         work = self._work = asyncio.create_task(self._outcome(), name=f"job {self._context.history_id}")
@@ -73,18 +73,18 @@ class JobExecution:
         try:
             work = self._how(self._function.function, self._context)
             return FunctionResult(await crash.within("worker.jobs.in_work", work))
-        except BaseException as error:  # whatever it is derived from: nobody else would answer
+        except BaseException as error:  # of any class: otherwise no status would be sent
             if isinstance(error, GeneratorExit) and ends_task(error, task):
                 raise
             return FunctionResult(error=main_error(error))
 
     def _time_out(self) -> None:
         timeout = self._context.timeout
-        if timeout is not None:  # else it was told to stop: the first word counts
+        if timeout is not None:  # else it was told to stop: the first cause counts
             self._halt.set(StopCause.TIMED_OUT, f"it did not end within {timeout:g} s")
 
     async def _cancel(self, work: asyncio.Task[FunctionResult]) -> None:
-        if is_async(self._function.function):  # the thread behind another would go on, and nobody would wait for it
+        if is_async(self._function.function):  # a thread would go on, and nothing would wait for it
             work.cancel()
             await asyncio.wait([work], timeout=CANCEL_GRACE_S)
 
@@ -112,7 +112,7 @@ class JobExecution:
         return ending
 
     def _tell(self, error: BaseException) -> None:
-        """The stack trace of an error that the function did not foresee stays in this worker's log."""
+        """Logs the stack trace of an unexpected error, in this worker's log alone."""
         if isinstance(error, StepFailed):
             failure = step_error_of(error)
             told = self._context.name, failure.type, failure.message

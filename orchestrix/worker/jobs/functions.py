@@ -1,4 +1,4 @@
-"""Which function does which job, and from which queue does it come?"""
+"""Job functions: registers which function runs which job, and the queue that it comes from."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class JobFunction:
-    """A function that does the jobs of a name. `grace` is how many seconds it has to stop when it is told to."""
+    """A function that runs the jobs of a name. `grace` is how many seconds it has to stop when it is told to."""
 
     name: str
     queue: str
     function: Function
     grace: float
     settings: object = None
-    """What its context has as `settings`."""
+    """The `settings` of its context."""
 
     @property
     def place(self) -> str:
@@ -45,12 +45,12 @@ registered_jobs: list[JobFunction] = []
 
 @called_as('@job("reindex", queue="search", grace=10)', ConfigError, "@job")
 def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callable[[F], F]:
-    """Makes a function do the jobs called `name`; workers that have it serve `queue`.
+    """Makes a function run the jobs called `name`; workers that have it serve `queue`.
 
     It is called with the `JobContext`, and the mapping that it returns, or None, is the job's result: JSON of at most
     64 KiB. An `async def` runs in the worker's event loop; told to stop, it has `grace` seconds before it is cancelled.
     A `def` runs in a thread of its own, which nothing can cancel: it asks `context.cancelled`. `Permanent`, `Transient`
-    and `Retry` say what a failure is; any other error is one that another attempt may mend. Raises `ConfigError`.
+    and `Retry` classify a failure; any other error is retryable. Raises `ConfigError`.
     """
     called = _name(name)
     check_queue(queue)
@@ -70,7 +70,7 @@ def _check_grace(called: str, grace: float) -> None:
 
 
 def _name(name: object) -> str:
-    """The name in NFC, as whoever submits the job has it. Raises `ConfigError`."""
+    """The name in NFC, as in a submitted job. Raises `ConfigError`."""
     if not isinstance(name, str):
         what = place_of(name) if callable(name) else brief(name)
         raise ConfigError(f'@job({what}): write the job\'s name, as in @job("reindex")')
@@ -87,7 +87,7 @@ def check_queue(queue: str) -> None:
 
 
 class JobTable(Mapping[str, JobFunction]):
-    """One function a job."""
+    """One function per job."""
 
     def __init__(self, functions: Iterable[JobFunction] = ()) -> None:
         self._functions: dict[str, JobFunction] = {}
@@ -95,7 +95,7 @@ class JobTable(Mapping[str, JobFunction]):
             self.add(one)
 
     def add(self, one: JobFunction) -> None:
-        """Raises `ConfigError` if another function does these jobs already."""
+        """Raises `ConfigError` if another function runs these jobs already."""
         known = self._functions.setdefault(one.name, one)
         if known.function is not one.function:
             raise ConfigError(f"job {one.name!r} has two functions, {known.place} and {one.place}: remove one")

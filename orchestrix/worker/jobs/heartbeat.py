@@ -1,4 +1,4 @@
-"""How does a worker say that it lives, and which attempts it holds?"""
+"""Worker heartbeat service: reports at intervals that the worker lives, and which attempts it holds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from orchestrix.worker.jobs.messages import moment
 from orchestrix.worker.jobs.slots import JobSlots
 
 LAST_HEARTBEAT_TIMEOUT_S: Final = 1.0
-"""Seconds that the broker has to take the last beat."""
+"""Seconds that the broker has to confirm the last heartbeat."""
 State = Literal["ALIVE", "DRAINING", "LEFT"]
 
 
 class JobWorkerHeartbeat:
-    """Beats every so many seconds, and at once when the broker is there again; a beat that is lost is not repeated.
+    """Publishes a heartbeat every so many seconds, and at once after a reconnect; a lost one is not repeated.
 
-    Before it beats for the first time over a connection it declares `topology`, for the broker may have forgotten it.
+    Before the first heartbeat over a connection it declares `topology`, which the broker may have lost.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class JobWorkerHeartbeat:
         broker.on_up(lambda generation: self._wake.set())
 
     async def round(self) -> None:
-        """Declares, beats, and waits for the next time."""
+        """Declares, publishes, and waits for the next time."""
         if await self._broker.wait_up(self._every):
             if self._declared != self._broker.generation:
                 await self._declare(self._broker.generation)
@@ -51,12 +51,12 @@ class JobWorkerHeartbeat:
             await self._wake.wait(self._every)
 
     def drain(self) -> None:
-        """Says at once, and from now on, that the worker serves no queue any more."""
+        """Reports at once, and from now on, that the worker serves no queue any more."""
         self._state, self._queues = "DRAINING", []
         self._wake.set()
 
     async def leave(self) -> None:
-        """Says that the worker is gone; where that is lost, its silence says so later."""
+        """Reports that the worker has left; if that is lost, its missing heartbeats show it later."""
         self._state = "LEFT"
         await self._broker.publish([self._message()], timeout=LAST_HEARTBEAT_TIMEOUT_S)
 

@@ -1,4 +1,4 @@
-"""What do the messages look like that an attempt sends?"""
+"""Attempt messages: builds the status and log messages that an attempt sends."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class AttemptMessages:
     headers: Mapping[str, str]
 
     def running(self, seq: int, progress: Mapping[str, Any] | None) -> Outgoing:
-        """It runs, and is so far."""
+        """The status RUNNING, with the progress."""
         return self._status(seq, "RUNNING", progress)
 
     def ended(self, seq: int, ending: AttemptOutcome, progress: Mapping[str, Any] | None, last_log: int) -> Outgoing:
-        """Its last word; `last_log` is the number of the last log line, 0 if there was none."""
+        """The final status; `last_log` is the number of the last log line, 0 if there was none."""
         error = None if ending.error is None else error_fields(ending.error)
         more = {"result": ending.result, "error": error, "lastLogSeq": last_log}
         return self._status(seq, ending.status, progress, **more)

@@ -1,4 +1,4 @@
-"""How did an attempt end: what does the function's answer or error amount to?"""
+"""Attempt outcome: maps a job function's return value or error, or a stop, to the final status of the attempt."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrix.worker.output_validation import sendable
 
 Status = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
 _OWN: Final = frozenset({"Timeout", "WorkerStopped"})
-"""What `halted` says: an error of a function, or of a library, may have such a name too."""
+"""The types that `halted` reports: an error of a function, or of a library, may have such a name too."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """The last word of an attempt."""
+    """The final status of an attempt."""
 
     status: Status
     result: Mapping[str, Any] | None = None
@@ -27,7 +27,7 @@ class AttemptOutcome:
 
 
 def returned(value: object) -> AttemptOutcome:
-    """The ending of a function that has returned `value`."""
+    """The outcome of a function that has returned `value`."""
     try:
         return AttemptOutcome("SUCCEEDED", result=sendable(value))
     except ValueError as bad:
@@ -35,7 +35,8 @@ def returned(value: object) -> AttemptOutcome:
 
 
 def raised(error: BaseException) -> AttemptOutcome:
-    """The ending of a function that has raised `error`. A library's error that is called like ours does not mean it."""
+    """The outcome of a function that has raised `error`. A library's error with the name of one of ours is not one of
+    ours."""
     if isinstance(error, StepFailed):
         return AttemptOutcome("FAILED", error=step_error_of(error))
     told = unexpected_error(error)
@@ -43,7 +44,7 @@ def raised(error: BaseException) -> AttemptOutcome:
 
 
 def halted(halt: StopSignal, more: str = "") -> AttemptOutcome:
-    """The ending of a function that was told to stop."""
+    """The outcome of a function that was told to stop."""
     if halt.cause is StopCause.CANCELLED:
         return AttemptOutcome("CANCELLED", error=StepError("Cancelled", halt.reason + more, retryable=False))
     type = "Timeout" if halt.cause is StopCause.TIMED_OUT else "WorkerStopped"
@@ -51,10 +52,10 @@ def halted(halt: StopSignal, more: str = "") -> AttemptOutcome:
 
 
 def unknown(handler: str, queue: str) -> AttemptOutcome:
-    """The ending of a job that no function here does.
+    """The outcome of a job without a function here.
 
-    It is not given back in the hope of another worker: where none knows the job it would go round for ever, and where
-    the broker counts, into the dead letters. So whoever submitted it is told at once.
+    It is not requeued for another worker: where none has the function it would circulate for ever or, where the broker
+    counts redeliveries, be dead-lettered. So the job fails at once.
     """
     message = f"a worker of queue {queue} has no function for job {handler!r}: all workers of a queue need all its jobs"
     return AttemptOutcome("FAILED", error=StepError("UnknownJob", message, retryable=False))

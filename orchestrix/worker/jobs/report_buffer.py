@@ -1,4 +1,4 @@
-"""How do an attempt's words reach the broker, each of them and in their order?"""
+"""Report buffer: publishes an attempt's messages in their order until each is confirmed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from orchestrix.worker.context import LOGGER
 from orchestrix.worker.jobs.stop_signal import JobCancelled
 
 MessageFactory: TypeAlias = Callable[[int], Outgoing]
-"""Makes the message of a number."""
+"""Makes the message with a sequence number."""
 
 MAX_UNCONFIRMED: Final = 1000
 MAX_UNCONFIRMED_BYTES: Final = 1024 * 1024
-"""So much of one attempt may be under way; then whoever has more to say waits."""
+"""Upper limit of one attempt's unconfirmed messages; then `put` waits."""
 BATCH_LIMIT: Final = 200
 PROGRESS_BACKLOG_LIMIT: Final = 20
-"""While more is under way, progress waits: what is older by then is not worth sending."""
+"""While more is unconfirmed, progress waits: older progress is replaced by newer."""
 PROGRESS_INTERVAL_S: Final = 0.5
-"""Seconds between two words of which only the last counts."""
+"""Seconds between two progress messages, of which only the last counts."""
 POLL_INTERVAL_S: Final = 0.25
 
 
 class ReportBuffer:
-    """Numbers the words of one attempt from 1, and sends them until all are confirmed.
+    """Numbers the messages of one attempt from 1, and publishes them until all are confirmed.
 
-    Many are in flight at once. Where one is not confirmed, it and all behind it are sent again, so that the last copies
-    stand in order; a word that nobody has confirmed is never forgotten. `last` is the number of the latest word;
-    `remade` says whether its channels were missing and were made anew.
+    Many are in flight at once. Where one is not confirmed, it and all after it are republished, so that the last copies
+    are in order; an unconfirmed message is never dropped. `last` is the number of the latest message; `remade` says
+    whether its channels were missing and were declared again.
     """
 
     def __init__(self, broker: Broker, topology: Topology) -> None:
@@ -51,7 +51,7 @@ class ReportBuffer:
         self._room, self._empty = asyncio.Event(), asyncio.Event()
 
     async def put(self, make: MessageFactory) -> None:
-        """Takes a word over, as soon as there is room. Raises `JobCancelled` once the last word is said."""
+        """Queues a message as soon as there is room. Raises `JobCancelled` after `end`."""
         while not self._closed and self._is_full:
             self._room.clear()
             await self._room.wait()
@@ -60,7 +60,7 @@ class ReportBuffer:
         self._add(make)
 
     def show(self, make: MessageFactory) -> None:
-        """Takes a word over that the next one of its kind replaces, if that comes before it could be sent."""
+        """Queues a message that the next one of its kind replaces, if that comes before it could be sent."""
         if self._closed:
             raise JobCancelled("the job has ended")
         self._latest = make
@@ -69,18 +69,18 @@ class ReportBuffer:
         self._wake.set()
 
     def end(self, make: MessageFactory) -> None:
-        """Takes the last word over."""
+        """Queues the final message."""
         self._flush()
         self._add(make)
         self._closed = True
         self._room.set()
 
     async def confirmed(self) -> None:
-        """Waits until the broker has all that was said."""
+        """Waits until all queued messages are confirmed."""
         await self._empty.wait()
 
     async def run(self) -> None:
-        """Sends, until the last word is confirmed."""
+        """Publishes, until the final message is confirmed."""
         failures = 0
         while self._waiting or not self._closed:
             try:
@@ -94,7 +94,7 @@ class ReportBuffer:
             if failures:
                 await asyncio.sleep(backoff(failures))
 
-    # What waits.
+    # Queued messages.
 
     @property
     def _is_full(self) -> bool:
@@ -124,7 +124,8 @@ class ReportBuffer:
             await self._wake.wait(wait if self._latest is not None else None)
 
     def _batch(self) -> Sequence[Outgoing]:
-        """The next ones; the last word only when all before it is confirmed, for nobody waits for more behind it."""
+        """The next ones; the final message only when all before it are confirmed, because no one reads what comes after
+        it."""
         before = len(self._waiting) - (1 if self._closed and len(self._waiting) > 1 else 0)
         return list(islice(self._waiting, 1 if self._alone else min(BATCH_LIMIT, before)))
 
@@ -135,7 +136,7 @@ class ReportBuffer:
         if not self._waiting:
             self._empty.set()
 
-    # How it is sent.
+    # Publishing.
 
     async def _reachable(self) -> None:
         while True:
@@ -147,7 +148,7 @@ class ReportBuffer:
                 return
 
     async def _send(self, batch: Sequence[Outgoing]) -> bool:
-        """Whether all of it is confirmed."""
+        """Whether the whole batch is confirmed."""
         results = await crash.within("worker.jobs.after_publish", self._broker.publish(batch))
         crash.point("worker.jobs.after_confirm")
         good = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(batch))
@@ -159,23 +160,23 @@ class ReportBuffer:
         return False
 
     async def _mend(self, result: Published) -> None:
-        """Does what lets the word that now comes first be confirmed the next time."""
+        """Removes the obstacle that kept the message that is now first from being confirmed."""
         if result.outcome is Outcome.RETURNED:
             await self._declare()
         elif result.outcome is Outcome.REFUSED:
             self._replace(result.detail)
         else:
-            self._alone = result.channel_closed  # it, or one behind it, is to blame: the next one goes alone
+            self._alone = result.channel_closed  # it, or one after it, is the cause: the next one is published alone
 
     async def _declare(self) -> None:
-        self.remade = True  # also by a declaration that was cut short: some may be there
+        self.remade = True  # also by an incomplete declaration: some may exist
         try:
             await self._broker.declare(self._topology)
         except (ConfigError, Unavailable) as error:
             LOGGER.error("a job's channel is missing and cannot be declared: %s", error)
 
     def _replace(self, detail: str) -> None:
-        """What the broker refuses goes without what strangers have chosen; if that does not help, not at all."""
+        """What the broker refuses is sent without the caller's own fields; if that does not help, it is dropped."""
         first = self._waiting[0]
         LOGGER.error("the broker refuses a message for %s: %s", first.routing_key, detail)
         if first.headers or first.correlation_id:

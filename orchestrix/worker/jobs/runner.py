@@ -1,4 +1,4 @@
-"""How does a worker of jobs start, run and stop?"""
+"""Job runner: starts, runs and stops the job side of a worker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .dispatch import JobDispatch
 from .functions import JobTable, check_queue
 
 FINAL_REPORT_TIMEOUT_S: Final = 2.0
-"""Seconds that the last words get at least to reach the broker."""
+"""Seconds that the final messages get at least to be confirmed."""
 
 
 class JobRunner:
-    """Serves job queues: at most `places` attempts at once, each held by a beat every `beat` seconds.
+    """Serves job queues: at most `places` attempts at once, all named in a heartbeat every `beat` seconds.
 
-    `look` tells which orders are owed: nothing else is worked on.
+    `look` checks which dispatches are current: nothing else is executed.
 
-    `worker_id` is its name on the wire, another one at each start. Raises `ConfigError` for a queue that cannot be one,
+    `worker_id` is its id in messages, another one at each start. Raises `ConfigError` for a queue that cannot be one,
     or if there is no job.
     """
 
@@ -67,21 +67,21 @@ class JobRunner:
 
     @property
     def held(self) -> list[str]:
-        """The ids of the jobs that are in hand, also while the runner stops."""
+        """The ids of the jobs in flight, also while the runner stops."""
         return [one.job_id for one in self._floor.held] if self._floor is not None else []
 
     @property
     def had(self) -> set[str]:
-        """Theirs, and those of the last jobs that were: what was said of them may not have been read yet."""
+        """The ids of the jobs in flight, and of the latest that ended: their messages may not have been read yet."""
         return {*self.held, *self._floor.lately} if self._floor is not None else set()
 
     async def start(self) -> None:
-        """Begins to take jobs as soon as the broker is there; returns at once."""
+        """Consumes jobs as soon as the broker is reachable; returns at once."""
         if self._beginning is None:
             self._beginning = asyncio.create_task(self._begin(), name="begin with jobs")
 
     async def stop(self) -> None:
-        """Takes nothing new, and lets jobs go on for up to `stop_timeout` seconds.
+        """Takes nothing new, and lets jobs run for up to `stop_timeout` seconds.
 
         What has not ended then is told to stop and reported as failed, so that another attempt begins elsewhere at
         once: within about eight seconds more.
@@ -95,9 +95,9 @@ class JobRunner:
             await parts.stop(self._stop_timeout)
 
     async def _begin(self) -> None:
-        """Declares before it consumes, so that nobody is told of queues that are only about to be made."""
+        """Declares before it consumes, so that no missing queue is reported that is about to be declared."""
         await self._broker.wait_up()
-        with suppress(ConfigError, Unavailable):  # before the first beat it is done again, and said what is wrong
+        with suppress(ConfigError, Unavailable):  # repeated, with its errors logged, before the first heartbeat
             await self._broker.declare(self.topology)
         jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
         ear = worker_cancel_queue(self.worker_id)
@@ -113,7 +113,7 @@ class JobRunner:
 
 
 class _Parts:
-    """The loops of a runner that runs."""
+    """The loops of a started runner."""
 
     def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
         self._consumers = jobs, words

@@ -1,4 +1,4 @@
-"""Which attempts does the worker hold, and is there a place for one more?"""
+"""Job slots: the attempts that the worker holds, and the consumer that fills free slots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from orchestrix.worker.jobs.stop_signal import StopCause
 T = TypeVar("T")
 
 MAX_REQUEUES: Final = 5
-"""A dispatch that was given back so often stays until there is a place here: some brokers count, and give up."""
+"""A dispatch that was requeued so often is kept until a slot is free here: some brokers count redeliveries, and drop
+it."""
 RECENT_JOBS_LIMIT: Final = 1000
-"""So many jobs are known that were here last."""
+"""How many of the latest ended jobs are remembered."""
 ENDED_HEARTBEATS: Final = 3
-"""In so many beats more an attempt is named that has ended, if it has made the channels of its job anew."""
+"""An ended attempt that has declared the channels of its job again is named in so many further heartbeats."""
 MEMORY_S: Final = 3600.0
 MEMORY_LIMIT: Final = 10_000
 
@@ -39,39 +40,39 @@ class JobCounts:
     failed: int = 0
     cancelled: int = 0
     joined: int = 0
-    """Further copies of the dispatch of an attempt that was in hand, or over."""
+    """Further copies of the dispatch of an attempt that was in flight, or over."""
     dead: int = 0
-    """They could not be read, or nobody owes them, and went to the dead letters."""
+    """They could not be parsed, or the database does not know them: dead-lettered."""
     stale: int = 0
-    """They were of attempts that are over, or that others are at."""
+    """They were of attempts that are over, or that other workers run."""
     lost: int = 0
-    """Others got them before the work had begun."""
+    """They were redelivered to other workers before the work had begun."""
 
 
 class RecentMemory(Generic[T]):
-    """What was said of something, for an hour, of the latest ten thousand."""
+    """A map that keeps the latest ten thousand entries, each for an hour."""
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[float, T]] = {}
 
     def put(self, key: str, value: T) -> None:
-        """Remembers `value`."""
+        """Stores `value`."""
         self._said.pop(key, None)
         self._said[key] = clock.monotonic() + MEMORY_S, value
         if len(self._said) > MEMORY_LIMIT:
             del self._said[next(iter(self._said))]
 
     def get(self, key: str) -> T | None:
-        """What was said, or None."""
+        """The stored value, or None."""
         until, value = self._said.get(key, (0.0, None))
         return value if until > clock.monotonic() else None
 
 
 class JobSlots:
-    """The attempts in hand by their history id, at most `places` of them, and the consumer that brings them.
+    """The attempts in flight by their history id, at most `places` of them, and the consumer of their dispatches.
 
-    While all places are taken nothing is consumed: others may have room. A place is free again when nothing of the
-    function runs any more, which may be after the attempt's end.
+    While all slots are taken nothing is consumed: other workers may have free slots. A slot is free again when nothing
+    of the function runs any more, which may be after the attempt's end.
     """
 
     def __init__(
@@ -82,15 +83,15 @@ class JobSlots:
         """The ids of the jobs whose attempts have ended here, the last one last."""
         self.stopping = False
         self.away = False
-        """Nothing is taken: nobody can say what is owed."""
+        """Nothing is consumed: the database, which knows what is current, is unavailable."""
         self.lost = 0
-        """How many places are taken by what goes on after its attempt has ended."""
+        """How many slots are taken by functions that still run after their attempt has ended."""
         self.quiet = asyncio.Event()
         self.quiet.set()
         self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
         self._tasks: set[asyncio.Task[None]] = set()
         self.look_again: Callable[[Sequence[Delivery]], Awaitable[None]] = consumer.give_back
-        """What is done with orders that were kept once there is a place: what was owed then need not be owed now."""
+        """Rechecks dispatches that were kept once a slot is free: they may be stale by then."""
         self._kept: list[tuple[JobDispatch, Delivery]] = []
         self._looked_at: list[tuple[JobDispatch, Delivery]] = []
         self._remade: dict[str, tuple[JobDispatch, int]] = {}
@@ -101,7 +102,7 @@ class JobSlots:
         self._lock = asyncio.Lock()
 
     async def round(self) -> None:
-        """Waits until a place is free, and gives it to a dispatch that is kept, else to one that comes."""
+        """Waits until a slot is free, and gives it to a kept dispatch, else to the next one."""
         await self._vacated.wait(None)
         while self._kept and not self._is_full:
             free = self._places - len(self._tasks)
@@ -113,7 +114,7 @@ class JobSlots:
         await self.follow()
 
     async def admit(self, order: JobDispatch, delivery: Delivery) -> bool:
-        """Begins the attempt; False if the delivery is to be given back."""
+        """Begins the attempt; False if the delivery must be requeued."""
         if self.stopping:
             return False
         if await self._is_copy(order, delivery):
@@ -124,7 +125,7 @@ class JobSlots:
         return True
 
     async def follow(self) -> None:
-        """Consumes while there is a place, and only then."""
+        """Consumes while a slot is free, and only then."""
         async with self._lock:
             full = self.stopping or self.away or self._is_full
             if full and not self._paused:
@@ -135,7 +136,7 @@ class JobSlots:
                 await self._consumer.resume()
 
     def cancel(self, word: JobCancel) -> None:
-        """Tells whom it concerns to stop, and remembers it for whoever is still under way."""
+        """Stops the attempts concerned, and remembers the cancel for dispatches still in flight."""
         reason = word.reason or "it was cancelled"
         for attempt in self.attempts.values():
             if word.history_id in (None, attempt.order.history_id) and attempt.order.job_id == word.job_id:
@@ -143,13 +144,13 @@ class JobSlots:
         self._cancelled.put(word.history_id or word.job_id, reason)
 
     def hurry(self, reason: str) -> None:
-        """Whoever is still at work is to stop now."""
+        """Tells all running attempts to stop now."""
         for attempt in self.attempts.values():
             attempt.halt.set(StopCause.WORKER_STOPPED, reason)
             attempt.halt.hurry()
 
     async def give_back(self) -> None:
-        """What is kept goes to other workers."""
+        """Requeues the kept dispatches for other workers."""
         kept, self._kept = self._kept, []
         await self._consumer.give_back([delivery for _, delivery in kept])
 
@@ -162,15 +163,15 @@ class JobSlots:
 
     @property
     def held(self) -> list[JobDispatch]:
-        """The attempts in hand."""
+        """The attempts in flight."""
         return [attempt.order for attempt in self.attempts.values()]
 
     def shown(self) -> list[JobDispatch]:
-        """What the next beat is to name; once for each beat.
+        """What the next heartbeat must name; called once per heartbeat.
 
-        Beside the attempts in hand these are those that wait here for a place, for nobody else can get their orders;
-        and some that have ended, of jobs whose channels were missing: if the job was over long ago, only a beat tells
-        that its channels are to be cleared away once more.
+        Besides the attempts in flight these are the ones that wait here for a slot, whose dispatches no other worker
+        can get; and some that have ended, of jobs whose channels were missing: if the job was over long ago, only a
+        heartbeat shows that its channels must be deleted once more.
         """
         ended, self._remade = self._remade, {}
         self._remade = {name: (order, left - 1) for name, (order, left) in ended.items() if left > 1}
@@ -182,7 +183,7 @@ class JobSlots:
     def _is_full(self) -> bool:
         return len(self._tasks) >= self._places
 
-    # How an attempt comes and goes.
+    # The lifecycle of an attempt.
 
     async def _is_copy(self, order: JobDispatch, delivery: Delivery) -> bool:
         attempt = self.attempts.get(order.history_id)
@@ -234,7 +235,7 @@ class JobSlots:
             self.lost -= 1
 
     async def _accept(self, attempt: AttemptRunner) -> bool:
-        """Takes the dispatch off the broker, unless it was lost with its channel: then it comes again, to anybody."""
+        """Acknowledges the dispatch, unless it was lost with its channel: then it is redelivered, to any worker."""
         attempt.accepted = any(self._consumer.alive(one) for one in attempt.deliveries)
         crash.point("worker.jobs.before_ack")
         await self._consumer.acknowledge(attempt.deliveries)

@@ -1,4 +1,4 @@
-"""Job guard: looks whether the database owes the work that an order asks for, before any of it is done."""
+"""Job state guard: checks that the database still expects the work of a dispatch, before any of it is done."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from orchestrix.persistence.jobs import jobs
 from orchestrix.worker.jobs.dispatch import JobDispatch
 
 SILENCE_SHARE: Final = 0.8
-"""A worker that has not beaten for so much of the limit of silence has lost its attempt: known here before the leader
+"""A worker without a heartbeat for this share of the silence limit has lost its attempt: decided here before the leader
 ends it as a failure of that worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedDispatch:
-    """An order, and how it came."""
+    """A dispatch, and how it arrived."""
 
     order: JobDispatch
     delivery: Delivery
 
     @property
     def queue(self) -> str:
-        """The queue of workers by which it came."""
+        """The job queue by which it arrived."""
         return self.delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentDispatch:
-    """The database owes this work: `order` as it has it, and why it is to stop at once, if it is."""
+    """The database expects this work: `order` as stored, and why it must stop at once, if it must."""
 
     order: JobDispatch
     cancelled: str | None = None
@@ -42,14 +42,14 @@ class CurrentDispatch:
 
 @dataclass(frozen=True, slots=True)
 class StaleDispatch:
-    """The attempt is over, or another worker is at it: nothing is to be done."""
+    """The attempt is over, or another worker runs it: nothing is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchHeldElsewhere:
-    """Another worker, last heard at `beat_at`, has begun it, yet the broker gives the order out once more.
+    """Another worker, last heard at `beat_at`, has begun it, yet the broker redelivers the dispatch.
 
-    A full worker that gave it back, or a connection that was lost, proves no death: only the next beats tell.
+    A requeue by a full worker, or a lost connection, does not prove a crash: only the next heartbeats do.
     """
 
     beat_at: datetime
@@ -57,21 +57,22 @@ class DispatchHeldElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class UnknownDispatch:
-    """Nobody knows that job or that attempt; perhaps a commit is not visible yet."""
+    """The database has no such job or attempt; perhaps a commit is not visible yet."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidDispatch:
-    """The order is not as the database has it: forged or garbled."""
+    """The dispatch differs from the database: forged or garbled."""
 
     reason: str
 
 
 DispatchVerdict: TypeAlias = CurrentDispatch | StaleDispatch | DispatchHeldElsewhere | UnknownDispatch | InvalidDispatch
 StateLookup: TypeAlias = Callable[[Sequence[ReceivedDispatch]], Awaitable[list[DispatchVerdict]]]
-"""One verdict for each, in order. Raises `RetryLater` where the database cannot be asked; also without any."""
+"""One verdict for each, in order. Raises `RetryableError` where the database is unavailable; also for an empty
+sequence."""
 
 
 def judge(
@@ -81,9 +82,9 @@ def judge(
     worker_id: str,
     alive_since: datetime,
 ) -> DispatchVerdict:
-    """What the rows say about an order: the job that it names, and `attempts` by their names.
+    """The verdict on a dispatch by its job's row, and by `attempts`, keyed by their names.
 
-    Another worker that has beaten after `alive_since` lives.
+    Another worker with a heartbeat after `alive_since` lives.
     """
     order = asked.order
     if job is None:
@@ -108,7 +109,7 @@ def judge(
 
 
 def _difference(asked: ReceivedDispatch, job: JobRow) -> str | None:
-    """Which field is not the job's. The payload is never believed: it is taken from the row."""
+    """Which field differs from the job's. The payload is never trusted: it is taken from the row."""
     pairs = {
         "handler": (asked.order.handler, job.handler),
         "attempt": (asked.order.attempt, job.attempt),
@@ -119,9 +120,9 @@ def _difference(asked: ReceivedDispatch, job: JobRow) -> str | None:
 
 
 class JobStateGuard:
-    """Looks at the rows of many orders with one select on the primary, and one more where attempts are strange.
+    """Reads the rows of many dispatches with one select on the primary, and one more where attempts differ.
 
-    A worker is lost after `silent` seconds without a beat.
+    A worker is lost after `silent` seconds without a heartbeat.
     """
 
     def __init__(self, database: Database, worker_id: str, silent: float = 30.0) -> None:
@@ -130,7 +131,7 @@ class JobStateGuard:
         self._silent = timedelta(seconds=SILENCE_SHARE * silent)
 
     async def look(self, asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
-        """One verdict for each, in order. Raises `RetryLater`; also without any, where the database is away."""
+        """One verdict for each, in order. Raises `RetryableError`; also for none, where the database is unavailable."""
         if not asked:
             await self._database.ping()
             return []

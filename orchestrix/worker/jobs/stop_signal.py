@@ -1,4 +1,4 @@
-"""Why is a job to stop, and who hears of it?"""
+"""Stop signal: why a job must stop, readable from the event loop and from any thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class StopCause(Enum):
     """Who wants a job to stop."""
 
     CANCELLED = "cancelled"
-    """Somebody asked for it, or another attempt has taken this one's place."""
+    """It was requested, or another attempt has replaced this one."""
     TIMED_OUT = "timed out"
     """Its time is over."""
     WORKER_STOPPED = "worker stopped"
-    """The worker ends, and the job has not ended in the time that was left."""
+    """The worker stops, and the job has not ended in the time that was left."""
 
 
 class JobCancelled(asyncio.CancelledError):
@@ -22,8 +22,8 @@ class JobCancelled(asyncio.CancelledError):
 
 
 class StopSignal:
-    """The word to stop; the first one counts. `noticed` says that the job has seen it, `over` that the attempt has had
-    its last word, so that nobody hears the job any more. Set in the event loop; may be read in any thread."""
+    """The request to stop; the first one counts. `noticed` says that the job has seen it, `over` that the final status
+    is sent, so that the job's further reports are dropped. Set in the event loop; may be read in any thread."""
 
     def __init__(self) -> None:
         self.cause: StopCause | None = None
@@ -39,7 +39,7 @@ class StopSignal:
             self._set.set()
 
     def hurry(self) -> None:
-        """There is no more time to end by itself."""
+        """The job has no more time to end by itself."""
         self._urgent.set()
 
     async def wait(self) -> None:

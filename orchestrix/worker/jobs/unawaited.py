@@ -1,4 +1,4 @@
-"""Has a job awaited what it has asked its context for?"""
+"""Unawaited calls: report a call of the job context whose result was used without `await`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class UnawaitedCall(Coroutine[Any, Any, T_co]):
-    """A coroutine that says so, with the place, where it is taken for its answer or never awaited."""
+    """A coroutine that raises or warns, with the place, where it is used as its result or never awaited."""
 
     def __init__(self, work: Coroutine[Any, Any, T_co], call: str) -> None:
         self._work, self._call, self._begun = work, call, False
@@ -49,7 +49,7 @@ class UnawaitedCall(Coroutine[Any, Any, T_co]):
 
 
 def pending(asked: Awaitable[T_co], call: str) -> Awaitable[T_co]:
-    """`asked` itself, if its answer is there already, as in a thread."""
+    """`asked` itself, if its result is there already, as in a thread."""
     return UnawaitedCall(asked, call) if isinstance(asked, Coroutine) else asked
 
 

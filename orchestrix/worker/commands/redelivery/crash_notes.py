@@ -1,4 +1,4 @@
-"""Crashes: keeps in the database what became of a command whose workers died, for those who ask why it waits."""
+"""Crash notes: record in the database what became of a command whose workers died, for `why`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ TRIED_ALONE: Final = "it is tried with nothing else at work"
 
 
 class CrashNotes:
-    """Notes of suspects alone: a healthy command costs nothing here."""
+    """Notes of suspect commands only: a healthy command costs nothing here."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def began_alone(self, job: CommandDelivery) -> bool:
-        """Whether it was tried with nothing else at work. If nobody can say, it was: that is what its header says."""
+        """Whether it was tried with nothing else running. If the database cannot say, it was: that is what its header
+        says."""
         try:
             async with asyncio.timeout(NOTE_TIMEOUT_S), self._database.read() as connection:
                 row = await redelivered_commands.of_command(connection, job.command.id)
@@ -33,8 +34,8 @@ class CrashNotes:
         return row is None or row.place == TRIED_ALONE
 
     async def note(self, job: CommandDelivery, place: str) -> bool:
-        """Keeps how many deaths the command has, and where it stands: `place` is a part of a sentence, which begins
-        with `redelivered_commands.WAITS` if the command is in its queue. Whether that could be written down."""
+        """Stores how many worker deaths the command has, and where it is: `place` is a part of a sentence, which begins
+        with `redelivered_commands.SET_ASIDE_PREFIX` if the command is in its queue. Whether that could be stored."""
         command = job.command
         row = RedeliveryRecord(command.id, command.type, command.saga, command.app_id, job.deaths, place)
         try:

@@ -1,4 +1,4 @@
-"""Aside: publishes a command again under its own id at the end of its queue, and acknowledges the copy in hand."""
+"""Command republisher: publishes a command again at the end of its queue, then acknowledges the old copy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orchestrix.worker.commands.delivery import ALONE_HEADER, DEATHS_HEADER, Com
 from orchestrix.worker.context import LOGGER
 
 _OF_THE_BROKER: Final = ("x-death", "x-delivery-", "x-acquired-", "x-first-death-", "x-last-death-", "x-copy")
-"""What begins so is written by brokers, or counts for one copy alone."""
+"""Headers with these prefixes are written by brokers, or apply to one copy only."""
 
 
 def republished(job: CommandDelivery, *, alone: bool = False) -> Outgoing:
-    """The command once more, with the number of workers that died with it in hand; `alone` asks for a process of its
+    """The command again, with the number of workers that died with it in flight; `alone` asks for a process of its
     own."""
     first = job.deliveries[0]
     headers: dict[str, str | int] = {
@@ -52,16 +52,16 @@ def _moment(seconds: float) -> datetime | None:
 
 
 class CommandRepublisher:
-    """Publishes, waits for the confirm, and only then acknowledges: a death in between leaves two copies.
+    """Publishes, waits for the confirm, and only then acknowledges: a crash in between leaves two copies.
 
-    The state guard makes a copy harmless. A command whose channel is lost meanwhile is left to the broker.
+    The state guard makes a copy harmless. A command whose channel is lost meanwhile is requeued by the broker.
     """
 
     def __init__(self, broker: Broker, consumer: Consumer, topology: Callable[[], Topology]) -> None:
         self._broker, self._consumer, self._topology = broker, consumer, topology
 
     async def put(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:
-        """Returns when each is confirmed and acknowledged, or is nobody's any more, however long that takes."""
+        """Returns when each is confirmed and acknowledged, or its channel is lost, however long that takes."""
         left, failures = list(jobs), 0
         while left := [job for job in left if any(self._consumer.alive(one) for one in job.deliveries)]:
             crash.point("worker.aside.before_publish")
@@ -81,7 +81,7 @@ class CommandRepublisher:
             await self._consumer.acknowledge([one for job in jobs for one in job.deliveries], grow=False)
 
     async def _refuse(self, jobs: Sequence[CommandDelivery]) -> None:
-        """Whatever it is that the broker does not take: the copy that it has stays."""
+        """The broker refuses the new copy: the old copy stays."""
         if jobs:
             await self._consumer.give_back([one for job in jobs for one in job.deliveries])
 

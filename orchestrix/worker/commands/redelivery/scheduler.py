@@ -1,4 +1,4 @@
-"""Suspects: tries the commands whose workers died, so that one that ends its workers costs the others little."""
+"""Redelivery scheduler: retries commands whose workers died, at little cost to the others if one kills its worker."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from orchestrix.worker.error_mapping import ends_task
 
 KEY: Final = "alone"
 ALONE_TIMEOUT_S: Final = 30.0
-"""Seconds for which a worker takes nothing new so that a command can be alone in it."""
+"""Seconds for which a worker takes nothing new so that a command can run alone in it."""
 ALONE_COOLDOWN_S: Final = 60.0
-"""Seconds after that in which it does not try so again, nor while what it waited for in vain is in hand."""
+"""Seconds after a vain attempt in which it is not repeated; nor is it while what it waited for is in flight."""
 ALONE_HOLD_S: Final = 2.0
-"""Seconds that a command which is to be alone stays here meanwhile, before it goes back to its queue."""
+"""Seconds that a command which must run alone stays here meanwhile, before it is requeued."""
 
 
 class CommandRunner(Protocol):
-    """What the suspects ask of whoever works on commands."""
+    """What the scheduler needs of the slots."""
 
     @property
     def free(self) -> bool:
-        """Whether a place is free."""
+        """Whether a slot is free."""
 
     def begin(self, job: CommandDelivery) -> asyncio.Task[None]:
-        """Works on the job as soon as a place is free."""
+        """Executes the command as soon as a slot is free."""
 
     def beside(self, job: CommandDelivery) -> set[CommandDelivery]:
-        """What else is in hand, but for what will not end at all."""
+        """What else is in flight, except for commands that never end."""
 
     async def emptied(self, job: CommandDelivery) -> None:
-        """Waits until there is nothing beside the job."""
+        """Waits until nothing else is in flight."""
 
     def condemn(self, job: CommandDelivery) -> None:
-        """Reports that the command ends its workers."""
+        """Reports that the command kills its workers."""
 
 
 class RedeliveryScheduler:
-    """One lane a queue, and one place for a command that is to be alone in its process.
+    """One `RedeliveryPolicy` per queue, and one slot for a command that must run alone in its process.
 
-    No more of them are held than are at work: what is in hand when a worker dies counts one death more.
+    No more of them are held than run: every command in flight when a worker dies counts one death more.
     """
 
     def __init__(
@@ -73,29 +73,29 @@ class RedeliveryScheduler:
         self._tried: dict[CommandDelivery, None] = {}
         self._sole: asyncio.Task[None] | None = None
         self._waits: dict[CommandDelivery, None] = {}
-        """Those that are to be alone and have not begun."""
+        """Those that must run alone and have not started."""
         self._held: set[asyncio.Task[None]] = set()
         self._rest_until = 0.0
         self._hindered: set[CommandDelivery] = set()
-        """For these a worker has waited in vain."""
+        """Commands that never ended while one waited to run alone."""
         self._work: CommandRunner
 
     def use(self, work: CommandRunner) -> None:
-        """`work` does them."""
+        """Sets the runner of the commands."""
         self._work = work
 
     def put(self, job: CommandDelivery) -> None:
-        """One more has come; returns at once."""
+        """Adds a command; returns at once."""
         self._arrived.put_nowait(job)
 
     def drain(self) -> list[CommandDelivery]:
-        """All that have come and did not begin."""
+        """All that have arrived and not started."""
         waiting, self._waits, self._undecided = [*self._waits, *self._undecided], {}, []
         return waiting + [self._arrived.get_nowait() for _ in range(self._arrived.qsize())]
 
     async def round(self) -> None:
-        """Decides about those that have come, the fewest deaths first."""
-        jobs = self._undecided  # in an attribute: whoever stops this gives them back
+        """Decides about those that have arrived, the fewest worker deaths first."""
+        jobs = self._undecided  # in an attribute: `stop` requeues them
         if not jobs:
             jobs.append(await self._arrived.get())
         while not self._arrived.empty():
@@ -109,7 +109,7 @@ class RedeliveryScheduler:
             del jobs[:1]
 
     async def stop(self) -> None:
-        """Begins with none any more."""
+        """Starts no more of them."""
         tasks = [*self._held, *([self._sole] if self._sole is not None else [])]
         for task in tasks:
             task.cancel()
@@ -117,21 +117,21 @@ class RedeliveryScheduler:
             await asyncio.wait(tasks, timeout=1.0)
 
     def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
-        """Opens what was closed for want of room."""
+        """Reopens queues that were closed for lack of capacity."""
         self._follow(now)
         for queue, lane in self._lanes.items():
             if lane.room(self._work.free):
                 self._window.open(queue)
 
     def _follow(self, now: float) -> None:
-        """Tells the lanes who is at work."""
+        """Updates the policies with what runs."""
         for job in self._tried:
             self._lane(job).works(job.command.id, job.begun)
         for lane in self._lanes.values():
             lane.watch(now)
 
     async def _decide_or_put_back(self, job: CommandDelivery, more: bool) -> None:
-        """It leaves this worker's hands even where the worker itself fails."""
+        """Requeues the command even where the worker itself fails."""
         task = asyncio.current_task()
         try:
             await self._decide(job, more)
@@ -196,7 +196,7 @@ class RedeliveryScheduler:
         await self._desk.set_aside([job], alone=alone)
 
     async def _be_alone(self, job: CommandDelivery) -> None:
-        """Only one waits for that here, for whoever waits here while another is at work would seem to be guilty."""
+        """Only one waits for that at a time: one that waits while another runs would be suspected of its crash."""
         if self._sole is not None and not self._sole.done():
             return await self._desk.set_aside([job], alone=True)
         if clock.monotonic() < self._rest_until or self._hindered & self._work.beside(job):
@@ -227,14 +227,14 @@ class RedeliveryScheduler:
         return True
 
     async def _rest(self, job: CommandDelivery, why: str) -> None:
-        """Lets an emptier worker have it: here it would hold up all others for as long as they last."""
+        """Leaves it to a less busy worker: here it would block all others for as long as the running ones last."""
         self._rest_until = clock.monotonic() + ALONE_COOLDOWN_S
         self._hindered = self._work.beside(job)
         await self._aside(job, why, alone=True)
         self._waits.pop(job, None)
 
     def _hold(self, job: CommandDelivery) -> None:
-        """Puts it back a little later: at once, it might be here again at once."""
+        """Requeues it after a delay: otherwise it might be redelivered here at once."""
         self._waits[job] = None
         task = asyncio.create_task(self._put_back(job), name="a command that is to be alone elsewhere")
         self._held.add(task)
