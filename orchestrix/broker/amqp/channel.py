@@ -167,7 +167,7 @@ class AmqpChannel:
         if index == codec.CHANNEL_CLOSE:
             self._wire.write(frames.marshal(commands.Channel.CloseOk(), self.number))
             if self.lost is None:
-                self._wire.forget(self.number)  # else the broker still owes the answer to our own close
+                self._wire.forget(self.number)  # else the broker's answer to our own close is still to come
             self.lose(*codec.read_close(payload))
         else:
             self._wire.forget(self.number)

@@ -131,7 +131,7 @@ def read_confirm(payload: bytes) -> tuple[int, bool]:
 
 
 def read_close(payload: bytes) -> tuple[int, str]:
-    """(reply code, text) of `connection.close` or `channel.close`. The broker may cut the text within a letter."""
+    """(reply code, text) of `connection.close` or `channel.close`. The broker may cut the text within a character."""
     (code,) = _CLOSE.unpack_from(payload, 4)
     return code, field_tables.read_short(payload, 6)[0]
 

@@ -22,7 +22,7 @@ class EmbeddedBroker:
     """A small AMQP 0-9-1 broker for development: memory only, loopback only.
 
     `profile` is "strict" (as RabbitMQ 4.x) or "lenient" (as 3.10). Raises ConfigError for another profile and for a
-    host that is not loopback. Port 0 takes a free one; `port` and `url` tell which after `start`.
+    host that is not loopback. Port 0 takes a free one; `port` and `url` have it after `start`.
     """
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, profile: str = "strict") -> None:

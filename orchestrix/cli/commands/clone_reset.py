@@ -1,4 +1,4 @@
-"""Clone reset: tells a copy of a database from the original, by hand."""
+"""Clone reset: makes a copy of a database an installation of its own, by hand."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def why(arguments: argparse.Namespace) -> int:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """A verb: does it, or with `--dry-run` tells what it would do. Each command has a key of its own."""
+    """A verb: does it, or with `--dry-run` shows what it would do. Each command has a key of its own."""
     method, suffix = _CALLS.get(arguments.verb, ("POST", f"/{arguments.verb}"))
     body = _body(arguments)
     headers = {} if arguments.if_version is None else {"If-Match": f'"{arguments.if_version}"'}

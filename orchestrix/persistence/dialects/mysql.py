@@ -121,7 +121,7 @@ class MySql:
             )
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
-        # Autocommit: reads take no transaction, and writers begin theirs by word.
+        # Autocommit: reads take no transaction, and writers begin theirs explicitly.
         arguments = {
             "charset": "utf8mb4",
             "autocommit": True,

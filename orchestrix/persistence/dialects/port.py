@@ -109,7 +109,7 @@ class Dialect(Protocol):
         """
 
     def address(self, url: URL) -> URL:
-        """The URL as the driver takes it: what `engine_options` says in other words is not in it.
+        """The URL as the driver takes it: without what `engine_options` passes in another form.
 
         Raises `ConfigError` for a parameter that is not known.
         """

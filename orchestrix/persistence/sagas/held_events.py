@@ -20,7 +20,7 @@ _INSERT: Final = BulkInsert(held_events, _COLUMNS, key=("message_id",))
 
 @dataclass(frozen=True, slots=True)
 class HeldEvent:
-    """One event as it came. `message_id` tells copies of it; `id` is its place in the order of arrival."""
+    """One event as it came. Its copies have the same `message_id`; `id` is the order of arrival."""
 
     message_id: str
     saga: str

@@ -69,7 +69,7 @@ Version = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Rewake:
-    """Another wake-up for an instance that is still at `version`; not a change that its history tells."""
+    """Another wake-up for an instance that is still at `version`; it is not in its history."""
 
     id: int
     version: int

@@ -49,4 +49,4 @@ class ChannelPort(Protocol):
     def deliver(self, consumer: Subscription, entry: QueuedMessage) -> None: ...
 
     def consumer_cancelled(self, consumer: Subscription) -> None:
-        """The queue is gone: tell the client, forget the consumer."""
+        """The queue was deleted: notify the client, drop the consumer."""
