@@ -1,1 +1,1 @@
-"""What is a saga, and which moves does it have?  Pure rules: no I/O, no clock, no async."""
+"""What is a saga, and which transitions does it have? Pure rules: no I/O, no clock, no async."""

@@ -1,4 +1,4 @@
-"""What does the report of a worker do to a saga instance?"""
+"""Advance: applies an event from a worker to a saga instance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def advance(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs
     """What `event` does to `instance`; changes nothing by itself."""
     if event.correlation_id != instance.correlation_id:
         return IgnoredEvent("wrong-correlation")
-    if instance.blocker == CLONED:  # what comes answers the installation that this one is a copy of
+    if instance.blocker == CLONED:  # the event answers the installation that this one is a copy of
         return IgnoredEvent("cloned")
     if event.error is not None:
         return _failed(saga, instance, event, tick)
@@ -52,7 +52,7 @@ def _done(
     try:
         return succeed(saga, instance, step, event.data, tick, reason=event.type, caused_by=event.id)
     except (InvalidDataError, ValueError) as bad:
-        if step.job is not None:  # nobody would do it again, and no deadline ends it
+        if step.job is not None:  # it would not be repeated, and no deadline ends it
             error = StepError("BadOutput", f"the job's result does not fit: {bad}", retryable=False)
             return _judged(saga, instance, Failure.reported(error, event.id), tick)
         return IgnoredEvent(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)

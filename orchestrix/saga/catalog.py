@@ -1,4 +1,4 @@
-"""Catalog: the versions of sagas that one process knows, and to which step of them a message belongs."""
+"""Catalog: the saga versions that one process knows, and the step that each message belongs to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .state import Instance
 
 
 class MessageOwner(NamedTuple):
-    """The step, and its saga, that a command or an event belongs to; `undoes` if it belongs to the step's undo."""
+    """The step, and its saga, that a command or an event belongs to; `undoes` if it belongs to the step's
+    compensation."""
 
     saga: Saga
     step: Step
@@ -19,7 +20,7 @@ class MessageOwner(NamedTuple):
 
     @property
     def order(self) -> Order:
-        """The step itself or its undo: what has a command, an event, a timeout and a retry policy."""
+        """The step itself or its compensation: what has a command, an event, a timeout and a retry policy."""
         return order_of(self.step, self.undoes)
 
 
@@ -41,7 +42,7 @@ class Catalog:
             self._add(saga)
 
     def learn(self, saga: Saga) -> bool:
-        """Adds a stored version, or replaces what it was; False for a version of the code, which stays.
+        """Adds or replaces a stored version; False for a version of the code, which stays.
 
         Raises `DefinitionError` if a message of it belongs to another saga.
         """
@@ -56,15 +57,15 @@ class Catalog:
         return True
 
     def forget(self, name: str) -> None:
-        """Takes a saga out that this process has no code of, with its messages."""
+        """Removes a saga that this process has no code of, with its messages."""
         assert name not in self._code, "what has code stays"
         for key in [key for key in self._versions if key[0] == name]:
             self._disown(self._versions.pop(key))
         self._newest.pop(name, None)
 
     def replaced(self, saga: Saga) -> None:
-        """The code's version was replaced by `saga`, which another process has stored: it runs by that, and starts
-        none."""
+        """The code's version was replaced by `saga`, which another process has stored: its instances run by that, and
+        none is started."""
         self._code_versions.discard((saga.name, saga.version))
         if self._code.get(saga.name) == self._versions.get((saga.name, saga.version)):
             del self._code[saga.name]
@@ -100,7 +101,7 @@ class Catalog:
                 self._commands.setdefault(owner.order.command, {})[saga.version] = owner
 
     def _disown(self, saga: Saga, but: Saga | None = None) -> None:
-        """Its messages are nobody's, unless another version has them; `but` is what stands in its place."""
+        """Removes the owner of its messages, unless another version has them; `but` is its replacement."""
         kept = {m for one in self._versions.values() if one.name == saga.name for m in _all_messages(one)}
         for message in set(_all_messages(saga)) - kept:
             self._owners.pop(message, None)
@@ -160,12 +161,12 @@ class Catalog:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """Every command of every version, those of undo too; its queue has the same name."""
+        """Every command of every version, also of compensations; its queue has the same name."""
         return tuple(name for name, owners in self._commands.items() if owners)
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The name of every job that is a step, or an undo, each of them once."""
+        """The name of every job that is a step, or a compensation, each of them once."""
         owned = (owner for owners in self._events.values() for owner in owners.values())
         return tuple(dict.fromkeys(owner.order.job.name for owner in owned if owner.order.job is not None))
 
@@ -176,7 +177,7 @@ class Catalog:
 
     @property
     def event_queues(self) -> tuple[str, ...]:
-        """The queues of all events: also of those that only tell that the work on a command has begun."""
+        """The queues of all events: also of those that only report that the work on a command has started."""
         return (*self.events, STEP_STARTED)
 
 

@@ -1,4 +1,4 @@
-"""Which command is out for an instance, and how is the next one given out?"""
+"""Commands: the pending command of an instance, and how the next one is issued."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_REASON: Final = 500
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The wake-up of an instance whose deadline a person has cancelled."""
 JOB_POLL_INTERVAL: Final = timedelta(minutes=5)
-"""How often a saga looks after its job. Its end comes by an event; the look is for one that was lost."""
+"""How often a saga polls its job. The end of a job is notified by an event; polling finds one that was lost."""
 LAST_JOB_POLL_MARGIN: Final = timedelta(seconds=10)
-"""The last look comes so long before the time is over that the run, or a person, gave: a lost end can still count."""
+"""The last poll comes so long before the deadline of the run, or a person's: a lost end can still count."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionInputs:
-    """What rules cannot find out themselves: the time, an id for a command that follows, a draw from [0, 1)."""
+    """The inputs of a pure transition: the time, an id for the next command, a random number from [0, 1)."""
 
     now: datetime
     command_id: str
@@ -32,7 +32,7 @@ class TransitionInputs:
 
 @dataclass(frozen=True, slots=True)
 class SagaTransition:
-    """The instance as it is from now on, the history that it owes, and the command to send, if any."""
+    """The instance as it is from now on, the history rows to insert, and the command to send, if any."""
 
     instance: Instance
     history: tuple[StateChange, ...]
@@ -40,44 +40,44 @@ class SagaTransition:
 
 
 class PendingCommand(NamedTuple):
-    """The order that an instance waits for: a step, or its undo."""
+    """What an instance waits for: a step, or its compensation."""
 
     step: Step
     undoes: bool
 
     @property
     def order(self) -> Order:
-        """What has the command and the event."""
+        """The step or compensation with the command and the event."""
         return order_of(self.step, self.undoes)
 
     @property
     def job(self) -> Job | None:
-        """The job that does it."""
+        """The job that it runs, if any."""
         return self.order.job
 
     @property
     def wait(self) -> timedelta:
-        """The time until its deadline, or until the next look after its job."""
+        """The time until its deadline, or until the next poll of its job."""
         return self.order.timeout if self.job is None else JOB_POLL_INTERVAL
 
     @property
     def reason(self) -> str:
-        """That of the wake-up after this time."""
+        """The reason of the wake-up after this time."""
         return DEADLINE if self.job is None else JOB
 
     @property
     def key(self) -> str:
-        """Its name among the attempts."""
+        """Its key among the attempts."""
         return key_of(self.step, self.undoes)
 
 
 def key_of(step: Step, undoes: bool) -> str:
-    """The name of an order among the attempts of `InstanceProgress`."""
+    """The key of a step, or its compensation, among the attempts of `InstanceProgress`."""
     return f"{step.name}:undo" if undoes else step.name
 
 
 def out(saga: Saga, instance: Instance) -> PendingCommand | None:
-    """The order that is out; None where the instance waits for none, or for an answer that it only has to outlive."""
+    """The pending command; None where the instance waits for none, or only for the answer of a cancelled step."""
     progress = instance.progress
     if progress.awaited is not None:
         return None
@@ -89,27 +89,27 @@ def out(saga: Saga, instance: Instance) -> PendingCommand | None:
 
 
 def expected(saga: Saga, instance: Instance) -> Order | None:
-    """Whose answer the instance waits for: also that of a step which a cancelled one only has to outlive."""
+    """The step or compensation whose answer the instance waits for, also that of a cancelled step."""
     here = out(saga, instance)
     return here.order if here is not None else saga.step(instance.progress.awaited or "")
 
 
 def job_at_work(saga: Saga, instance: Instance) -> str | None:
-    """The id of the job that the instance waits for; it is that of the command that is out."""
+    """The id of the job that the instance waits for; it is that of the pending command."""
     here, awaited = out(saga, instance), saga.step(instance.progress.awaited or "")
     job = here.job if here is not None else awaited.job if awaited is not None else None
     return instance.command_id if job is not None else None
 
 
 def job_let_go(saga: Saga, before: Instance, after: Instance) -> str | None:
-    """The id of the job that `before` had at work and that `after` has no use for, whether it has ended or not."""
+    """The id of the job that `before` waited for and `after` does not, whether it has ended or not."""
     here, job = out(saga, after), job_at_work(saga, before)
     wanted = after.command_id if here is not None and here.job is not None else None
     return job if job != wanted else None
 
 
 def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> Command | None:
-    """The command that is out, as it is sent `now`, or was at the last change; None where the instance waits for none.
+    """The pending command, as it is sent `now`, or was at the last change; None where the instance waits for none.
 
     Its work never has more time than what is left of the run.
     """
@@ -143,21 +143,21 @@ def _idempotency_key(saga: Saga, instance: Instance, here: PendingCommand) -> st
 
 
 def _time_of(here: PendingCommand, instance: Instance, now: datetime) -> int:
-    """The milliseconds that the work has, at least one: a run whose time is over has its end judged elsewhere."""
+    """The milliseconds that the work has, at least one: the end of the run's time is handled elsewhere."""
     if instance.deadline_at is None:
         return here.order.timeout_ms
     return max(1, min(here.order.timeout_ms, milliseconds(instance.deadline_at - now)))
 
 
 def to_send(saga: Saga, instance: Instance) -> Command | None:
-    """The command that is to leave now: none while the instance is held by a person, or its time is still to come."""
+    """The command to send now: none while the instance is held by a person, or its time is still to come."""
     return None if instance.blocker or instance.wake_reason == RETRY else command_for(saga, instance)
 
 
 def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
-    """The queue of the command that is out, and when it was sent, where that is known for sure.
+    """The queue of the pending command, and when it was sent, where that is certain.
 
-    It is not of a command of which there may be several copies, and not where a person has changed its time.
+    It is not certain for a command that may have several copies, nor where a person has changed its time.
     """
     here = out(saga, instance)
     doubtful = instance.begun or instance.progress.unanswered or instance.wake_at == NEVER
@@ -170,7 +170,7 @@ def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
 
 
 def unfrozen(instance: Instance, now: datetime) -> Instance:
-    """`instance`, whose run's own time goes on from now with what was left of it when it was stopped."""
+    """`instance`, whose run's own time continues from now with what was left when it was stopped."""
     run_ms = instance.progress.run_ms
     if run_ms is None:
         return instance
@@ -178,7 +178,7 @@ def unfrozen(instance: Instance, now: datetime) -> Instance:
 
 
 def issued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
-    """`instance` with a first try of the order that its state and progress ask for. Without one, it waits for none."""
+    """`instance` with a first try of the step or compensation of its state and progress, if there is one."""
     progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None)
     if progress.migration is not None and migrates_until(instance, tick.now) is None:
         progress = replace(progress, migration=None)
@@ -195,7 +195,7 @@ def issued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
 
 
 def retrying(instance: Instance, wait: timedelta, now: datetime) -> Instance:
-    """`instance`, whose command leaves after `wait`; later if it is to be moved to another version before."""
+    """`instance`, whose command is sent after `wait`; later if it is to be moved to another version before."""
     until = migrates_until(instance, now + wait)
     if until is None:
         return armed(instance, RETRY, wait, now)
@@ -234,12 +234,12 @@ def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> In
 
 
 def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:
-    """`instance`, whose job has time until then, by a person's word; without one, as long as it takes."""
+    """`instance`, whose job has time until then, as a person decided; None means as long as it takes."""
     return looking(progressed(instance, until=None if at is None else at.isoformat()), now)
 
 
 def looking(instance: Instance, now: datetime) -> Instance:
-    """`instance` to be woken for the next look after its job, or at the end of the time that it has."""
+    """`instance` to be woken for the next poll of its job, or at the end of the time that it has."""
     if instance.limit is None:
         return armed(instance, JOB, JOB_POLL_INTERVAL, now)
     rest = instance.limit - now
@@ -249,18 +249,18 @@ def looking(instance: Instance, now: datetime) -> Instance:
 
 
 def left(instance: Instance, key: str) -> Mapping[str, int]:
-    """The attempts once the order of that key is not out any more."""
+    """The attempts once the command of that key is not pending any more."""
     before = instance.progress.attempts
     return before if instance.attempt == 1 and key not in before else {**before, key: instance.attempt}
 
 
 def progressed(instance: Instance, **changes: Any) -> Instance:
-    """`instance` with another progress."""
+    """`instance` with changed progress."""
     return replace(instance, progress=replace(instance.progress, **changes))
 
 
 def cleared(instance: Instance) -> InstanceProgress:
-    """What the run still has to remember once an order has ended well: its attempts, and what earlier runs left."""
+    """The progress to keep once a step or compensation has succeeded: its attempts, and what earlier runs left."""
     before = instance.progress
     return InstanceProgress(
         attempts=before.attempts,
@@ -277,9 +277,9 @@ def cleared(instance: Instance) -> InstanceProgress:
 
 
 def doubted(instance: Instance) -> Instance:
-    """`instance`, whose command is sent again: whatever is said of it then, an earlier copy may have been worked on.
+    """`instance`, whose command is sent again: whatever its answer says, an earlier copy may have been executed.
 
-    Of a job there is never a second one.
+    A job is never sent twice.
     """
     is_job = instance.wake_reason == JOB or instance.given is not None
     kept = instance.state == COMPENSATING or instance.wake_reason == RETRY or is_job

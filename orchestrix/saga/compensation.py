@@ -1,4 +1,4 @@
-"""How is a saga that has failed, or was cancelled, brought back to nothing?"""
+"""Compensation: how a saga that has failed, or was cancelled, is undone step by step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from orchestrix.saga.transition import IgnoredEvent, change, move, sending
 
 
 def possible_effects(saga: Saga, instance: Instance, *, current: bool) -> list[Step]:
-    """The steps that may have left something behind, the latest first; `current` says whether the one that is out has.
+    """The steps that may have had effects, the latest first; `current` says whether the pending one may.
 
-    A step that was skipped is among them, for an earlier try of it may have done its work.
+    A skipped step is among them, because an earlier try of it may have done its work.
     """
     here = saga.position(instance.state)
     names = set(instance.progress.left) | set(instance.progress.todo)
@@ -56,14 +56,14 @@ def _done_now(saga: Saga, instance: Instance, current: bool) -> set[str]:
 
 
 def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
-    """Which of these steps have an undo, each of them once, in the order in which they are undone."""
+    """Which of these steps have a compensation, each of them once, in the order in which they are undone."""
     wanted = set(names)
     steps = sorted(saga.steps, key=lambda step: saga.position(step.state), reverse=True)
     return tuple(step.name for step in steps if step.name in wanted and isinstance(step.undo, Compensation))
 
 
 def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
-    """The attempts of every step that was sent, also of those that had one and of the one that is out."""
+    """The attempts of every step that was sent, also of those that had one and of the pending one."""
     here, now = saga.position(instance.state), out(saga, instance)
     passed = {step.name: 1 for step in saga.steps if saga.position(step.state) < here < len(saga.path)}
     present = {now.key: instance.attempt} if now is not None else {}
@@ -81,9 +81,9 @@ def begin(
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
 ) -> SagaTransition:
-    """`instance` on its way back. `current`: whether the step that is out may have done something.
+    """`instance` with its compensation begun. `current`: whether the pending step may have had effects.
 
-    `awaited`: its answer is still waited for, until its deadline; only then the first undo is sent.
+    `awaited`: its answer is still waited for, until its deadline; only then the first compensation is sent.
     """
     here = saga.step_in(instance.state)
     if here is not None and not current and not awaited:
@@ -115,7 +115,7 @@ def begin(
 
 
 def _refused(instance: Instance, step: Step) -> Instance:
-    """`instance`, which knows that the step left nothing. Should it be done all the same, it is undone then."""
+    """`instance` with the step noted as without effects. If a success of it arrives all the same, it is undone then."""
     if not isinstance(step.undo, Compensation):
         return instance
     others = tuple(name for name in instance.progress.refused if name != step.name)
@@ -123,7 +123,7 @@ def _refused(instance: Instance, step: Step) -> Instance:
 
 
 def _waiting(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
-    """`instance`, paused or not, with the rest of its step's time to wait, however long a person had given it."""
+    """`instance`, paused or not, with the rest of its step's time to wait, whatever deadline a person had set."""
     step = saga.step(instance.progress.awaited or "")
     assert step is not None, "it waits for a step of its own"
     rest = timedelta(milliseconds=instance.wait_ms) if instance.wake_at is None else instance.wake_at - tick.now
@@ -134,8 +134,8 @@ def _waiting(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance
 
 
 def in_flight(instance: Instance) -> bool:
-    """Whether a command may be in a worker's hands now."""
-    if instance.blocker in (HELD, CLONED):  # it was answered; or whoever has it answers another installation
+    """Whether a command may be in flight now."""
+    if instance.blocker in (HELD, CLONED):  # it was answered; or its worker answers another installation
         return False
     reason = instance.progress.resume if instance.blocker == PAUSED else instance.wake_reason
     never_sent = instance.blocker == PAUSED and reason == UNSENT
@@ -143,7 +143,7 @@ def in_flight(instance: Instance) -> bool:
 
 
 def in_doubt(instance: Instance) -> bool:
-    """Whether the step that is out may have done something of which nobody has heard, or will hear."""
+    """Whether the pending step may have had effects that were not, or will not be, reported."""
     copied = instance.blocker == CLONED and instance.progress.resume not in (RETRY, UNSENT)
     return instance.progress.unanswered or copied
 
@@ -159,9 +159,9 @@ def end(
     left_behind: tuple[str, ...] = (),
     forced: bool = False,
 ) -> SagaTransition:
-    """`instance` FAILED. `left_behind` are steps that are not undone: another run's undo will include them.
+    """`instance` FAILED. `left_behind` are steps that are not undone: another run's compensation will include them.
 
-    `forced`: also where its saga knows no way to there.
+    `forced`: also without a transition of its saga.
     """
     row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
     progress = InstanceProgress(
@@ -188,7 +188,7 @@ def _runs_left(saga: Saga, instance: Instance, names: tuple[str, ...]) -> Mappin
 def answered(
     saga: Saga, instance: Instance, reason: str, tick: TransitionInputs, *, current: bool, caused_by: str | None = None
 ) -> SagaTransition:
-    """The step that a cancelled saga waited for has ended: `current` says whether it may have done something."""
+    """The step that a cancelled saga waited for has ended: `current` says whether it may have had effects."""
     progress = instance.progress
     step = saga.step(progress.awaited or "")
     assert step is not None
@@ -213,7 +213,7 @@ def undone(
 ) -> SagaTransition:
     """The first of the steps to undo is undone, or was `skipped` for a reason by an actor.
 
-    It stays the first where it is to be undone of an earlier run too; who skips it means all runs.
+    It stays the first where an earlier run's effects must be undone too; a skip applies to all runs.
     """
     progress = instance.progress
     done, *rest = progress.todo
@@ -246,9 +246,9 @@ def undone(
 def again(
     saga: Saga, instance: Instance, step: Step, reason: str, tick: TransitionInputs, caused_by: str | None
 ) -> SagaTransition | IgnoredEvent:
-    """A step succeeded while, or after, its saga is brought back: it is undone, perhaps once more.
+    """A step succeeded during, or after, the compensation of its saga: it is undone, perhaps once more.
 
-    Whatever its worker has refused, the effect is there now. A step that a person has left alone is not among these.
+    Whatever its worker reported before, the effect exists now. A step that a person has skipped is not among these.
     """
     if instance.state == FAILED:
         return _again_after_the_end(saga, instance, step, reason, tick, caused_by)
@@ -268,7 +268,7 @@ def again(
 def _again_after_the_end(
     saga: Saga, instance: Instance, step: Step, reason: str, tick: TransitionInputs, caused_by: str | None
 ) -> SagaTransition | IgnoredEvent:
-    """The undo that is out, if any, is of another step, or was sent too early: there is room for one at a time."""
+    """The pending compensation, if any, is of another step, or was sent too early: only one is pending at a time."""
     if not isinstance(step.undo, Compensation):
         return IgnoredEvent("nothing-to-undo")
     todo = instance.progress.todo
@@ -285,15 +285,15 @@ def _again_after_the_end(
 
 
 def _undo_is_to_be_sent(instance: Instance) -> bool:
-    """Whether the first undo leaves only after what is known now: then it undoes that too."""
+    """Whether the first compensation is still to be sent: then it undoes what is known now too."""
     progress = instance.progress
-    unsent = instance.blocker == PAUSED and progress.resume in (RETRY, UNSENT)  # else its row may have left long ago
+    unsent = instance.blocker == PAUSED and progress.resume in (RETRY, UNSENT)  # else it may be published by now
     waits = unsent or instance.wake_reason == RETRY
     return progress.awaited is not None or instance.blocker == UNDO_FAILED or waits
 
 
 def _unwatched(instance: Instance) -> Instance:
-    """An ended instance has no wake-up: the broker alone gives its last command out again."""
+    """An ended instance has no wake-up: the broker alone redelivers its last command."""
     return replace(instance, wake_at=None, wake_reason=None, wait_ms=0)
 
 
@@ -306,7 +306,7 @@ def _on(
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
 ) -> SagaTransition:
-    """`instance` with the undo of the first step to undo sent."""
+    """`instance` with the compensation of the first step to undo sent."""
     row: StateChange = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
     moved = move(saga, instance, COMPENSATING, row)
     held = moved.blocker if moved.blocker == PAUSED else None

@@ -1,4 +1,4 @@
-"""How is a saga written down, and is what was written complete?"""
+"""Saga definition: a saga as data, checked for completeness when it is made."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class FreeData(BaseModel):
 
 
 class InvalidDataError(OrchestrixError):
-    """The saga's model refuses the data. `errors` lists what is wrong and where, as pydantic reports it."""
+    """The saga's model rejects the data. `errors` lists what is wrong and where, as pydantic reports it."""
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
         told = [f"{'.'.join(map(str, e['loc']))[:200] or 'data'}: {e['msg'][:500]}" for e in errors[:MAX_ERRORS]]
@@ -114,7 +114,8 @@ class InvalidDataError(OrchestrixError):
 
 @dataclass(frozen=True, slots=True)
 class StateEdge:
-    """A legal move and what causes it: an event, `created`, `immediate`, the end or failure of an undo, or a person.
+    """A legal transition and what causes it: an event, `created`, `immediate`, the end or failure of a compensation, or
+    a person.
 
     `source` is None for the start.
     """
@@ -137,7 +138,7 @@ _MODEL: Final = ArgumentKind(
 class Saga:
     """A saga as data. Checked when it is made: raises `DefinitionError` that says what to change.
 
-    `immediate` maps a state to the one that the orchestrator takes at once after it. `timeout` is the time that the
+    `immediate` maps a state to the one that the orchestrator enters at once after it. `timeout` is the time that the
     whole run has; None for as long as its steps take.
     """
 
@@ -161,12 +162,12 @@ class Saga:
 
     @cached_property
     def path(self) -> tuple[str, ...]:
-        """The states of a good run in their order."""
+        """The states of a successful run in their order."""
         return _walk(self)
 
     @cached_property
     def edges(self) -> tuple[StateEdge, ...]:
-        """Every legal move."""
+        """Every legal transition."""
         good = [StateEdge(None, self.initial, CREATED)]
         for state in self.path[:-1]:
             step = self.step_in(state)
@@ -179,12 +180,12 @@ class Saga:
 
     @property
     def undoes(self) -> bool:
-        """Whether there is anything to undo."""
+        """Whether any step has a compensation."""
         return any(isinstance(step.undo, Compensation) for step in self.steps)
 
     @cached_property
     def has_jobs(self) -> bool:
-        """Whether any step, or undo, is a job."""
+        """Whether any step, or compensation, is a job."""
         undos = [step.undo for step in self.steps if isinstance(step.undo, Compensation)]
         orders: list[Order] = [*self.steps, *undos]
         return any(order.job is not None for order in orders)
@@ -203,7 +204,7 @@ class Saga:
         return {state: place for place, state in enumerate(self.path)} | {FAILED: len(self.path)}
 
     def step_in(self, state: str) -> Step | None:
-        """The step whose command is out while the saga is in `state`."""
+        """The step whose command is pending while the saga is in `state`."""
         return self._steps_by_state.get(state)
 
     def step(self, name: str) -> Step | None:
@@ -211,7 +212,7 @@ class Saga:
         return next((step for step in self.steps if step.name == name), None)
 
     def position(self, state: str) -> int:
-        """How far along the good run `state` lies; a state that the saga does not know lies behind all."""
+        """The position of `state` in a successful run; a state that the saga does not know comes after all."""
         return self._positions.get(state, len(self.path))
 
     def check(self, data: Mapping[str, Any], *, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -225,16 +226,16 @@ class Saga:
         except InvalidDataError:
             if before is None or self._takes(before):
                 raise
-            if getattr(self.data, "by_schema", False):  # a schema says less than its author's model, which is not here
+            if getattr(self.data, "by_schema", False):  # a schema checks less than the author's model, absent here
                 return dict(data)
             self._read(self.data.model_validate, data)
         return dict(data)
 
     def read(self, data: Mapping[str, Any]) -> BaseModel:
-        """What the model makes of `data`, of which it converts nothing that JSON has a type for: handlers are given
-        what was sent. Raises `InvalidDataError`.
+        """What the model makes of `data`, converting nothing that JSON has a type for: handlers get what was sent.
+        Raises `InvalidDataError`.
 
-        An error that a validator of the model has not foreseen is a refusal too, with that error as its cause.
+        An unexpected error of a validator counts as a rejection too, with that error as its cause.
         """
         return self._read(self._strictly, data)
 

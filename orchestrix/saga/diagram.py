@@ -1,4 +1,4 @@
-"""What does a saga look like as a Mermaid state diagram?"""
+"""Diagram: draws a saga as a Mermaid state diagram."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LABELS = {CREATED: "start", STEP_FAILED: "a step failed, or cancel"}
 
 
 def to_mermaid(saga: Saga) -> str:
-    """A `stateDiagram-v2` of every legal move, in the order of the good run."""
+    """A `stateDiagram-v2` of every legal transition, in the order of a successful run."""
     lines = ["stateDiagram-v2"]
     for edge in saga.edges:
         label = _LABELS.get(edge.cause, edge.cause)

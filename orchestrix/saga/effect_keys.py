@@ -1,4 +1,4 @@
-"""Effect keys: what the effects of a step are keyed by, and of which runs they are still to be undone."""
+"""Effect keys: the keys of a step's effects, and the runs whose effects are still to be undone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _RUN: Final = re.compile(r":run[0-9]+$")
 
 
 def former_key(saga: str, id: int, step: str) -> str:
-    """The key of instances that are older than the row `installation`, and of commands that bear none."""
+    """The key of instances that are older than the row `installation`, and of commands that carry none."""
     return f"{saga}:{id}:{step}:do"
 
 
 def effect_key(instance: Instance, step: str, *, undoes: bool) -> str:
-    """The key of the step's effects: the same over all tries, and for the undo of what they did.
+    """The key of the step's effects: the same over all tries, and for their compensation.
 
-    The time is in it because a database that was restored gives the same ids to other instances.
+    It contains the time because a restored database gives the same ids to other instances.
     """
     run = undone_run(instance, step) if undoes else instance.progress.run
     return key_of_first(instance, first_name(instance, step), run)
 
 
 def key_of_first(instance: Instance, name: str, run: int) -> str:
-    """The key of the effects that the step, which was first sent under that name, has in that run."""
+    """The key of the step's effects in that run, by the name under which it was first sent."""
     if not instance.installation:
         return former_key(instance.saga, instance.id, name)
     made = (instance.created_at - _EPOCH) // _MICROSECOND
@@ -56,7 +56,7 @@ def undone_run(instance: Instance, step: str) -> int:
 def next_run(instance: Instance, unfinished: Iterable[str]) -> tuple[int, Mapping[str, tuple[int, ...]]]:
     """The number of the run that begins now, and the runs of which each unfinished step is still to be undone.
 
-    The keys of an instance from before the row `installation` know no runs, so it stays in its first one.
+    The keys of an instance from before the row `installation` contain no run, so it stays in its first one.
     """
     progress = instance.progress
     if not instance.installation:
@@ -65,7 +65,7 @@ def next_run(instance: Instance, unfinished: Iterable[str]) -> tuple[int, Mappin
 
 
 def owed_runs(instance: Instance, names: Iterable[str], present: Collection[str]) -> Mapping[str, tuple[int, ...]]:
-    """Of which runs these steps are to be undone, where that is not the present one alone.
+    """The runs of which these steps must be undone, where that is not the present one alone.
 
     `present` are those that the present run may have done. Without an entry a step is undone as that of this run.
     """
@@ -82,9 +82,9 @@ def owed_runs(instance: Instance, names: Iterable[str], present: Collection[str]
 
 
 def all_runs(instance: Instance, step: str) -> Mapping[str, tuple[int, ...]]:
-    """The runs to undo once the step turns out to be done by a try of one of them, nobody knows which.
+    """The runs to undo once the step turns out to be done by a try of one of them, unknown which.
 
-    The one that is undone now stays the last, for its command is out.
+    The one that is undone now stays the last, because its command is pending.
     """
     progress = instance.progress
     if progress.run == 1:

@@ -1,4 +1,4 @@
-"""Which errors can a saga definition or a transition raise?  The whole tree is drawn in `orchestrix/errors.py`."""
+"""Saga errors: what a definition or a transition can raise; the whole tree is drawn in `orchestrix/errors.py`."""
 
 
 class OrchestrixError(Exception):
@@ -10,4 +10,4 @@ class DefinitionError(OrchestrixError):
 
 
 class IllegalTransition(OrchestrixError):
-    """The state machine has no such move. Nothing was changed."""
+    """The state machine has no such transition. Nothing was changed."""

@@ -1,4 +1,4 @@
-"""Defaults: with which data a saga begins, of what the client has sent and of what its model knows."""
+"""Initial data: the data with which a saga begins, from what the client sent and the defaults of its model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MISSING = object()
 
 
 def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` and, of what it leaves out, the defaults of the saga's model; raises `InvalidDataError` for what that
-    refuses.
+    """`data` and, of what it leaves out, the defaults of the saga's model; raises `InvalidDataError` for what the model
+    rejects.
 
-    They are found once: every step, and every try of it, sees the same; those of models within the model come too. What
-    is given stays as it is written, and a default of None stays away. One that would not come back from JSON as it is,
-    or that the model itself would refuse as data, is left out.
+    Defaults are computed once: every step, and every try of it, sees the same; those of nested models are included.
+    What is given stays as it is written, and a default of None is left out. So is one that would not survive a JSON
+    round trip, or that the model itself would reject as data.
     """
     model, given = saga.read(data), dict(data)
     full = _filled(model, given)
     if full == given or _comes_back(saga, full, model, None):
         return full
-    if len(dump(full)) > MAX_BODY:  # else defaults would stay away, which its handlers rely on
+    if len(dump(full)) > MAX_BODY:  # else defaults would be missing that its handlers rely on
         said = f"with the defaults of the model it has more than {MAX_BODY} bytes: send less"
         raise InvalidDataError([{"loc": (), "msg": said, "type": "too_large"}])
     kept = dict(given)
@@ -40,7 +40,7 @@ def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comes_back(saga: Saga, data: dict[str, Any], model: BaseModel, name: str | None) -> bool:
-    """Whether the model takes `data`, and makes of them what it was: of all, of the one field, or of none ('')."""
+    """Whether the model accepts `data` and reproduces its values: of all, of the one field, or of none ('')."""
     try:
         again = saga.read(load(dump(data)))
         if name is None:
@@ -51,7 +51,7 @@ def _comes_back(saga: Saga, data: dict[str, Any], model: BaseModel, name: str | 
 
 
 def _filled(model: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` with the defaults of `model`, and of the models in it, that it leaves out."""
+    """`given` with the defaults of `model`, and of nested models, that it leaves out."""
     result = dict(given)
     for name, field in type(model).model_fields.items():
         key, value = _key(type(model), name, given), getattr(model, name, None)
@@ -65,7 +65,7 @@ def _filled(model: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _within(value: Any, given: Any) -> Any:
-    """What was given for a field, with the defaults of the models in it."""
+    """What was given for a field, with the defaults of nested models."""
     if isinstance(value, RootModel):
         return _within(value.root, given)
     if isinstance(given, dict):
@@ -92,7 +92,7 @@ def _filled_dataclass(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _default(model: BaseModel, name: str) -> Any:
-    """The field as JSON; missing where it is none, whatever its own serializer says."""
+    """The field as JSON; missing where it is not JSON, whatever its own serializer returns."""
     try:
         return written(model, name)
     except Exception:

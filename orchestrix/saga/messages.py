@@ -1,4 +1,4 @@
-"""What do commands and events look like on the wire, and which bodies are refused?"""
+"""Messages: commands and events as they are sent, and which bodies are rejected."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MAX_EVENT_ID: Final = 255
 
 
 class UnreadableMessage(OrchestrixError):
-    """A body that cannot be read as an event or a command. Its text is the reason that the dead letter carries."""
+    """A body that cannot be read as an event or a command. Its text is the reason in the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An order to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt.
+    """A command to a worker. `id` stays the same over every copy; `idempotency_key` over every attempt.
 
-    `effect_key` is what the step's effects are keyed by, the same for the step and for its undo.
-    `undoes_attempt` is set for an undo alone: the highest attempt of the step that may have been sent before. Whoever
-    undoes remembers it, and refuses to do that attempt, or one before it, that comes late. Where a `job` is the step,
-    no message leaves: the job is put down with the same id, and `payload`. `definition_version` is that of the saga
-    by which the instance runs; None in a command of a release that did not tell it.
+    `effect_key` is what the step's effects are keyed by, the same for the step and for its compensation.
+    `undoes_attempt` is set for a compensation alone: the highest attempt of the step that may have been sent before.
+    The handler stores it, and refuses that attempt, or one before it, that arrives late. Where a `job` is the step, no
+    message is sent: the job is inserted with the same id, and `payload`. `definition_version` is that of the saga by
+    which the instance runs; None in a command of a release that did not send it.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Command:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What the job is given; `event` is what its success brings about."""
+        """The job's payload; `event` is the event of its success."""
         undoes = {} if self.undoes_attempt is None else {"undoesAttempt": self.undoes_attempt}
         return {
             "saga": self.saga,
@@ -72,7 +72,7 @@ class Command:
         }
 
     def body(self) -> bytes:
-        """The JSON that goes over the wire, in UTF-8."""
+        """The JSON that is sent, in UTF-8."""
         undoes = {} if self.undoes_attempt is None else {"undoesAttempt": self.undoes_attempt}
         version = {} if self.definition_version is None else {"definitionVersion": self.definition_version}
         return dump(
@@ -98,9 +98,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    """Why a step failed. `retry_after_ms` is the worker's wish in milliseconds.
+    """Why a step failed. `retry_after_ms` is the delay in milliseconds that the worker requests.
 
-    `unsure` says that the step may have done something all the same, `hold` that the step is to wait for a person.
+    `unsure` says that the step may have had effects all the same, `hold` that the step must wait for a person.
     """
 
     type: str
@@ -113,7 +113,7 @@ class StepError:
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A worker's word that it has begun with a command, which was so many milliseconds before it said so."""
+    """A worker's report that it has started a command, so many milliseconds before it reported."""
 
     app_id: int
     correlation_id: str
@@ -147,16 +147,15 @@ def dump(value: object) -> bytes:
 
 
 def storable(text: str) -> bool:
-    """Whether every database keeps `text`: no NUL, no half of a surrogate pair."""
+    """Whether every database can store `text`: no NUL, no lone surrogate."""
     return "\0" not in text and (text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text))
 
 
 def load(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`.
 
-    Raises `UnreadableMessage` for anything that not every JSON reader and every database would take alike: other
-    encodings than UTF-8, no object, NaN and infinity, NUL, lone surrogates, a key twice, more than 64 levels, over 1
-    MiB.
+    Raises `UnreadableMessage` for anything that JSON readers and databases do not all treat alike: other encodings than
+    UTF-8, no object, NaN and infinity, NUL, lone surrogates, a key twice, more than 64 levels, over 1 MiB.
     """
     if len(body) > MAX_BODY:
         raise UnreadableMessage(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
@@ -176,7 +175,7 @@ def load(body: bytes) -> dict[str, Any]:
 
 
 def event(routing_key: str, body: bytes, correlation_id: str | None = None, message_id: str | None = None) -> Event:
-    """The event in `body`; the routing key names its type. The properties stand in for what the body leaves out.
+    """The event in `body`; the routing key names its type. The properties replace what the body leaves out.
 
     Raises `UnreadableMessage`.
     """
@@ -194,9 +193,7 @@ def event(routing_key: str, body: bytes, correlation_id: str | None = None, mess
 
 
 def started(body: bytes, correlation_id: str | None = None) -> StepStarted:
-    """The begin in `body`, where the property stands in for a correlation id that is left out; raises
-    `UnreadableMessage`.
-    """
+    """The report in `body`, where the property replaces a missing correlation id; raises `UnreadableMessage`."""
     fields = load(body)
     return StepStarted(
         app_id=_app_id(fields),
@@ -230,7 +227,7 @@ def command(body: bytes) -> Command:
 
 
 def explained(refused: BaseException) -> str:
-    """What is wrong with a value, for people: from what `dump` or `load` have raised about it."""
+    """What is wrong with a value, for people: from the error that `dump` or `load` raised."""
     if isinstance(refused, UnreadableMessage):
         kind, _, said = str(refused).partition(": ")
         return _SAID.get(kind) or said or kind
@@ -248,12 +245,12 @@ _SAID: Final = {
 
 
 def _told(said: str) -> str:
-    """Our own words for what Python's reader of JSON says."""
+    """Our own text for the errors of Python's JSON parser."""
     return stopped(said) or said
 
 
 def _plain(error: BaseException) -> str:
-    """Python's own words, but where they speak of its inside."""
+    """Python's own text, except where it exposes internals."""
     if "set_int_max_str_digits" in str(error):
         return f"a number has more than {sys.get_int_max_str_digits()} digits"
     return str(error)
@@ -315,7 +312,7 @@ def _app_id(fields: Mapping[str, Any]) -> int:
 
 
 def _event_id(fields: Mapping[str, Any], message_id: str | None) -> str | None:
-    """The id that history will quote. A property, unlike a body, has not been looked through yet."""
+    """The id that history will quote. A property, unlike a body, has not been validated yet."""
     found = _text(fields, "id")
     found = message_id or found
     if found is not None and (len(found) > MAX_EVENT_ID or not storable(found)):
@@ -346,7 +343,7 @@ def _number(fields: Mapping[str, Any], name: str) -> int:
 
 
 def _ago(fields: Mapping[str, Any]) -> int:
-    """Milliseconds since the begin; a begin that lies ahead is now, by another clock."""
+    """Milliseconds since the start; a start in the future, by another clock, counts as now."""
     value = fields.get("beganMsAgo", 0)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise UnreadableMessage("beganMsAgo: must be a number of milliseconds")

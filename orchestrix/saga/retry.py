@@ -1,4 +1,4 @@
-"""What follows when a try of a step, or of its undo, has failed?"""
+"""Retry: what follows when a try of a step, or of its compensation, has failed."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from orchestrix.saga.state import DEADLINE, HELD, PAUSED, RETRY, UNDO_FAILED, In
 from orchestrix.saga.transition import change, move, sending
 
 MAX_RETRY_AFTER: Final = timedelta(days=30)
-"""The longest wait that a worker can ask for."""
+"""The longest delay that a worker can request."""
 UNCERTAIN_FAILURE_TYPES: Final = frozenset(
     {"WorkerCrashed", "DeliveryLimit", "Timeout", "BadOutput", "Unsendable", "Undone"}
 )
-"""Reports on behalf of work that nobody saw the end of, or that ended well and could not say so: it may have come into
-effect, or still be going on."""
+"""Failure types of work whose end was not seen, or that succeeded without a report: it may have taken effect, or still
+be running."""
 QUEUE_TIMEOUT: Final = "QueueTimeout"
-"""The type of the failure of a command that was given up while it still waited in its queue."""
+"""The failure type of a command that was abandoned while it still waited in its queue."""
 HOLD_TYPE: Final = "Hold"
-"""The type of a failure by which a step asks for a person and says nothing more than its sentence."""
+"""The failure type by which a step asks for a person with no other type of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a try ended. `answered` says that it was reported, and not only that nothing was heard of it."""
+    """Why a try ended. `answered` says that it was reported, not inferred from silence."""
 
     reason: str
     type: str = "Deadline"
@@ -59,7 +59,7 @@ class Failure:
 
     @property
     def leaves_nothing(self) -> bool:
-        """Whether the worker that did the work has said that it failed, or nobody has begun: then there is nothing to
+        """Whether the worker reported a failure without effects, or no worker has started: then there is nothing to
         undo."""
         if not self.answered:
             return self.type == QUEUE_TIMEOUT
@@ -67,11 +67,11 @@ class Failure:
 
     @property
     def told(self) -> str:
-        """How history tells that it ended the run."""
+        """The history's text for the failure that ended the run."""
         return f"{STEP_FAILED}: {self.reason}" if self.answered else self.reason
 
     def to_json(self) -> dict[str, Any]:
-        """What is kept of it during a pause."""
+        """What is stored of it during a pause."""
         after_ms = None if self.after is None else self.after // timedelta(milliseconds=1)
         return {
             "reason": self.reason,
@@ -95,7 +95,7 @@ EXPIRED: Final = Failure(DEADLINE)
 
 
 def fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
-    """What `failure` of the present try does: another try, the undo of all, or a person is asked."""
+    """What `failure` of the current try does: another try, the compensation of all steps, or a wait for a person."""
     if instance.progress.awaited is not None:
         unsure = instance.progress.unanswered or not failure.leaves_nothing
         return compensation.answered(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
@@ -113,7 +113,7 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInput
 
 
 def hold(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
-    """Keeps a failure that came during a pause; it is judged at the end of it."""
+    """Stores a failure that came during a pause; it is handled at the end of it."""
     row = change(instance, instance.state, f"held: {failure.told}", tick.now, caused_by=failure.caused_by)
     unsure = instance.progress.unanswered or not failure.leaves_nothing
     held = progressed(instance, held=failure.to_json(), error=failure.told, unanswered=unsure)
@@ -121,13 +121,13 @@ def hold(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInput
 
 
 def _asks_a_person(here: PendingCommand, instance: Instance, failure: Failure, tick: TransitionInputs) -> bool:
-    """Whether a person decides. At the end of the run's own time it is the run that fails, and not its step."""
+    """Whether a person decides. At the end of the run's own time the run fails, not its step."""
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     return failure.hold or (here.step.on_failure == HOLD and not over)
 
 
 def _held(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs, *, unsure: bool) -> SagaTransition:
-    """`instance` waiting for a person, in its state. `unsure`: a try of its step may have done something."""
+    """`instance` waiting for a person, in its state. `unsure`: a try of its step may have had effects."""
     told = failure.reason if failure.hold else failure.told
     row = change(instance, instance.state, f"{HELD}: {told}", tick.now, caused_by=failure.caused_by)
     rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - tick.now))
@@ -144,7 +144,7 @@ def _worth_another(here: PendingCommand, instance: Instance, failure: Failure) -
 def _retry(
     saga: Saga, instance: Instance, here: PendingCommand, failure: Failure, tick: TransitionInputs
 ) -> SagaTransition:
-    """At once the next attempt and its command id; the command leaves when the wait is over."""
+    """Assigns the next attempt and its command id at once; the command is sent when the wait is over."""
     attempt = instance.attempt + 1
     row = change(instance, instance.state, f"retry {attempt}: {failure.told}", tick.now, caused_by=failure.caused_by)
     wait = here.order.retry.wait(instance.tries, tick.chance) if failure.after is None else failure.after
@@ -160,7 +160,7 @@ def _retry(
 
 
 def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
-    """An undo has failed for good: a person is asked."""
+    """A compensation has failed permanently: a person has to decide."""
     row = change(instance, COMPENSATION_FAILED, failure.told, tick.now, caused_by=failure.caused_by)
     held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told)
     blocked = replace(held, blocker=UNDO_FAILED, wake_at=None, wake_reason=None, wait_ms=0)
@@ -168,5 +168,5 @@ def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: TransitionI
 
 
 def held_by_pause(instance: Instance) -> bool:
-    """Whether what fails now waits for the end of a pause."""
+    """Whether a failure now waits for the end of a pause."""
     return instance.blocker == PAUSED

@@ -1,4 +1,4 @@
-"""What is remembered of one saga instance?"""
+"""Saga state: the stored state of one saga instance, and its history rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RETRY: Final = "retry"
 BROKER_DOWN: Final = "broker_down"
 NO_CONSUMER: Final = "no_consumer"
 JOB: Final = "job"
-"""A job is at it, whose own time counts: its saga only looks after it now and then."""
+"""A job runs, whose own time counts: its saga only polls it now and then."""
 BACKLOG: Final = "backlog"
-"""The command still waits in its queue behind others, which is no time of its work."""
+"""The command still waits in its queue behind others, which does not count as its work's time."""
 PAUSED: Final = "paused"
 HELD: Final = "held"
-"""The step has asked for a person, or has failed for good and is to be held then."""
+"""The step has asked for a person, or has failed permanently with `on_failure=HOLD`."""
 CLONED: Final = "cloned"
-"""The row is a copy of another installation's: nothing is done for it before a person has looked."""
+"""The row is a copy of another installation's: nothing is done for it before a person has decided."""
 UNDO_FAILED: Final = "undo_failed"
 UNSENDABLE: Final = "unsendable"
 ORCHESTRATOR: Final = "orchestrator"
@@ -30,24 +30,22 @@ ORCHESTRATOR: Final = "orchestrator"
 
 @dataclass(frozen=True, slots=True)
 class InstanceProgress:
-    """What a run has to remember beside its state, once something went wrong or a person stepped in.
+    """What a run stores besides its state, once something went wrong or a person intervened.
 
-    `attempts` holds the highest attempt of each order that is not out now, by `step` or `step:undo`; one that was
-    passed and is not named had one. `sent` are the command ids of this run's earlier tries of what is out, and
-    `unanswered` says that one of them ended without a word. `error` is the last failure, for people.
-    While it is undone: `cause` is why; `todo` are the steps still to undo, the present one first; `undone` those that
-    are; `awaited` is the step whose answer the undo waits for. While it is paused: `held` is the failure to judge at
-    the end of the pause, `resume` the wake-up reason to come back to. While it is paused, held or cloned, `run_ms` is
-    what was left of the run's own time.
-    `left` are steps of an earlier run that were not undone, `refused` those whose worker said that nothing is there.
-    `until` is the time that a person gave the job that is out, in the form of ISO 8601.
-    `run` counts the runs: a retry of what has failed begins another. `runs` are, by step, those of which it is still to
-    be undone; on the good path the present one is not among them, and while it is undone it is the only one of a step
-    that is not named here.
-    `passed_over` are steps that lie behind this run and have not run: a migration to another version led past them.
+    `attempts` holds the highest attempt of each command that is not pending now, by `step` or `step:undo`; a passed one
+    that is not named had one. `sent` are the command ids of this run's earlier tries of the pending command, and
+    `unanswered` says that one of them ended without an answer. `error` is the last failure, for people. While it is
+    compensated: `cause` is why; `todo` are the steps still to undo, the current one first; `undone` those that are;
+    `awaited` is the step whose answer the compensation waits for. While it is paused: `held` is the failure to handle
+    at the end of the pause, `resume` the wake-up reason to restore. While it is paused, held or cloned, `run_ms` is
+    what was left of the run's own time. `left` are steps of an earlier run that were not undone, `refused` those whose
+    worker reported no effects. `until` is the time that a person gave the pending job, in ISO 8601. `run` counts the
+    runs: a retry of what has failed begins another. `runs` are, by step, the runs still to be undone; on the good path
+    the current one is not among them, and during compensation it is the only one of a step that is not named here.
+    `passed_over` are steps behind this run's state that have not run: a migration to another version skipped them.
     `named` has the first names of steps that were sent before another version of the saga renamed them: their effect
-    keys keep them. `migration` says until when (`until`) the next command waits, because the instance is to be moved to
-    another version before; where it waits so, `due` is when it was to be sent. Both in the form of ISO 8601.
+    keys keep them. `migration` says until when (`until`) the next command waits for a migration to another version;
+    where it waits so, `due` is when it was to be sent. Both in ISO 8601.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +75,7 @@ class InstanceProgress:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> InstanceProgress:
-        """The reverse of `to_json`; what a node of another version has added counts for nothing."""
+        """The reverse of `to_json`; unknown fields, of a node of another version, are ignored."""
         known = {name: stored[name] for name in cls.__slots__ if name in stored} if stored else {}
         if not known:
             return NO_PROGRESS
@@ -94,12 +92,12 @@ NO_PROGRESS: Final = InstanceProgress()
 class Instance:
     """One row of `apps` or `saga_instances`.
 
-    `wait_ms` is the wait that ends at `wake_at`; `command_id` is the id of the command that is out, the same over all
-    its copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither.
-    `attempt` is that of the order that is out, counted over all runs; `tries` counts in this run. `deadline_at` is the
-    end of the run's own time. `begun_id` is the last command that is known to have begun; `sent_at` is when the command
-    that is out was sent, where its wake-up does not say it any more. `installation` is the id that
-    its effect keys begin with; empty for one that is older than that id.
+    `wait_ms` is the wait that ends at `wake_at`; `command_id` is the id of the pending command, the same over all its
+    copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither. `attempt`
+    is that of the pending command, counted over all runs; `tries` counts in this run. `deadline_at` is the end of the
+    run's own time. `begun_id` is the last command that is known to have begun; `sent_at` is when the pending command
+    was sent, where its wake-up does not imply it any more. `installation` is the id that its effect keys begin with;
+    empty for one that is older than that id.
     """
 
     id: int
@@ -135,15 +133,15 @@ class Instance:
 
     @property
     def begun(self) -> bool:
-        """Whether the work on the command that is out is known to have begun."""
+        """Whether the work on the pending command is known to have begun."""
         return self.command_id is not None and self.begun_id == self.command_id
 
     @property
     def sending(self) -> datetime | None:
-        """When the command that is out was sent, at the latest; None where that is unknown, or it was not.
+        """When the pending command was sent, at the latest; None where that is unknown, or it was not.
 
-        `sent_at` counts for the command that was out when it was written: one that came later came with a change. A
-        wait that a person has set begins at no sending, and has no length.
+        `sent_at` applies to the command that was pending when it was written: a later one came with a change. A wait
+        that a person has set has no time of sending, and no length.
         """
         if self.wake_at is None or self.wake_reason in (RETRY, JOB, UNSENT):
             return None
@@ -155,7 +153,7 @@ class Instance:
 
     @property
     def given(self) -> datetime | None:
-        """The time that a person gave the job that is out."""
+        """The time that a person gave the pending job."""
         return None if self.progress.until is None else datetime.fromisoformat(self.progress.until)
 
     @property

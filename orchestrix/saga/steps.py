@@ -1,4 +1,4 @@
-"""How is one step of a saga written down, and is what was written complete?"""
+"""Steps: a step of a saga as data, with its retry policy, job and compensation, checked for completeness."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AGAIN: Final = "retry"
 BY_HAND: Final = "retry or skip"
 GIVEN_UP: Final = "skip or terminate"
 HOLD: Final = "hold"
-"""What `Step(on_failure=…)` takes: a step that has failed for good waits for a person, and is not undone."""
+"""What `Step(on_failure=…)` takes: a step that has failed permanently waits for a person, and is not undone."""
 
 _STATE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _STEP = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,39}")
@@ -54,7 +54,7 @@ _NAME = "a letter, then letters, digits, ., - and _, at most 100 in all"
 _DEAD = ".dead"
 _QUEUE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
 _MAX_ATTEMPTS = 1000
-"""The id of each try of a step is kept on its saga's row while the step is out."""
+"""The id of each try of a step is stored in its saga's row while the step is pending."""
 MIN_TIMEOUT = timedelta(milliseconds=1)
 MAX_TIMEOUT = timedelta(seconds=TEN_YEARS)
 _MINUTE = timedelta(seconds=60)
@@ -71,9 +71,9 @@ def require(holds: bool, otherwise: str) -> None:
 class RetryPolicy:
     """How often a step is tried before its failure counts.
 
-    `attempts` includes the first one, and is at most 1,000. The wait before attempt n is drawn from
-    [0, min(cap, base * 2 ** (n - 2))], which is called full jitter. An error whose type is among `never` is not tried
-    again, whatever the worker says.
+    `attempts` includes the first one, and is at most 1,000. The wait before attempt n is drawn from [0, min(cap, base *
+    2 ** (n - 2))], which is called full jitter. An error whose type is among `never` is not tried again, whatever the
+    worker requests.
     """
 
     attempts: int = 5
@@ -102,10 +102,10 @@ _POLICY = RetryPolicy()
 @made_as('Job("build-image")')
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Long work that a step stands for: the function `name` (`@job("name")`) of the workers of `queue`.
+    """Long work as a step: the function `name` (`@job("name")`) of the workers of `queue`.
 
-    `timeout` is the time of each try, None for as long as it takes; `retries` how many more there are. The step fails
-    when the job has: it has no other deadline and no other tries.
+    `timeout` is the time of each try, None for no limit; `retries` how many more tries there are. The step fails when
+    the job has: it has no other deadline and no other tries.
     """
 
     name: str
@@ -151,14 +151,14 @@ class Compensation:
 
     @property
     def timeout_ms(self) -> int:
-        """The time that the undo has, in milliseconds."""
+        """The time that the compensation has, in milliseconds."""
         return milliseconds(self.timeout)
 
 
 @made_as('NothingToUndo("a letter stays a letter")')
 @dataclass(frozen=True, slots=True)
 class NothingToUndo:
-    """Says on purpose that a step leaves nothing behind; `why` is for the reader."""
+    """States explicitly that a step has no effects to undo; `why` is for the reader."""
 
     why: str
 
@@ -179,11 +179,12 @@ _ON_FAILURE: Final = ArgumentKind(lambda value: value is None or value == HOLD, 
 @made_as('Step("pay", "PAYING", "cmd.pay", "evt.paid", then="COMPLETED", undo=Compensation("cmd.…", "evt.…"))')
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command, or one job, and the event that ends it. The saga is in `state` while it is out, then in `then`.
+    """One command, or one job, and the event that ends it. The saga is in `state` while it is pending, then in `then`.
 
     `timeout` and `retry` are those of a command; a job brings its own. `timeout` counts from when its work begins: the
-    wait in the queue behind others has no end but `queue_timeout`, which is looked at each time that a `timeout` has
-    passed, and the run's own. `on_failure=HOLD`: where it has failed for good, a person decides, and nothing is undone.
+    wait in the queue behind others is limited only by `queue_timeout`, which is checked each time that a `timeout` has
+    passed, and by the run's own. `on_failure=HOLD`: where it has failed permanently, a person decides, and nothing is
+    undone.
     """
 
     name: str
@@ -210,11 +211,11 @@ class Step:
 
 
 Order = Step | Compensation
-"""What has a command, the event that ends it, a timeout and a retry policy: a step, or its undo."""
+"""What has a command, the event that ends it, a timeout and a retry policy: a step, or its compensation."""
 
 
 def order_of(step: Step, undoes: bool) -> Order:
-    """The step itself, or its undo, which must be there."""
+    """The step itself, or its compensation, which must exist."""
     if not undoes:
         return step
     assert isinstance(step.undo, Compensation)
@@ -227,7 +228,7 @@ def milliseconds(wait: timedelta) -> int:
 
 
 def check_step(where: str, step: Step) -> None:
-    """Raises `DefinitionError` that says what to change about `step` and its undo; `where` names its saga."""
+    """Raises `DefinitionError` that says what to change about `step` and its compensation; `where` names its saga."""
     at = f"{where}, step {brief(step.name)}"
     require(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
     check_state(at, step.state)
@@ -275,7 +276,7 @@ def _check_messages(at: str, command: str, event: str) -> None:
 
 
 def check_command(at: str, command: str) -> None:
-    """Raises `DefinitionError` for what can be no command's name; `at` is where it stands."""
+    """Raises `DefinitionError` for what is not a valid command name; `at` is its place."""
     require(bool(_COMMAND.fullmatch(command)), f"{at}: command {brief(command)} must be cmd. and a name: {_NAME}")
     require(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
 
@@ -288,6 +289,6 @@ def _check_event(at: str, event: str) -> None:
 
 
 def check_state(at: str, state: str, *, end: bool = False) -> None:
-    """Raises `DefinitionError` for what can be no state; only an `end` can be COMPLETED."""
+    """Raises `DefinitionError` for what is not a valid state; only an `end` can be COMPLETED."""
     require(bool(_STATE.fullmatch(state)), f"{at}: state {brief(state)} must be [A-Z][A-Z0-9_]*, at most 40 characters")
     require(state not in RESERVED or (end and state == COMPLETED), f"{at}: state {state} is reserved")

@@ -1,4 +1,4 @@
-"""What happens to an instance whose wake-up is due?"""
+"""Timeouts: what happens to an instance whose wake-up is due."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from orchestrix.saga.retry import EXPIRED, QUEUE_TIMEOUT, Failure, fail
 from orchestrix.saga.state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT, Instance
 
 SENT_ORDER_TOLERANCE: Final = timedelta(seconds=2)
-"""Commands that were sent within so much may stand in their queue in another order than that of their sending."""
+"""Commands that were sent within this time may be queued in another order than that of their sending."""
 PREFETCH_ALLOWANCE: Final = timedelta(seconds=10)
-"""So long a worker may hold a command before it says that it has begun, and a look at a queue may be old."""
+"""How long a worker may hold a command before it reports its start, and how old a queue count may be."""
 MIN_PREFETCH_ALLOWANCE: Final = timedelta(seconds=3)
-"""The same at the least: a worker holds what it will begin within about a second, however short its step's time is."""
+"""Lower limit of the same: a worker prefetches what it will begin within about a second, however short its step's time
+is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,10 @@ class CommandDeliveryStatus:
     """Why a step may be late through no fault of its own.
 
     `unsent`: its command is still in the outbox. `served_since`: from then on its queue had a consumer; None while it
-    has none. `listening_since`: from then on this node could have heard an answer. `waiting_at`: when its queue was
-    last seen to have messages; None if it never was. `begun_to`: a command of its queue that was sent then, the latest
-    such, has been begun or answered. `aside_at`: when a worker last noted that it has put the command back at the end
-    of its queue, since workers died with it; None if it does not wait there for that.
+    has none. `listening_since`: from then on this node could have received an answer. `waiting_at`: when its queue was
+    last seen to have messages; None if it never was. `begun_to`: when the latest command of its queue that has been
+    started or answered was sent. `aside_at`: when a worker last noted that it republished the command at the end of its
+    queue, because workers died with it; None if it does not wait there for that.
     """
 
     unsent: bool
@@ -41,7 +42,7 @@ class CommandDeliveryStatus:
 
 @dataclass(frozen=True, slots=True)
 class TimerRescheduled:
-    """The same instance with another wake-up, which is no change that its history tells; `command` is sent now."""
+    """The same instance with another wake-up, which history does not record; `command` is sent now."""
 
     instance: Instance
     command: Command | None = None
@@ -50,10 +51,10 @@ class TimerRescheduled:
 def wake(
     saga: Saga, instance: Instance, around: CommandDeliveryStatus, tick: TransitionInputs
 ) -> SagaTransition | TimerRescheduled:
-    """What to do with an instance whose wake-up is due. An outage extends the wait, it never fails a saga.
+    """The transition of an instance whose wake-up is due. An outage extends the wait, it never fails a saga.
 
-    Nor does the wait of its command behind others, but for the limits that its step and its run set. A job has its own
-    time, and only the run's, or a person's, ends before it.
+    Nor does the wait of its command behind others, except for the limits of its step and its run. A job has its own
+    time, and only the run's, or a person's, can end it sooner.
     """
     over = instance.deadline_at is not None and instance.deadline_at <= tick.now
     if instance.wake_reason == JOB and (instance.limit is None or instance.limit > tick.now):
@@ -78,8 +79,8 @@ def wake(
 def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instance | None:
     """`instance` once the work on its command has begun, so long ago: its time counts from then.
 
-    None where that changes nothing: a person holds it, or it waits for a job, or for its next try. A begin lies between
-    the last change and now, whatever a clock says. More time that a person has given stays.
+    None where that changes nothing: a person holds it, or it waits for a job, or for its next try. The start is taken
+    to lie between the last change and now, whatever a clock says. Extra time from a person stays.
     """
     order = expected(saga, instance)
     if order is None or order.job is not None or instance.blocker is not None or instance.wake_at is None:
@@ -108,7 +109,7 @@ def _excuse(around: CommandDeliveryStatus, timeout: timedelta, now: datetime) ->
 def _queued(
     saga: Saga, instance: Instance, order: Order, around: CommandDeliveryStatus, tick: TransitionInputs
 ) -> SagaTransition | TimerRescheduled:
-    """More time for a command that still waits in its queue, until the wait has an end too."""
+    """Extends the time of a command that still waits in its queue, up to the limit of that wait."""
     wait = _behind_others(instance, order, around, tick.now)
     if wait is None:
         return _expired(saga, instance, tick, final=False)
@@ -121,9 +122,9 @@ def _queued(
 
 
 def _behind_others(instance: Instance, order: Order, around: CommandDeliveryStatus, now: datetime) -> timedelta | None:
-    """For how long to wait for a command that has not begun; None if it has, or has left its queue.
+    """How long to wait for a command that has not started; None if it has, or has left its queue.
 
-    One that was set aside waits again, wherever it once stood and though it has begun before.
+    One that was set aside waits again, whatever its earlier place and though it has started before.
     """
     if around.aside_at is not None and around.aside_at > now - max(MIN_PREFETCH_ALLOWANCE, order.timeout):
         return order.timeout
@@ -143,7 +144,7 @@ def _unbegun(order: Order, limit: timedelta) -> Failure:
 
 
 def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
-    """`instance` with another wake-up; when its command was sent is kept, which the old one told."""
+    """`instance` with another wake-up; the time of sending, which the old one implied, is stored."""
     if instance.deadline_at is not None and instance.deadline_at > now:
         wait = min(wait, instance.deadline_at - now)
     sent = None if reason == UNSENT else instance.sending or now

@@ -1,4 +1,4 @@
-"""What does an event do to a saga instance?  The only place where state changes."""
+"""Transition: applies a start or an event to a saga instance; the only place where state changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .state import HELD, ORCHESTRATOR, UNSENDABLE, Instance, StateChange
 
 @dataclass(frozen=True, slots=True)
 class IgnoredEvent:
-    """The event changes nothing, and why. `dead_letter` asks to keep its body for a person."""
+    """The event changes nothing, and why. `dead_letter` asks to store its body for a person."""
 
     reason: str
     dead_letter: bool = False
@@ -46,7 +46,8 @@ class IgnoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class SagaStart:
-    """What a client asks for. `data` has passed the saga's model; `actor` is who asks, where that is known."""
+    """A client's request to start. `data` has passed the saga's model; `actor` is the requester, where that is
+    known."""
 
     key: str
     created_by: str
@@ -58,7 +59,7 @@ class SagaStart:
 
 
 def start(saga: Saga, asked: SagaStart, command_id: str, now: datetime, installation: str = "") -> SagaTransition:
-    """A new instance in its first state. Its id is 0 until the database gives one: see `numbered`.
+    """A new instance in its first state. Its id is 0 until the database assigns one: see `numbered`.
 
     `installation` is the id that its effect keys begin with.
     """
@@ -95,17 +96,17 @@ def start(saga: Saga, asked: SagaStart, command_id: str, now: datetime, installa
 
 
 def numbered(saga: Saga, started: SagaTransition, instance_id: int) -> SagaTransition:
-    """`started` with the id that the database gave."""
+    """`started` with the id that the database assigned."""
     instance = replace(started.instance, id=instance_id)
     return SagaTransition(instance, started.history, command_for(saga, instance))
 
 
 def owner_of(catalog: Catalog, event: Event) -> Saga | IgnoredEvent | None:
-    """To which saga an event belongs. The type of a success says it; a failure that names none gives None.
+    """The saga that an event belongs to. The type of a success says it; a failure that names none gives None.
 
-    A success that names another saga than its type does is nobody's: who wrote it has mixed up something.
+    A success that names another saga than its type does belongs to none: its sender is faulty.
 
-    Whose failure that is, is told by the command that it names: see `cause_of`.
+    The owner of a failure follows from the command that it names: see `cause_of`.
     """
     if event.type == STEP_FAILED:
         if event.saga is None:
@@ -136,7 +137,7 @@ def change(
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
 ) -> StateChange:
-    """The row of history of the next version. It names the command that is out now; see `sending`."""
+    """The history row of the next version. It names the command that is pending now; see `sending`."""
     return StateChange(
         version=instance.version + 1,
         from_state=instance.state,
@@ -153,7 +154,7 @@ def change(
 def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, forced: bool = False) -> Instance:
     """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have.
 
-    `forced`: by a person, who can end a saga also in a state that only another version of it knows.
+    `forced`: by a person, who can end a saga even in a state that only another version of it has.
     """
     if not forced and instance.state != target and (instance.state, target) not in saga.moves:
         raise IllegalTransition(f"saga {saga.name!r} has no move from {instance.state} to {target}")
@@ -161,7 +162,7 @@ def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, force
 
 
 def sending(saga: Saga, instance: Instance, history: Sequence[StateChange]) -> SagaTransition:
-    """What `instance` owes now: the last row of history names the command that is out from now on."""
+    """What `instance` has to write and send now: the last history row names the command that is pending from now on."""
     last = replace(history[-1], command_id=instance.command_id) if instance.command_id else history[-1]
     return SagaTransition(instance, (*history[:-1], last), to_send(saga, instance))
 
@@ -177,7 +178,7 @@ def untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> Ignore
 
 
 def unrelated(instance: Instance, event: Event) -> IgnoredEvent | None:
-    """Why the success of the order that is out does not belong to a try of this run, if it does not."""
+    """Why the success of the pending command does not belong to a try of this run, if it does not."""
     if event.causation_id is None:
         return IgnoredEvent("ambiguous") if instance.tries > 1 or instance.progress.sent else None
     if event.causation_id not in (instance.command_id, *instance.progress.sent):
@@ -196,7 +197,8 @@ def succeed(
     caused_by: str | None = None,
     actor: str = ORCHESTRATOR,
 ) -> SagaTransition:
-    """`instance` behind its step, which left `output`. Raises `BadData` or `ValueError` for what the saga refuses."""
+    """`instance` after its step, which returned `output`. Raises `InvalidDataError` or `ValueError` for what the saga
+    rejects."""
     data = _merged(saga, instance, output)
     instance = unfrozen(instance, tick.now) if instance.blocker == HELD else instance
     here = out(saga, instance)

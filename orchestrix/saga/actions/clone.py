@@ -1,4 +1,4 @@
-"""Cloned sagas: what becomes of a live saga in a copy of its database, where it must not go on by itself."""
+"""Cloned sagas: how a live saga in a copy of its database is held, so that it does not go on by itself."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ CLONED_REASON: Final = "cloned: this is a copy of its database, and the original
 
 
 def held_clone(instance: Instance, now: datetime) -> SagaTransition:
-    """`instance`, which the machine or the end of a pause would move, held as by a pause, but as `cloned`.
+    """`instance`, which a timer, an event or the end of a pause would move, held as by a pause, with the blocker
+    `cloned`.
 
-    What was sent was sent by the original, under another effect key: here nothing is out, so that what follows is sent
-    with its whole time, and no answer is waited for. Before another try the whole wait begins again, and of
-    the run's own time there is what was left at its last change: nobody knows when the copy was made.
+    What was sent was sent by the original, under another effect key: here nothing is in flight, so that what follows is
+    sent with its whole time, and no answer is waited for. A retry wait starts again in full, and the run's own time is
+    what was left at its last change: it is unknown when the copy was made.
     """
     row: StateChange = change(instance, instance.state, CLONED_REASON, now)
     progress = instance.progress
@@ -49,10 +50,10 @@ def held_clone(instance: Instance, now: datetime) -> SagaTransition:
 
 
 def resumed_clone(saga: Saga, instance: Instance) -> Instance:
-    """A parked instance as if it had been paused, so that it goes on as after a pause.
+    """A held clone as if it had been paused, so that it goes on as after a pause.
 
-    Its command is sent with all its time, for nobody here has it. Where nothing was kept of what it waited for, a
-    command that is out counts as sent; and of its run's own time what was left at its last change, or else all of it.
+    Its command is sent with its whole time, because no worker here has it. Where nothing was stored of what it waited
+    for, the pending command counts as sent; the run's own time is what was left at its last change, or else all of it.
     """
     progress = instance.progress
     reason = progress.resume

@@ -1,4 +1,4 @@
-"""What does a person's request do to a saga instance?"""
+"""Control: applies a person's action to a saga instance."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ from orchestrix.saga.transition import change, move, sending, succeed
 
 
 class InvalidActionError(InvalidDataError):
-    """What was asked makes no sense in itself."""
+    """The action request is invalid in itself."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__([{"loc": (field,), "msg": message}])
 
 
 def act(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
-    """What `ask` does to `instance`; without history where its effect is there already.
+    """What `ask` does to `instance`; without history where it is in effect already.
 
     Raises `ActionNotAllowed`, and `InvalidDataError` for an output, a patch or a time that cannot be.
     """
@@ -74,7 +74,7 @@ def act(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInpu
 
 
 def allowed(saga: Saga, instance: Instance) -> tuple[SagaAction, ...]:
-    """The verbs that would change something now."""
+    """The actions that would change something now."""
     return tuple(verb for verb in SagaAction if verb in _possible(saga, instance))
 
 
@@ -110,7 +110,7 @@ def _by_wait(instance: Instance) -> set[SagaAction]:
 
 
 def _idle(instance: Instance) -> set[SagaAction]:
-    """The verbs whose effect is there already."""
+    """The actions that are in effect already."""
     if instance.state == COMPLETED:
         return set()
     if instance.state == FAILED:
@@ -122,7 +122,7 @@ def _idle(instance: Instance) -> set[SagaAction]:
 
 
 def unchanged(instance: Instance, verb: SagaAction) -> str:
-    """Why `verb` has nothing to do, where it fits and changes nothing; and what does something."""
+    """Why `verb`, though allowed, changes nothing; and which action does."""
     match verb:
         case SagaAction.CANCEL if instance.state == COMPENSATION_FAILED:
             return "it is given up already, and an undo has failed: retry or skip that one, or terminate"
@@ -181,8 +181,8 @@ def _retry(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionI
 
 
 def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
-    """A new try of the step that was held, with all the tries of its policy. What the earlier ones left is not known
-    any better than before."""
+    """A new attempt of the held step, with all the tries of its policy. Whether earlier ones had effects stays
+    unknown."""
     same, row = _stay(saga, instance, ask, tick)
     here = out(saga, instance)
     assert here is not None, "what is held is a step"
@@ -249,14 +249,14 @@ def _edit(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionIn
 
 
 def _patched(saga: Saga, instance: Instance, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The data with the patch, if the model takes them; raises `InvalidDataError`."""
+    """The patched data, if the model accepts them; raises `InvalidDataError`."""
     if len(dump(patch)) > MAX_DATA:
         raise InvalidActionError("data", f"must be at most {MAX_DATA} bytes")
     return saga.check(merged(instance.data, patch))
 
 
 def _reissued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
-    """`instance`, paused, with another attempt if the one that is out may have left: a message never changes."""
+    """`instance`, paused, with a new attempt if the pending one may have been sent: a message never changes."""
     if instance.blocker != PAUSED or not compensation.in_flight(instance) or command_for(saga, instance) is None:
         return instance
     former = (instance.command_id,) if instance.command_id else ()
@@ -278,7 +278,7 @@ def _pause(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionI
 
 
 _LONGEST_REST: Final = timedelta(days=36500)
-"""What a pause remembers of a deadline that was cancelled: no step has that much time."""
+"""What a pause stores for a deadline that was cancelled: longer than any step's time."""
 
 
 def _until(at: datetime | None, tick: TransitionInputs) -> timedelta | None:
@@ -286,11 +286,11 @@ def _until(at: datetime | None, tick: TransitionInputs) -> timedelta | None:
 
 
 def _freed(saga: Saga, instance: Instance, reason: str, tick: TransitionInputs) -> Instance:
-    """`instance` without its pause, which has cost it no time."""
+    """`instance` without its pause, which does not count as its time."""
     rest = timedelta(milliseconds=instance.wait_ms)
     free = unfrozen(progressed(replace(instance, blocker=None), resume=None, held=None), tick.now)
     here = out(saga, free)
-    if here is not None and reason != RETRY and not rest:  # it was late before the pause, which is no try's fault
+    if here is not None and reason != RETRY and not rest:  # it was late before the pause: not the attempt's fault
         rest = here.wait
     if here is not None and reason == UNSENT:
         reason = here.reason
@@ -319,7 +319,7 @@ def _resume(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transition
 
 
 def _cancel(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
-    if instance.state not in saga.path:  # a copy that is being undone goes on with that
+    if instance.state not in saga.path:  # a clone that is being compensated goes on with that
         return _resume(saga, instance, ask, tick)
     flying = compensation.in_flight(instance) and command_for(saga, instance) is not None
     reason = f"{ask.verb.value}: {ask.reason}"
@@ -348,7 +348,7 @@ def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: Tran
         raise ActionNotAllowed(
             "the time of its job counts, and it has no deadline: say at what time", allowed(saga, instance)
         )
-    if before is None and instance.wake_reason != JOB:  # else that is the time of the next look, and no deadline
+    if before is None and instance.wake_reason != JOB:  # else that is the time of the next poll, not a deadline
         before = instance.wake_at
     at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), tick)
     if not tick.now <= at < NEVER:
@@ -359,13 +359,13 @@ def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: Tran
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
     if job_at_work(saga, same) is not None:
         return ActionResult(given(replace(same, deadline_at=limit), at, tick.now), (row,))
-    # A deadline begins at no sending and has no length; a retry waits for as long as was said.
+    # A deadline set by a person has no length and no time of sending; a retry waits as long as its policy says.
     wait_ms = milliseconds(at - tick.now) if same.wake_reason == RETRY else 0
     return ActionResult(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
 
 
 def _extended(at: datetime | None, by: timedelta, tick: TransitionInputs) -> datetime:
-    """Of a deadline that is overdue, or was cancelled, nothing is left: it is extended from now."""
+    """A deadline that is overdue, or was cancelled, is extended from now."""
     try:
         return (at if at is not None and tick.now < at < NEVER else tick.now) + by
     except OverflowError:

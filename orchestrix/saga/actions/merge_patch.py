@@ -1,4 +1,4 @@
-"""Merge patch: changes JSON data as RFC 7396 says."""
+"""Merge patch: changes JSON data as RFC 7396 specifies."""
 
 from __future__ import annotations
 

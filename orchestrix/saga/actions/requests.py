@@ -1,4 +1,4 @@
-"""What can a person ask of a saga, and what is the answer?"""
+"""Action requests: what a person can request of a saga, and the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrix.saga.state import Instance, StateChange
 
 
 class SagaAction(Enum):
-    """What can be asked. The value is the word in paths, in history and in the audit."""
+    """An action. The value is its name in paths, in history and in the audit log."""
 
     RETRY = "retry"
     SKIP = "skip"
@@ -31,7 +31,7 @@ class SagaAction(Enum):
 class ActionRequest:
     """One request. `reason` is the person's sentence.
 
-    `output` belongs to the skip of a step: what that would have answered. `patch` belongs to edit, and can go with
+    `output` belongs to the skip of a step: what that would have returned. `patch` belongs to edit, and can go with
     retry: an RFC 7396 merge patch of the data. `at` or `extend_by` belongs to set-deadline.
     """
 
@@ -46,10 +46,10 @@ class ActionRequest:
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """The instance as it is from now on. `history` is empty where the effect was there already.
+    """The instance as it is from now on. `history` is empty where the action was in effect already.
 
-    `command` is to be sent; `withdrawn` names the command that need not leave any more; `undo` lists the steps that
-    will be undone, the first one first.
+    `command` is to be sent; `withdrawn` names the command that must not be published any more; `undo` lists the steps
+    that will be undone, in order.
     """
 
     instance: Instance
@@ -60,7 +60,7 @@ class ActionResult:
 
 
 class ActionNotAllowed(IllegalTransition):
-    """The verb does not fit the saga as it is. `allowed` are those that do."""
+    """The action is not allowed in the saga's state. `allowed` are those that are."""
 
     def __init__(self, message: str, allowed: Sequence[SagaAction]) -> None:
         super().__init__(message)

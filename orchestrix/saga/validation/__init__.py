@@ -1,1 +1,1 @@
-"""Validation: finds what an author wrote that cannot work, and says it in a sentence."""
+"""Validation: finds mistakes in what an author wrote, and explains each in a sentence."""

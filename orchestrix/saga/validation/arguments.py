@@ -1,4 +1,4 @@
-"""Is what an author has given of the kind that is wanted, and what is to be written instead?"""
+"""Arguments: checks the values that an author passed, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SHOWN: Final = 60
 """Characters of a wrong value that are shown."""
 _PLAIN: Final = {"async_generator": "async generator", "NoneType": "None"}
 TEN_YEARS: Final = 3650 * 86_400
-"""Seconds: the longest time that anything can be given."""
+"""Seconds: the upper limit of every time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentKind:
-    """What a parameter must be. `wanted` says it with its article, `example` what to write in the place of a value."""
+    """What a parameter must be. `wanted` names it with its article, `example` is a valid value as code."""
 
     fits: Callable[[object], bool]
     wanted: str
@@ -27,7 +27,8 @@ class ArgumentKind:
 
 
 def complaint(call: str, name: str, value: object, kind: ArgumentKind) -> str | None:
-    """A sentence if `value` is not what the parameter `name` of `call` takes; `call` ends where parameters stand."""
+    """A sentence if `value` is not what the parameter `name` of `call` takes; `call` ends where its parameters
+    begin."""
     if kind.fits(value):
         return None
     return f"{call}{name}={brief(value)}): {kind.wanted} is wanted, as {name}={kind.example(value)}"
@@ -41,7 +42,7 @@ def demand(made: object, **kinds: ArgumentKind) -> None:
 
 
 def _call(made: object, field: str) -> str:
-    """How the author has begun to write it: its name tells which one is meant."""
+    """The beginning of the author's call: its name tells which one is meant."""
     called = getattr(made, "name", None)
     known = field != "name" and isinstance(called, str)
     return f"{type(made).__name__}({brief(called) + ', ' if known else ''}"
@@ -74,12 +75,12 @@ def perhaps(kind: ArgumentKind) -> ArgumentKind:
 
 
 def listed(value: object) -> object:
-    """The same as a tuple, if it is a list or whatever else can be gone through and is no text and no mapping."""
+    """The same as a tuple, if it is a list or another iterable that is no string and no mapping."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else value
 
 
 def number(value: object) -> bool:
-    """Whether it is a number that one can reckon with."""
+    """Whether it is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -inf < value < inf
 
 
@@ -92,7 +93,7 @@ def _whole(value: object) -> bool:
 
 
 def _meant(value: object) -> str | None:
-    """The number that was meant, if it is a handy one."""
+    """The number that was meant, if it is a simple one."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     try:
@@ -122,7 +123,7 @@ def _words(value: object) -> bool:
 
 
 def span_of(seconds: str) -> str:
-    """How a length of time is written."""
+    """A length of time as code."""
     return f"timedelta(seconds={seconds})"
 
 

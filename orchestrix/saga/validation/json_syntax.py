@@ -1,4 +1,4 @@
-"""Where does a text stop being JSON, and what must stand there?"""
+"""JSON syntax: explains where a text stops being JSON, and what is expected there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _AT: Final = re.compile(r"(?P<what>.*): line (?P<line>\d+) column (?P<column>\d+) \(char \d+\)", re.DOTALL)
-# By the beginning of what Python's reader says of the place where it had to stop.
+# Keyed by the beginning of the error text of Python's JSON parser.
 _STOPPED: Final = {
     "Expecting value": "a value must stand there; texts have double quotes",
     "Expecting property name": "the name of a field must stand there, in double quotes",
@@ -22,7 +22,7 @@ _STOPPED: Final = {
 
 
 def stopped(said: str) -> str | None:
-    """The place, and what is wrong there, from what Python's reader has said; None where it was no such words."""
+    """The place, and what is wrong there, from the error text of Python's JSON parser; None for any other text."""
     stop = _AT.fullmatch(said)
     if stop is None:
         return None

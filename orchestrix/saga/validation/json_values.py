@@ -1,4 +1,4 @@
-"""Where in an author's value is what JSON does not hold, and what is to be written instead?"""
+"""JSON values: finds where an author's value is not JSON, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from orchestrix.saga.messages import MAX_NESTING, storable
 from orchestrix.saga.validation.arguments import brief, called
 
 MAX_LEVELS: Final = MAX_NESTING - 1
-"""One more is that of the message itself."""
+"""The message itself is one more level."""
 _SHOWN: Final = 60
-"""Characters of a place that is too deep."""
+"""Characters shown of a path that is too deep."""
 _INSTEAD: Final[tuple[tuple[type[Any] | tuple[type[Any], ...], str], ...]] = (
     ((datetime, date, time), "give its .isoformat()"),
     (timedelta, "give its .total_seconds()"),
@@ -40,7 +40,7 @@ _INSTEAD: Final[tuple[tuple[type[Any] | tuple[type[Any], ...], str], ...]] = (
 
 
 def flaw(value: Mapping[Any, Any]) -> str | None:
-    """A sentence about the first part of `value` that is no JSON, with its place, its kind and the way out.
+    """A sentence about the first part of `value` that is not JSON, with its place, its type and the remedy.
 
     None if all of it is. A sentence begins with the place, such as `['items'][2]['at']`.
     """
@@ -49,7 +49,7 @@ def flaw(value: Mapping[Any, Any]) -> str | None:
 
 
 def _flaws(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Each place and what is wrong there; `above` are the ids of what it lies in."""
+    """Each place and what is wrong there; `above` are the ids of the containers around it."""
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
@@ -98,7 +98,7 @@ def _writable(number: int) -> bool:
 
 def _instead(value: object) -> str:
     if inspect.iscoroutine(value):
-        value.close()  # nobody awaits it any more, and this is where that is said
+        value.close()  # it is never awaited, and Python warns of that here
     if inspect.isawaitable(value):
         return "for an await is missing: give await … of it"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""Refusals: what a model finds wrong with data, told for a part of it where there is too much."""
+"""Model errors: lists what a model rejects in data, for a sample of it where there are too many errors."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 MAX_ERRORS: Final = 100
-"""Errors that are told."""
+"""Errors that are reported."""
 SAMPLE_FROM_ERRORS: Final = 500
-"""Errors above which only a part of the data is looked at again: to list all of them would take a second."""
+"""Errors above which only a sample of the data is validated again: listing all of them would take a second."""
 SAMPLE_VALUES: Final = 1000
-"""Values in that part."""
+"""Values in that sample."""
 _OF_THE_WHOLE: Final = ("missing", "too_short", "value_error", "assertion_error")
-"""Errors that a part can have though the whole has none."""
+"""Errors that a sample can have though the whole has none."""
 
 
 def errors_of(refused: ValidationError, check: Callable[[Any], object], data: object) -> list[dict[str, Any]]:
-    """Why `check` has refused `data`, as pydantic reports it; of very many reasons the first ones."""
+    """Why `check` has rejected `data`, as pydantic reports it; of very many errors the first ones."""
     if refused.error_count() > SAMPLE_FROM_ERRORS:
         try:
             check(_part(data, [SAMPLE_VALUES]))
         except ValidationError as smaller:
             if found := [one for one in _all(smaller) if not one["type"].endswith(_OF_THE_WHOLE)]:
                 return found
-        except Exception:  # an author's own code, which need not expect a part
+        except Exception:  # an author's own code, which need not expect a sample
             return _all(refused)
     return _all(refused)
 
@@ -35,7 +35,7 @@ def _all(refused: ValidationError) -> list[dict[str, Any]]:
 
 
 def _part(value: object, left: list[int]) -> object:
-    """The beginning of `value`, with no more values than are `left`."""
+    """The beginning of `value`, with at most `left` values."""
     left[0] -= 1
     if isinstance(value, dict):
         taken: dict[Any, object] = {}

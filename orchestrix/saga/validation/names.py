@@ -1,4 +1,4 @@
-"""What can instances, people and jobs be called?"""
+"""Names: normalizes and checks the names of instances, people and jobs."""
 
 from __future__ import annotations
 

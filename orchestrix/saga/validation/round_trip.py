@@ -1,4 +1,4 @@
-"""Round trip: which defaults of a model come back from JSON as they were, and so can be data of a saga."""
+"""Round trip: which defaults of a model survive JSON unchanged, and so can be data of a saga."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NO_JSON = (PydanticSerializationError, UnicodeError, TypeError, ValueError)
 
 
 def unkept(model: type[BaseModel]) -> str | None:
-    """A sentence about the first default, also one of a model within it, that would come to a handler as another value.
+    """A sentence about the first default, also one of a nested model, that would reach a handler as another value.
 
-    None if there is none. A default that is made by a factory is looked at when it is made.
+    None if there is none. A default from a factory is checked when it is made.
     """
     for owner in _models(model, set()):
         for name, field in owner.model_fields.items():
@@ -28,13 +28,14 @@ def unkept(model: type[BaseModel]) -> str | None:
 
 
 def written(model: BaseModel, name: str) -> Any:
-    """The field as data have it. Raises what a serializer raises, and `KeyError` for a field that is not written."""
+    """The field as it is written in data. Raises what a serializer raises, and `KeyError` for a field that is not
+    written."""
     found = model.model_dump(mode="json", by_alias=False, include={name}, exclude_none=True, warnings=False)
     return _named(getattr(model, name), found[name])
 
 
 def called_in_data(name: str, field: FieldInfo) -> str | None:
-    """What the field is called in data; None where it has no name of its own there."""
+    """What the field is called in data; None where it has no single name there."""
     names = names_of(field)
     return names[0] if names else name if field.validation_alias is None else None
 
@@ -47,7 +48,7 @@ def names_of(field: FieldInfo) -> list[str]:
 
 
 def _named(value: Any, found: Any) -> Any:
-    """JSON of a default with the names that data have for the fields of models in it."""
+    """JSON of a default, with the fields of nested models under their names in data."""
     if isinstance(value, RootModel):
         return _named(value.root, found)
     if isinstance(value, BaseModel) and isinstance(found, dict):
@@ -86,12 +87,12 @@ def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _wrong(owner: type[BaseModel], name: str, field: FieldInfo) -> str | None:
-    """What is wrong with the default; None for one that comes back, and for one that the model itself refuses."""
+    """What is wrong with the default; None for one that survives, and for one that the model itself rejects."""
     try:
         json_of_it = written(owner.model_construct(**{name: field.default}), name)
         text = json.dumps(json_of_it, allow_nan=False)
     except KeyError:
-        return None  # it is excluded from what is written, or its model is written in a way of its own
+        return None  # it is excluded from what is written, or its model has a serializer of its own
     except _NO_JSON:
         return "is no JSON"
     again = _read(owner, name, field, text)
@@ -101,11 +102,11 @@ def _wrong(owner: type[BaseModel], name: str, field: FieldInfo) -> str | None:
 
 
 def _read(owner: type[BaseModel], name: str, field: FieldInfo, text: str) -> Any:
-    """What the model makes of it; undefined where that cannot be found out, or the model refuses it."""
+    """The value that the model reads; undefined where that is unknown, or the model rejects it."""
     made = owner.model_construct()
     try:
         return getattr(owner.__pydantic_validator__.validate_assignment(made, name, json.loads(text)), name)
-    except Exception:  # a frozen field, a strict one, or a validator that wants the other fields too
+    except Exception:  # a frozen field, a strict one, or a validator that needs the other fields too
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)  # type: ignore[arg-type]
             return adapter.validate_json(text, strict=True)
@@ -116,5 +117,5 @@ def _read(owner: type[BaseModel], name: str, field: FieldInfo, text: str) -> Any
 def _same(one: object, other: object) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # by its author's own comparison
+    except Exception:  # the author's own comparison
         return False

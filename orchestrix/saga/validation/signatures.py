@@ -1,4 +1,4 @@
-"""Is a function of ours called with the arguments that it takes, and what is to be written instead?"""
+"""Signatures: checks the arguments with which an author calls a function of ours, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _SHOWN: Final = 3
-"""So many arguments of a wrong call are shown."""
+"""How many arguments of a wrong call are shown."""
 _PLACES: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def called_as(
     example: str, refusal: Callable[[str], Exception], name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Refuses arguments that are missing, unknown or too many by `refusal`, with `example` as the right form.
+    """Raises `refusal` for missing, unknown or surplus arguments, with `example` as the right form.
 
     `name` is what the author calls it; that of the function, unless it is given.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         whole = list(inspect.signature(function).parameters.values())
-        own = sum(one.name == "self" for one in whole[:1])  # what the author does not write
+        own = sum(one.name == "self" for one in whole[:1])  # not written by the author
         taken = inspect.Signature(whole[own:])
 
         @wraps(function)
@@ -50,7 +50,7 @@ def called_as(
 
 
 def made_as(example: str, refusal: Callable[[str], Exception] = DefinitionError) -> Callable[[type[T]], type[T]]:
-    """The same for a class: what it is made with."""
+    """The same for the constructor of a class."""
 
     def decorate(made: type[T]) -> type[T]:
         init: Any = made.__init__

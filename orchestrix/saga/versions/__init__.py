@@ -1,1 +1,1 @@
-"""Versions: a definition as data, and the move of instances from one version to another."""
+"""Versions: a definition as data, and the migration of instances from one version to another."""

@@ -1,4 +1,4 @@
-"""Migration: moves an instance of which nothing is in anybody's hands to a later version of its saga."""
+"""Migration: moves an instance with nothing in flight to a later version of its saga."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from orchestrix.saga.state import (
 )
 
 _UNDO: Final = ":"
-"""What parts the name of a step from what its undo adds among the attempts."""
+"""Separates a step's name from the suffix of its compensation in the keys of attempts."""
 
 
 class InvalidMappingError(DefinitionError):
-    """A map of states or steps that no instance can be moved by."""
+    """A mapping of states or steps by which no instance can be migrated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class NameMapping:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRoute:
-    """From which version to which. What `maps` does not name keeps its name, if the new version has that."""
+    """The old and the new version. What `maps` does not name keeps its name, if the new version has that."""
 
     old: Saga
     new: Saga
     maps: NameMapping = NameMapping()
 
     def state(self, name: str) -> str | None:
-        """What the new version calls this state, in which a step of it is out."""
+        """What the new version calls this state, in which a step of it is pending."""
         found = self.maps.states.get(name, name)
         return found if self.new.step_in(found) is not None else None
 
@@ -61,14 +61,14 @@ class MigrationRoute:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRefusal:
-    """Why an instance cannot be moved now. `out`: its step is in somebody's hands, and to wait for that helps."""
+    """Why an instance cannot be migrated now. `out`: its step is in flight, and waiting helps."""
 
     reason: str
     out: bool = False
 
 
 def check_maps(olds: Sequence[Saga], new: Saga, maps: NameMapping) -> None:
-    """Raises `InvalidMappingError` for names that no version has, and where two would become one."""
+    """Raises `InvalidMappingError` for names that no version has, and where two names map to one."""
     _check_names("--map", "state", [(one.version, _states(one)) for one in olds], _states(new), maps.states, new)
     _check_names("--map-step", "step", [(one.version, _steps(one)) for one in olds], _steps(new), maps.steps, new)
 
@@ -78,7 +78,7 @@ def migrated(
 ) -> SagaTransition | MigrationRefusal:
     """`instance` as one of the new version, or why it stays as it is.
 
-    Its wake-up stays. The command that waits to be sent is another one then, that of the new version.
+    Its wake-up stays. The command that waits to be sent is replaced by that of the new version.
     """
     refused = _barred(instance, held_events) or next(_astray(route, instance), None) or _unfit(route, instance)
     if refused is not None:
@@ -91,7 +91,7 @@ def migrated(
 
 
 def marked(instance: Instance, until: datetime | None) -> Instance:
-    """`instance`, whose next command waits until then for its migration; None ends that."""
+    """`instance`, whose next command waits until `until` for its migration; None ends that."""
     return progressed(instance, migration=None if until is None else {"until": until.isoformat()})
 
 
@@ -149,7 +149,7 @@ def _barred(instance: Instance, held_events: bool) -> str | None:
 
 
 def _astray(route: MigrationRoute, instance: Instance) -> Iterator[str]:
-    """What of it would have no place, or another meaning."""
+    """What of it the new version lacks, or gives another meaning."""
     if instance.state in route.old.path:
         yield from _no_state(route, instance)
         yield from _done_again(route, instance)
@@ -193,7 +193,7 @@ def _no_way_back(route: MigrationRoute, instance: Instance) -> Iterator[str]:
 
 
 def _other_undo(route: MigrationRoute, step: Step) -> Iterator[str]:
-    """What has run, or may have, is undone as it was meant to be."""
+    """Refusals where a step that has run, or may have, would be undone in another way."""
     version, name = route.new.version, route.step(step.name)
     there = route.new.step(name or "")
     assert isinstance(step.undo, Compensation)
@@ -216,7 +216,8 @@ def _other_undo(route: MigrationRoute, step: Step) -> Iterator[str]:
 
 
 def _one_key(route: MigrationRoute, instance: Instance) -> Iterator[str]:
-    """Two steps with one effect key: the second would find the effects of the first, and take them for its own."""
+    """Refusals where two steps would share one effect key: the second would take the first one's effects for its
+    own."""
     named = _named(route, instance)
     taken: dict[str, str] = {}
     for name in _steps(route.new):
@@ -230,7 +231,7 @@ def _one_key(route: MigrationRoute, instance: Instance) -> Iterator[str]:
 
 
 def _unfit(route: MigrationRoute, instance: Instance) -> str | None:
-    """Why the new version does not take its data, where the old one does."""
+    """Why the new version rejects its data, where the old one accepts them."""
     try:
         route.new.read(instance.data)
     except InvalidDataError as wrong:
@@ -243,12 +244,12 @@ def _unfit(route: MigrationRoute, instance: Instance) -> str | None:
 
 
 def _in_hand(instance: Instance) -> bool:
-    """Whether its command may be with a worker, or its job at work."""
+    """Whether its command may be in flight, or its job running."""
     return instance.blocker != UNDO_FAILED and in_flight(instance)
 
 
 def _fresh(instance: Instance) -> bool:
-    """Whether the command that is named has never left: it waits for its time, or for the end of a pause."""
+    """Whether the pending command has never been sent: it waits for its time, or for the end of a pause."""
     if instance.blocker not in (None, PAUSED) or instance.progress.held is not None:
         return False
     reason = instance.progress.resume if instance.blocker == PAUSED else instance.wake_reason
@@ -256,7 +257,7 @@ def _fresh(instance: Instance) -> bool:
 
 
 def _never_sent(instance: Instance) -> bool:
-    """Whether no try of what is out has ever left."""
+    """Whether no try of the pending command was ever sent."""
     return _fresh(instance) and instance.attempt == 1
 
 
@@ -287,13 +288,13 @@ def _owed(saga: Saga, instance: Instance) -> list[Step]:
 
 
 def _undoing(progress: InstanceProgress) -> set[str]:
-    """Every step by whose name anything is remembered for an undo."""
+    """Every step whose name is stored for a compensation."""
     awaited = {progress.awaited} if progress.awaited is not None else set()
     return {*progress.todo, *progress.undone, *progress.left, *progress.refused, *progress.runs} | awaited
 
 
 def _sent(saga: Saga, instance: Instance) -> set[str]:
-    """The steps of which a command may have left, in any run."""
+    """The steps of which a command may have been sent, in any run."""
     here = out(saga, instance)
     present = {here.step.name} if here is not None and not _never_sent(instance) else set()
     attempts = {key.partition(_UNDO)[0] for key in instance.progress.attempts}
@@ -340,7 +341,7 @@ def _moved(route: MigrationRoute, instance: Instance, tick: TransitionInputs, ac
 
 
 def _mapped(route: MigrationRoute, instance: Instance) -> InstanceProgress:
-    """Everything that is remembered by the name of a step, by its new one."""
+    """The progress, with every step's name replaced by its new one."""
     before = instance.progress
 
     def steps(names: Iterable[str]) -> tuple[str, ...]:
@@ -367,7 +368,7 @@ def _mapped(route: MigrationRoute, instance: Instance) -> InstanceProgress:
 
 
 def _passed_over(route: MigrationRoute, instance: Instance) -> tuple[str, ...]:
-    """The steps of the new version that the instance is led past: what has not run is not undone."""
+    """The steps of the new version that the instance skips: what has not run is not undone."""
     if instance.state not in route.old.path:
         return tuple(found for name in instance.progress.passed_over if (found := route.step(name)) is not None)
     run = {route.step(step.name) for step in _passed(route.old, instance)}

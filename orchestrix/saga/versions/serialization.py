@@ -1,8 +1,8 @@
-"""Stored definitions: a saga as JSON, its digest, and the saga again.
+"""Stored definitions: a saga as JSON, its digest, and the saga read back from it.
 
-The digest covers what a run does: steps, states, immediate moves, messages, jobs, times, policies and undo. Texts for
-readers and the model of the data are not part of it. Times are whole microseconds. What is not set is left out, so
-that an option which a later release adds does not change the digest of a saga that does not use it.
+The digest covers what a run does: steps, states, immediate transitions, messages, jobs, times, policies and
+compensations. Texts for readers and the model of the data are not part of it. Times are whole microseconds. What is not
+set is left out, so that an option which a later release adds does not change the digest of a saga that does not use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrix.saga.definition import Compensation, FreeData, Job, NothingToUnd
 from orchestrix.saga.errors import DefinitionError, OrchestrixError
 
 FORMAT_VERSION: Final = 1
-"""The newest form that this release reads, and the one that it writes. A change of meaning raises it."""
+"""The newest format that this release reads, and the one that it writes. A change of meaning increments it."""
 MICROSECOND: Final = timedelta(microseconds=1)
 _READERS_ONLY: Final = ("why",)
 """Fields that change nothing about a run."""
@@ -60,7 +60,7 @@ def saga_from(body: Mapping[str, Any], form: int, data: type[BaseModel] = FreeDa
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two bodies, a short sentence for each place, in the order of the steps."""
+    """The differences between two bodies, a short sentence for each place, in the order of the steps."""
     return list(_differences(_named(_without_texts(old)), _named(_without_texts(new)), ""))
 
 
@@ -79,7 +79,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _idle(value: Any) -> tuple[str, ...]:
-    """Fields that count for nothing in it: a job has a time and tries of its own."""
+    """Its fields without effect: a job has a time and tries of its own."""
     return ("timeout", "retry") if isinstance(value, Step | Compensation) and value.job is not None else ()
 
 
@@ -120,7 +120,7 @@ _SAGA: Final[Decoders] = {"name": str, "version": int, "steps": _steps, "immedia
 
 def _decoded(value: Mapping[str, Any], decoders: Decoders) -> dict[str, Any]:
     unknown = sorted(set(value) - set(decoders))
-    if unknown:  # an option of a newer release: to leave it out would be another saga
+    if unknown:  # an option of a newer release: without it, it would be another saga
         raise ValueError(f"it has {', '.join(unknown)}, which this release does not know")
     return {name: decoders[name](part) for name, part in value.items()}
 
@@ -132,7 +132,7 @@ def _without_texts(value: Any) -> Any:
 
 
 def _named(body: Any) -> Any:
-    """`body` whose steps are found by their names and not by their places; `order` keeps the places."""
+    """`body` with its steps keyed by name instead of position; `order` keeps the places."""
     steps = {step["name"]: step for step in body["steps"]}
     return {**body, "steps": steps, "order": [step["name"] for step in body["steps"]]}
 
