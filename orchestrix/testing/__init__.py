@@ -1,4 +1,4 @@
-"""How do authors of sagas and of jobs test them, without servers and in no time?
+"""How do authors of sagas and of jobs test them, without servers and on virtual time?
 
 from orchestrix.testing import between, given, given_job
 
@@ -12,7 +12,7 @@ def test_reindex() -> None:
     story = given_job(reindex, payload={"pages": 3}).cancel(after="page 2").run()
     story.expect(status="CANCELLED", logs=["page 1", "page 2"])
 
-Handlers in production import `crash_point` from here: nothing of the kit is loaded before it is asked for.
+Handlers in production import `crash_point` from here: no other module of the package is imported before it is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["Ending", "JobStory", "Story", "StoryError", "When", "between", "cras
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from its module, which is imported only now."""
+    """A public name, from its module, which is imported lazily."""
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

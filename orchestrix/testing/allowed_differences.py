@@ -1,4 +1,4 @@
-"""Differing: which parts of a saga's end need not be the same after a crash."""
+"""Allowed differences: the parts of a saga's ending that may differ after a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrix.saga.validation.arguments import ArgumentKind
 
 PARTS: Final = ("state", "data", "undone", "blocker")
 FIELD: Final = "data."
-"""What the name of a single field of the data begins with; more dots lead into it, as in data.address.street."""
+"""Prefix of the name of a single field of the data; further dots address nested fields, as in data.address.street."""
 DIFFERENCES: Final = ArgumentKind(
     lambda value: isinstance(value, list | tuple | set | frozenset) and all(map(_is_part, value)),
     f"a list of what need not be the same, out of {', '.join(PARTS)} or a field of the data, as data.seat,",
@@ -26,7 +26,7 @@ def _is_part(name: object) -> bool:
 
 
 def fields(saga: Saga, may_differ: Collection[str]) -> list[list[str]]:
-    """The paths of the single fields in `may_differ`. Raises `ConfigError` for one that the saga's model has not."""
+    """The paths of the single fields in `may_differ`. Raises `ConfigError` for one that the saga's model lacks."""
     paths = [name.split(".")[1:] for name in sorted(may_differ) if name.startswith(FIELD)]
     if saga.data.model_config.get("extra") != "allow":
         known = [one.alias or name for name, one in saga.data.model_fields.items()]
@@ -38,7 +38,7 @@ def fields(saga: Saga, may_differ: Collection[str]) -> list[list[str]]:
 
 
 def without(data: Mapping[str, Any], paths: Iterable[list[str]]) -> dict[str, Any]:
-    """`data` but for the fields at `paths`."""
+    """`data` without the fields at `paths`."""
     left = dict(data)
     for first, *rest in paths:
         if not rest:

@@ -1,4 +1,4 @@
-"""Is what a story was told of the kind that is wanted, and what is to be written instead?"""
+"""Arguments: checks the values that a scenario was given, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NAME: Final = ArgumentKind(
 
 
 def _is_name(text: str) -> bool:
-    """Whether a person could start a saga, or submit a job, by it."""
+    """Whether it is a valid name of a saga instance or of a job."""
     try:
         return normal(text) == text
     except ValueError:
@@ -61,7 +61,7 @@ def _is_name(text: str) -> bool:
 
 
 def plain(call: str, **given: Mapping[str, Any] | None) -> None:
-    """Raises `ConfigError` for the first of these parameters of `call` that could not come over the wire."""
+    """Raises `ConfigError` for the first of these parameters of `call` that cannot be sent as JSON."""
     for name, value in given.items():
         if value is not None and (wrong := flaw(value)) is not None:
             raise ConfigError(f"{call}({name}=…) is no JSON: {wrong}")

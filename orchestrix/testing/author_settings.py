@@ -1,4 +1,4 @@
-"""Own settings: what handlers of a story read as `context.settings`, their modules' `SETTINGS`."""
+"""Author settings: what the handlers of a scenario read as `context.settings`, from their modules' `SETTINGS`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Given: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 def settings_of(function: object, given: Given | None, project: object = None) -> object:
-    """What the function's module has declared, with these values over those that the project has.
+    """What the function's module has declared, with these values taking precedence over the project's.
 
-    None if it declares no model: a test may call what it likes `SETTINGS`. Raises `ConfigError` for what the model
-    refuses.
+    None if it declares no model: a test may use the name `SETTINGS` freely. Raises `ConfigError` for what the model
+    rejects.
     """
     declared = _declared(function)
     if declared is None:
@@ -38,7 +38,8 @@ def settings_of(function: object, given: Given | None, project: object = None) -
 
 
 def settle(table: HandlerTable, given: Given | None) -> None:
-    """Gives each handler its settings. Raises `ConfigError`, also for a section that none of their modules declares."""
+    """Sets the settings of each handler. Raises `ConfigError`, also for a section that none of their modules
+    declares."""
     check_sections(table.values(), given)
     for command, handler in table.items():
         table.settings[command] = settings_of(handler, given, table.settings.get(command))

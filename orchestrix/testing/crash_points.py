@@ -1,7 +1,7 @@
-"""At which places of a story can a process be killed, so that it makes a difference?
+"""Crash points of scenarios: the points where killing a process makes a difference.
 
-A process is known to others by what leaves it: a commit, a message that the broker has taken, the work of a handler.
-Between two of these nothing leaves, so that a death anywhere between them is the same death.
+A process is visible to others by its effects: a commit, a message that the broker has accepted, the work of a handler.
+Between two of these nothing is visible, so that all crashes between them are equivalent.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ BEFORE: Final[Moment] = "before"
 DURING: Final[Moment] = "during"
 AFTER: Final[Moment] = "after"
 AT: Final[Moment] = "at"
-"""The moment of a `crash_point`, which has no length."""
+"""The moment of a `crash_point`, which has no duration."""
 SENT: Final = " sent"
 OTHER: Final = "outbox"
-"""What a commit is named that moves no saga: the node takes rows of the outbox, or removes them, or sees to retries."""
+"""The subject of a commit that changes no saga: the node claims or deletes rows of the outbox, or handles retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """The `nth` time that a process comes `before`, into or behind a subject.
+    """The `nth` time that a process reaches the point `before`, during or after a subject.
 
     `cmd.pay` is the work of its handler, `cmd.pay sent` and `evt.paid` the message once the broker has it, a state the
-    commit that leads to it. What is neither is a `crash_point` of the handlers'.
+    commit that leads to it. Any other name is a `crash_point` in the handlers.
     """
 
     moment: Moment
@@ -45,7 +45,7 @@ class CrashPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCrash:
-    """A process dies at a place, and is started again `back_after` seconds later."""
+    """A process is killed at a crash point, and is started again `back_after` seconds later."""
 
     place: CrashPoint
     back_after: float = 1.0
@@ -53,26 +53,26 @@ class PlannedCrash:
 
 @dataclass(slots=True)
 class CrashPointTracker:
-    """The places that were passed, in their order, and whether one of them is to be the last."""
+    """The crash points that were passed, in their order, and the crashes planned there."""
 
     crashes: Sequence[PlannedCrash]
     passed: list[CrashPoint] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def through(self, moment: Moment, subject: str) -> tuple[CrashPoint, PlannedCrash | None]:
-        """One more passage, and the crash that is planned there."""
+        """Records one more passage; returns it with the crash that is planned there."""
         self.counts[moment, subject] += 1
         place = CrashPoint(moment, subject, self.counts[moment, subject])
         self.passed.append(place)
         return place, next((crash for crash in self.crashes if crash.place == place), None)
 
     def missed(self) -> list[CrashPoint]:
-        """Where a crash was planned and nobody came."""
+        """The planned crashes whose point was never reached."""
         return [crash.place for crash in self.crashes if crash.place not in self.passed]
 
 
 def place_of(saga: Saga, before: str | None, during: str | None, after: str | None, nth: int) -> CrashPoint:
-    """The place that an author names. Raises `ConfigError` that says which names there are."""
+    """The crash point that an author names. Raises `ConfigError` that lists the valid names."""
     named: list[tuple[Moment, str]] = []
     for moment, subject in ((BEFORE, before), (DURING, during), (AFTER, after)):
         named += [(moment, subject)] if subject is not None else []

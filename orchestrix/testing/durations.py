@@ -1,4 +1,4 @@
-"""How long is `30s`, and does a time lie between two others?"""
+"""Durations: parses times such as `30s`, and checks whether a time lies between two others."""
 
 from __future__ import annotations
 

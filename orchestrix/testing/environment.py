@@ -1,4 +1,4 @@
-"""Where is a story played?  In a world of its own: one node, one worker, a broker in memory, a file, virtual time."""
+"""Scenario environment: one node, one worker, a broker in memory, a database file and virtual time."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ from orchestrix.worker.handlers import HandlerTable, Output
 T = TypeVar("T")
 
 NETWORK_DELAY_S: Final = 0.001
-"""Seconds that a message is under way."""
+"""Seconds that a message is in transit."""
 SETTLED_AFTER_S: Final = 1.0
-"""Seconds without anything new after which a story that has ended is over."""
+"""Seconds without activity after which an ended scenario counts as settled."""
 INSTALLATION: Final = "00000000-0000-4000-8000-000000000000"
-"""What the effect keys of a story begin with, the same each time."""
+"""The prefix of a scenario's effect keys, the same each time."""
 SETTLE_TIMEOUT_S: Final = 120.0
-"""Seconds for which the rest of an ended story is waited for at most."""
+"""Seconds for which an ended scenario is given to settle at most."""
 
 
 class StoryError(OrchestrixError):
-    """The story cannot be played, or does not come to rest. The message says why, and shows what happened."""
+    """The scenario cannot be run, or does not settle. The message says why, and shows what happened."""
 
 
 @dataclass(frozen=True)
 class ScenarioSetup:
-    """What is given. `whens` may still grow."""
+    """The inputs of a scenario. `whens` may still grow."""
 
     saga: Saga
     handlers: HandlerTable
@@ -81,14 +81,14 @@ class ObservedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredSaga:
-    """The saga as it is stored. `began` is the wall clock at its start."""
+    """The saga as stored. `began` is the wall clock at its start."""
 
     instance: Instance
     changes: list[StateChange]
     began: float
 
     def rows(self) -> list[TraceEntry]:
-        """Its history as lines of a table."""
+        """Its history as entries of the trace."""
         return [
             TraceEntry(
                 change.at.timestamp() - self.began, "saga", f"{change.to_state}  {change.reason}  ({change.actor})"
@@ -98,7 +98,7 @@ class StoredSaga:
 
 
 class ScenarioEnvironment:
-    """Plays one story, once. Make it, `play` what is to happen, `close` it."""
+    """Runs one scenario, once. Create it, `play` its actions, `close` it."""
 
     def __init__(self, plot: ScenarioSetup, crashes: Sequence[PlannedCrash] = ()) -> None:
         self.plot = plot
@@ -137,7 +137,7 @@ class ScenarioEnvironment:
         self._queues = (*catalog.commands, *catalog.event_queues)
 
     def play(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns once it has been done on virtual time. Raises `StoryError` within a running loop."""
+        """What `work` returns, run on virtual time. Raises `StoryError` within a running loop."""
         if asyncio._get_running_loop() is not None:
             work.close()
             raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
@@ -161,9 +161,9 @@ class ScenarioEnvironment:
             self._id = answer.existing
 
     async def ask(self, ask: ActionRequest) -> None:
-        """A person asks something of the saga, again if the node dies meanwhile; it is done once.
+        """Requests an action on the saga, again if the node dies meanwhile; it is applied once.
 
-        Raises what `Control.act` raises.
+        Raises what `SagaControl.act` raises.
         """
         self.chronicle.note(ask.actor, f"{ask.verb.value}: {ask.reason}")
         action = Action(self.plot.saga.name, self._id, ask)
@@ -172,7 +172,7 @@ class ScenarioEnvironment:
         await self._asked(lambda node: node.control.act_once(action, key))
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Waits until something holds; False if it does not within so many seconds."""
+        """Waits until a condition holds; False if it does not within so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 while not holds() and self._trouble is None:
@@ -185,7 +185,7 @@ class ScenarioEnvironment:
         return holds()
 
     async def settle(self) -> None:
-        """Waits until everybody is back and nothing new happens any more."""
+        """Waits until all processes run again and nothing new happens."""
         ends = self.loop.time() + SETTLE_TIMEOUT_S
         seen = -1
         while self.loop.time() < ends and (seen != len(self.chronicle.entries) or not self._is_calm()):
@@ -193,7 +193,7 @@ class ScenarioEnvironment:
             await self.until(lambda: False, SETTLED_AFTER_S)
 
     async def told(self) -> StoredSaga:
-        """The saga as it is stored now."""
+        """The saga as stored now."""
         pair = saga_tables_of(self.plot.saga.name)
         database = SqliteClient(self._file).database()
         async with database.read() as connection:
@@ -209,13 +209,13 @@ class ScenarioEnvironment:
         return self.row is not None and (self.row.state in TERMINAL or self.row.blocker is not None)
 
     def passed(self, moment: Moment, subject: str) -> int:
-        """How often a place was passed."""
+        """How often a crash point was passed."""
         return self.passages.counts[moment, subject]
 
     def close(self) -> None:
-        """Frees everything, whatever it was doing."""
+        """Releases everything, in any state."""
         running = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)  # it may be collected while another loop runs
+        asyncio._set_running_loop(None)  # it may be garbage-collected while another loop runs
         try:
             with clock.use(VirtualClock(self.loop, self._chance)), self._heard(buried=True):
                 self.loop.run_until_complete(self._end())
@@ -246,7 +246,7 @@ class ScenarioEnvironment:
                 except RetryableError:
                     await asyncio.sleep(NETWORK_DELAY_S)
 
-    # What the world says of itself.
+    # Callbacks of the processes.
 
     def _committing(self, raw: sqlite3.Connection) -> None:
         found = raw.execute(f"SELECT state, version, blocker FROM {self._table}").fetchone()
@@ -278,7 +278,7 @@ class ScenarioEnvironment:
             self._through(AFTER, routing_key, self._worker)
 
     def _through(self, moment: Moment, subject: str, member: SimulatedProcess | None = None) -> bool:
-        """Whether the process at this place has just died."""
+        """Whether the process was killed at this crash point."""
         if not self._watching:
             return False
         if member is None:
@@ -311,7 +311,7 @@ class ScenarioEnvironment:
 
     @contextmanager
     def _heard(self, *, buried: bool = False) -> Iterator[None]:
-        """What the product logs, and what nobody has caught, is written down; the last words of the dead are not."""
+        """Records what the product logs, and uncaught errors; those of killed processes are dropped."""
         log = logging.getLogger("orchestrix")
         before, ears = log.propagate, logging.NullHandler() if buried else self.chronicle
         self.loop.set_exception_handler(lambda loop, context: self.chronicle.note("log", f"uncaught: {context}"))
@@ -329,14 +329,14 @@ def _stored(_done: Instance) -> StoredAnswer:
 
 
 def _memory() -> Path | None:
-    """A folder in memory, where the machine has one."""
+    """A folder in a memory file system, where the machine has one."""
     memory = Path("/dev/shm")
     return memory if memory.is_dir() else None
 
 
 @cache
 def _template() -> Path:
-    """A database with nothing in it, made once a process."""
+    """An empty database, created once per process."""
     folder = tempfile.TemporaryDirectory(dir=_memory(), prefix="story-template-")
     path = Path(folder.name) / "template.db"
     loop = asyncio.new_event_loop()

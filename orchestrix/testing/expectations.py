@@ -1,4 +1,4 @@
-"""How did a story end, and is that what was expected?"""
+"""Expectations: how a scenario ended, and where that differs from what was expected."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from orchestrix.testing.environment import StoredSaga
 from orchestrix.testing.trace import SentCommand
 
 TIME_TOLERANCE_S: Final = 0.05
-"""Seconds that an `elapsed` may be off, for messages take their time."""
+"""Seconds that an `elapsed` may differ, because messages take time."""
 
 
 class Expected(TypedDict, total=False):
     """What can be expected.
 
-    `path`: the states, in their order. `commands`: what was sent, each try once. `undone`: the steps that were, the
-    first one first. `attempts`: how often each of these commands was tried. `data`: these fields, among others.
-    `elapsed`: seconds from the start to the last change, as a length of time or `between(...)`. `error`: part of the
-    last failure's text. `blocker`: what the saga waits for a person for; None for nothing.
+    `path`: the states, in their order. `commands`: what was sent, each try once. `undone`: the steps that were undone,
+    in order. `attempts`: how often each of these commands was tried. `data`: these fields, among others. `elapsed`:
+    seconds from the start to the last change, as a length of time or `between(...)`. `error`: part of the last
+    failure's text. `blocker`: why the saga waits for a person; None if it does not.
     """
 
     state: str
@@ -41,7 +41,7 @@ class Expected(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Where the saga stands. The fields are those of `Expected`."""
+    """The saga's final state. The fields are those of `Expected`."""
 
     state: str
     blocker: str | None
@@ -70,11 +70,11 @@ class Ending:
         )
 
     def without(self, paths: Sequence[list[str]]) -> Ending:
-        """The same but for these fields of the data."""
+        """The same without these fields of the data."""
         return replace(self, data=without(self.data, paths)) if paths else self
 
     def result(self, may_differ: Collection[str] = ()) -> Expected:
-        """What must be the same whatever crashed meanwhile; `undone` in any case, but for what is in doubt."""
+        """What must be the same after any crash; `undone` in any case, except for steps in doubt."""
         same: Expected = {"undone": self.undone}
         if "state" not in may_differ:
             same["state"] = self.state
@@ -86,16 +86,16 @@ class Ending:
 
 
 def in_doubt(saga: Saga, ending: Ending) -> frozenset[str]:
-    """The steps that were out when a run was given up. After a crash nobody knows what those have done: as one that is
-    redelivered, or late, they are undone too, although their worker has said that they failed."""
+    """The steps that were pending when a run failed. After a crash their effects are unknown: like a redelivered or
+    late step, they are undone too, although their worker reported a failure."""
     turns = (before for before, after in pairwise(ending.path) if after in (COMPENSATING, FAILED))
     return frozenset(step.name for before in turns if (step := saga.step_in(before)) is not None)
 
 
 def differences(ending: Ending, expected: Expected, doubtful: Collection[str] = ()) -> Iterator[str]:
-    """A sentence for each expectation that is not met. Raises `TypeError` for one that there is not.
+    """A sentence for each expectation that is not met. Raises `TypeError` for an unknown one.
 
-    `doubtful` are steps that may be undone beside those that are expected to be.
+    `doubtful` are steps that may be undone in addition to the expected ones.
     """
     for name, wanted in expected.items():
         if name not in Expected.__annotations__:
@@ -143,7 +143,7 @@ def _fields(name: str, found: Mapping[str, Any], wanted: Any) -> Iterator[str]:
 
 
 def differ_in_time(found: float, wanted: Any) -> list[str]:
-    """A sentence if the seconds do not lie where they are wanted."""
+    """A sentence if the seconds are not within what is expected."""
     if not isinstance(wanted, Between):
         exact = seconds_of(wanted)
         wanted = Between(exact - TIME_TOLERANCE_S, exact + TIME_TOLERANCE_S)

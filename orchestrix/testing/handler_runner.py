@@ -1,4 +1,4 @@
-"""What happens when a worker of a story works on a command?"""
+"""Handler runner: executes a command in a scenario, by a stubbed answer or by the author's handler."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class HandlerRunner:
-    """Does every command: by the answer that the story has for it, or by the author's own handler.
+    """Executes every command: by the scenario's stubbed answer, or by the author's own handler.
 
-    `through` hears of each place that is passed, `note` what is done, `mute` of each command of which nobody is to hear
-    any more. `going` counts the works that will end. `trouble` is what no step can be blamed for.
+    `through` is called at each crash point, `note` for the trace, `mute` for each command whose events must be lost.
+    `going` counts the executions that will end. `trouble` is an error that is not a step's failure.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HandlerRunner:
         self.trouble: OrchestrixError | None = None
 
     async def handle(self, context: Context, command: Command) -> Output:
-        """Handles every command alike."""
+        """Handles any command."""
         answer = self._answer(command)
         await self._passes(BEFORE, command.type)
         self._note("worker", f"begins {command.type}")
@@ -70,7 +70,7 @@ class HandlerRunner:
 
         if answer is not None and answer.silent and self._mute is not None:
             self._mute(command.id)
-            await asyncio.Event().wait()  # until its time is over: then its place is free, and still nobody hears of it
+            await asyncio.Event().wait()  # until its time is over: then its slot is free, and still no event arrives
         work = own() if answer is None else _coroutine(answer.play(own))
         output: Output = await ObservedAwaitable(work, lambda: self._through(DURING, command.type))
         return output
@@ -80,7 +80,7 @@ class HandlerRunner:
         if handler is None:
             raise ConfigError(f"{command.type} has no handler for a try that its answers leave out")
         known = replace(context, settings=self._settings.get(command.type))
-        output = handler(known, command)  # one that is no coroutine runs here: a thread has no place on virtual time
+        output = handler(known, command)  # a plain function runs here: threads do not exist on virtual time
         return await output if inspect.isawaitable(output) else output
 
     def _answer(self, command: Command) -> StubbedAnswer | None:
@@ -92,7 +92,7 @@ class HandlerRunner:
 
     async def _passes(self, moment: Moment, subject: str) -> None:
         if self._through(moment, subject):
-            await asyncio.Event().wait()  # it is dead
+            await asyncio.Event().wait()  # its process was killed
 
     def _failed(self, command: Command, group: BaseException) -> None:
         error = main_error(group)
@@ -116,7 +116,7 @@ async def _coroutine(work: Any) -> Output:
 
 
 class ObservedAwaitable:
-    """Awaits `work`; `waits` is called each time that it waits for something."""
+    """Awaits `work`; `waits` is called each time that it suspends."""
 
     def __init__(self, work: Coroutine[Any, Any, T], waits: Callable[[], object]) -> None:
         self._work, self._waits = work, waits

@@ -1,4 +1,4 @@
-"""Which of an author's functions does the work of which command?"""
+"""Handlers: collects an author's functions into the handler table of a saga."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrix.testing.author_settings import Given, settle
 from orchestrix.worker.handlers import Handler, HandlerTable, Registration, registered
 
 Part: TypeAlias = Callable[..., Any] | ModuleType | Mapping[str, Handler]
-"""A function with `@handles`, a module full of them, or functions by their commands."""
+"""A function with `@handles`, a module of them, or functions by their commands."""
 
 
 def handlers_for(parts: Part | Iterable[Part], saga: Saga, settings: Given | None = None) -> HandlerTable:
     """The handlers of `saga` in `parts`, with their settings; of a module, those of other sagas are left out.
 
-    Raises `ConfigError` for what is no handler, or one of another saga, and where a command has two.
+    Raises `ConfigError` for what is not a handler, or one of another saga, and where a command has two.
     """
     catalog, table = Catalog([saga]), HandlerTable()
     known = (*catalog.commands, *catalog.jobs)

@@ -1,11 +1,11 @@
-"""How does an author test a job?  By what is given, who wants it to stop and when, and what is to be expected.
+"""Job scenario: tests one attempt of a job by its input, requests to stop, and expectations.
 
     story = given_job(reindex, payload={"pages": 3})
     story.cancel(after="page 2")
     story.run()
     story.expect(status="CANCELLED", logs=["page 1", "page 2"])
 
-The worker's own code runs it, on virtual time, without a broker: what passes here is what happens in production.
+The worker's own code runs it, on virtual time, without a broker: it behaves here as in production.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class JobExpected(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A line of the job's log, so many seconds after its begin."""
+    """A line of the job's log, so many seconds after its start."""
 
     at: float
     level: str
@@ -81,7 +81,7 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """Who tells the job to stop: at a time, or when it has said something."""
+    """A request to stop the job: at a time, or when it has logged or reported something."""
 
     tell: StopCall
     at: float | None = None
@@ -90,9 +90,9 @@ class _Word:
 
 
 class _Heard(logging.Handler):
-    """What the job has said so far (see `context.Voice`), and what the worker has logged about it.
+    """What the job has reported so far (see `context.JobReporter`), and what the worker has logged about it.
 
-    `stirred` is told which words to stop are due by what was said.
+    `stirred` is called with the requests to stop that a report has made due.
     """
 
     def __init__(self, now: Callable[[], float], stirred: Callable[[Callable[[_Word], bool]], None]) -> None:
@@ -115,17 +115,17 @@ class _Heard(logging.Handler):
             self._stirred(lambda word: word.percent is not None and percent >= word.percent)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A warning of the worker, with the error behind it."""
+        """Records a warning of the worker, with its cause."""
         error = record.exc_info[1] if record.exc_info else None
         self.note("worker", record.getMessage() + (f": {error!r}" if error is not None else ""))
 
     def note(self, what: str, text: str) -> None:
-        """One more line of the table."""
+        """Adds an entry to the trace."""
         self.table.append((self._now(), what, text))
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hears what the product logs."""
+        """Records what the product logs."""
         log = logging.getLogger("orchestrix")
         log.addHandler(self)
         try:
@@ -145,10 +145,11 @@ def given_job(
     key: str = "story",
     seed: int = 0,
 ) -> JobStory:
-    """A story of one attempt of a job. `job` is a function with `@job`; `key` its job id, the same over all attempts.
+    """A scenario of one attempt of a job. `job` is a function with `@job`; `key` its job id, the same over all
+    attempts.
 
-    `settings` are those of its module, by section and name. `seed` decides what chance decides. Raises `ConfigError`
-    for a function without `@job`, and for settings that its module refuses.
+    `settings` are those of its module, by section and name. `seed` is the seed of all random decisions. Raises
+    `ConfigError` for a function without `@job`, and for settings that its module rejects.
     """
     known = [one for one in registered_jobs if one.function is job]
     if not known:
@@ -176,7 +177,7 @@ def given_job(
 
 
 class JobStory:
-    """One attempt of a job: say who wants it to stop, `run` it, `expect` its end. Ten minutes pass in no time."""
+    """One attempt of a job: add requests to stop, `run` it, `expect` its outcome. Virtual minutes take no time."""
 
     def __init__(self, function: JobFunction, order: JobDispatch, seed: int) -> None:
         self._function, self._order, self._seed = function, order, seed
@@ -195,15 +196,15 @@ class JobStory:
         after: str | None = None,
         percent: float | None = None,
     ) -> JobStory:
-        """Somebody cancels the job: `at` a time after its begin, `after` it has logged a line that contains this text,
-        or when its progress has come to `percent`. Raises `ConfigError` unless one of them is said."""
+        """Cancels the job: `at` a time after its start, `after` it has logged a line that contains this text, or when
+        its progress has reached `percent`. Raises `ConfigError` unless one of them is given."""
         demand("cancel", reason=(reason, REASON))
         return self._stop("cancel", lambda halt: halt.set(StopCause.CANCELLED, reason), at, after, percent)
 
     def worker_stops(
         self, *, at: Span | None = None, after: str | None = None, percent: float | None = None
     ) -> JobStory:
-        """The worker ends, and has waited for the job as long as it does; where and when as in `cancel`."""
+        """Stops the worker after its usual wait for the job; the point is given as in `cancel`."""
 
         def tell(halt: StopSignal) -> None:
             halt.set(StopCause.WORKER_STOPPED, "the worker stopped before the job had ended")
@@ -212,7 +213,7 @@ class JobStory:
         return self._stop("worker_stops", tell, at, after, percent)
 
     def run(self, *, limit: Span = "1h") -> JobStory:
-        """Plays the attempt to its end. Raises `StoryError` if it does not come to one within `limit`."""
+        """Runs the attempt to its end. Raises `StoryError` if it does not end within `limit`."""
         if asyncio._get_running_loop() is not None:
             raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
         loop = VirtualLoop()
@@ -233,7 +234,7 @@ class JobStory:
 
     @property
     def ending(self) -> AttemptOutcome:
-        """The attempt's last word: its status, result and error. Raises `StoryError` before `run`."""
+        """The attempt's final status, result and error. Raises `StoryError` before `run`."""
         if self._ending is None:
             raise StoryError("nothing has happened yet: run() the story first")
         return self._ending
@@ -245,7 +246,7 @@ class JobStory:
 
     @property
     def progress(self) -> list[Mapping[str, Any]]:
-        """Each progress that it told."""
+        """Each progress that it reported."""
         return list(self._heard.shown) if self._heard is not None else []
 
     def table(self) -> str:
@@ -254,7 +255,7 @@ class JobStory:
         lines = [f"{at:10.3f}  {what:<8}  {text}" for at, what, text in told]
         return "\n".join([f"{'seconds':>10}  what", *lines])
 
-    # How it is played.
+    # Execution.
 
     def _stop(self, call: str, tell: StopCall, at: Span | None, after: str | None, percent: float | None) -> JobStory:
         if sum(one is not None for one in (at, after, percent)) != 1:
@@ -290,7 +291,7 @@ class JobStory:
         heard.note("ends", f"{self._status} {_error(ending)}".rstrip())
 
     def _times_out(self, loop: VirtualLoop, halt: StopSignal) -> Callable[[], bool]:
-        """Plays the coordinator, whose word that the time is over counts; the answer says whether it was said first."""
+        """Simulates the coordinator's time-out; the result says whether it came first."""
         said: list[bool] = []
 
         def tell() -> None:
@@ -326,7 +327,7 @@ class JobStory:
 
 
 def _is_timeout(ending: AttemptOutcome) -> bool:
-    """What a job calls so is one, whoever has found that its time was over."""
+    """Whether the outcome is a time-out, whichever side detected it."""
     return ending.status == "FAILED" and ending.error is not None and ending.error.type == TIMEOUT
 
 

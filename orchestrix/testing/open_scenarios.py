@@ -1,4 +1,4 @@
-"""Opened: which stories the test that runs has told, for the report of one that fails."""
+"""Open scenarios: the scenarios of the running test, for the report of a failure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class OpenScenario(Protocol):
-    """A story of a saga or of a job."""
+    """A scenario of a saga or of a job."""
 
     def table(self) -> str:
         """All that happened."""
 
 
 stories: weakref.WeakKeyDictionary[OpenScenario, None] | None = None
-"""In the order in which they were told; None where nobody asks for them. It keeps no story alive."""
+"""In the order of their creation; None where they are not recorded. The references are weak."""
 
 
 def add(story: OpenScenario) -> None:
-    """One more."""
+    """Adds a scenario."""
     if stories is not None:
         stories[story] = None

@@ -1,7 +1,7 @@
-"""Plugin: what pytest gets from the kit, the fixture `orchestrix_story` and the tables of stories in reports.
+"""Plugin: the pytest fixture `orchestrix_story`, and the traces of scenarios in failure reports.
 
-pytest loads it in every run of every project where Orchestrix is installed, so that it imports nothing of the kit
-before a test asks for it.
+pytest loads it in every run of every project where Orchestrix is installed, so it imports nothing of the package before
+a test uses it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SECTION = "what happened in the story"
 def orchestrix_story(pytestconfig: pytest.Config) -> Iterator[Callable[..., Story]]:
     """`given` for the project's own sagas and handlers, as its orchestrix.toml names them.
 
-    `orchestrix_story("order", data={...})` takes a saga by its name, or a `Saga`, and what else `given` takes. Whatever
-    it has told is closed after the test.
+    `orchestrix_story("order", data={...})` takes a saga by its name, or a `Saga`, and the other arguments of `given`.
+    Its scenarios are closed after the test.
     """
     from orchestrix.testing import given
     from orchestrix.testing.project import AuthorProject
@@ -48,7 +48,7 @@ def orchestrix_story(pytestconfig: pytest.Config) -> Iterator[Callable[..., Stor
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Each test has its own stories."""
+    """Each test has its own scenarios."""
     before, open_scenarios.stories = open_scenarios.stories, weakref.WeakKeyDictionary()
     try:
         return (yield)
@@ -58,7 +58,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that has failed shows all that happened in its stories, but what its error shows already."""
+    """A failed test shows the traces of its scenarios, except those that its error shows already."""
     report = yield
     if report.failed and open_scenarios.stories:
         shown = str(call.excinfo.value) if call.excinfo is not None else ""

@@ -1,4 +1,4 @@
-"""Project: the sagas and handlers that an orchestrix.toml names, for the stories of its tests."""
+"""Project: the sagas and handlers that an orchestrix.toml names, for the scenarios of its tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrix.worker.handlers import HandlerTable
 
 
 class AuthorProject:
-    """What the file in `folder` names, or the one that ORCHESTRIX_CONFIG names. It is imported when it is needed."""
+    """What the file in `folder` names, or the one that ORCHESTRIX_CONFIG names. It is imported on first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class AuthorProject:
         return sagas[name]
 
     def handlers(self, saga: Saga) -> HandlerTable:
-        """What its workers do for `saga`, with their settings. Raises `ConfigError` for what cannot be imported."""
+        """The handlers of `saga`, with their settings. Raises `ConfigError` for what cannot be imported."""
         catalog, found = Catalog([saga]), self._work
         known = (*catalog.commands, *catalog.jobs)
         table = HandlerTable((command, handler) for command, handler in found.handlers.items() if command in known)

@@ -1,4 +1,4 @@
-"""How does an author test a saga?  By what is given, what happens when, and what is to be expected.
+"""Scenario: tests a saga by its input, the answers to its commands, crashes, and expectations.
 
     story = given(ORDER, handlers=orders, data={"amount": 12})
     story.when("cmd.ship").fails("NoStock", retryable=False)
@@ -6,7 +6,7 @@
     story.run()
     story.expect(state="FAILED", undone=["pay", "reserve"])
 
-The real node and the real worker play it, on virtual time: what passes here is what happens in production.
+The real node and the real worker run it, on virtual time: it behaves here as in production.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Check: TypeAlias = Callable[[], object]
 ACTOR: Final = "ada"
 DEFAULT_REASON: Final = "the story says so"
 SHOWN_RUNS: Final = 10
-"""So many crashes that change the end are named."""
+"""How many crashes that change the ending are named."""
 
 
 @called_as('given(ORDER, handlers=orders, data={"film": "Metropolis"})', ConfigError)
@@ -65,12 +65,12 @@ def given(
     key: str = "story",
     seed: int = 0,
 ) -> Story:
-    """A story of one run of `saga`, which starts with `data`.
+    """A scenario of one run of `saga`, which starts with `data`.
 
     `handlers` are functions with `@handles`, modules of them, or functions by their commands. `settings` are those of
-    their modules, by section and name. `seed` decides what chance decides, such as the jitter of retries: the same
-    seed, the same story. Raises `ConfigError` for handlers that do not fit the saga, and for settings that their
-    modules refuse, and `BadData` for data that the saga refuses.
+    their modules, by section and name. `seed` is the seed of all random decisions, such as the jitter of retries: the
+    same seed, the same scenario. Raises `ConfigError` for handlers that do not fit the saga, and for settings that
+    their modules reject, and `InvalidDataError` for data that the saga rejects.
     """
     demand("given", saga=(saga, SAGA), data=(data, perhaps(OBJECT)), key=(key, NAME), seed=(seed, WHOLE))
     demand("given", settings=(settings, perhaps(SECTIONS)))
@@ -79,9 +79,9 @@ def given(
 
 
 class Story:
-    """One run of a saga: say what happens `when`, `run` it, `expect` its end.
+    """One run of a saga: stub answers with `when`, `run` it, `expect` its ending.
 
-    A person can step in between two `run`s. Times are virtual: ten minutes pass in half a second.
+    Actions of a person can be applied between two `run`s. Times are virtual: ten minutes pass in half a second.
     """
 
     def __init__(self, plot: ScenarioSetup) -> None:
@@ -95,9 +95,9 @@ class Story:
 
     @called_as('story.when("cmd.pay")', ConfigError)
     def when(self, command: str) -> When:
-        """What the command gets for an answer instead of its handler's; of a job, what it comes to after all its tries.
+        """Stubs the answer to the command instead of its handler's; for a job, its result after all its tries.
 
-        Raises `ConfigError` if there is none such.
+        Raises `ConfigError` if the saga has no such command.
         """
         self._known(command)
         return self._plot.whens.setdefault(command, When(command))
@@ -112,12 +112,12 @@ class Story:
         nth: int = 1,
         back_after: Span = 1.0,
     ) -> Story:
-        """Kills the process that comes to a place for the `nth` time, and starts it again later.
+        """Kills the process that reaches a crash point for the `nth` time, and starts it again later.
 
         Before or after a command (`cmd.pay`): the worker, around the work of its handler; during: where that waits.
         Before or after an event: the worker, around sending it; after, its command is not acknowledged yet. Before or
         after a state: the node, around the commit that leads there. After `cmd.pay sent`: the node, before it knows.
-        Before or after the name of a `crash_point`: whoever comes to that line, there.
+        Before or after the name of a `crash_point`: the process that reaches that line, there.
         """
         names = {"before": before, "during": during, "after": after}
         demand("crash", **{name: (value, perhaps(TEXT)) for name, value in names.items()}, nth=(nth, COUNT))
@@ -127,19 +127,19 @@ class Story:
 
     @called_as('story.run(until="30s")', ConfigError)
     def run(self, until: Span | str | None = None, *, limit: Span = "1h") -> Story:
-        """Plays on until the saga has ended or waits for a person, or `until` something.
+        """Runs until the saga has ended or waits for a person, or `until` something.
 
         That is a time after the start (`30s`), a state, a command whose work begins, or an event that the broker has.
-        Raises `StoryError` if it does not come to that within `limit`.
+        Raises `StoryError` if that is not reached within `limit`.
         """
         longest = seconds_of(limit)
         self._do(lambda stage: _run(stage, until, longest))
         return self
 
-    # What a person can do; each raises `IllegalTransition` where it does not fit.
+    # Actions of a person; each raises `IllegalTransition` where it is not allowed.
 
     def pause(self, reason: str = DEFAULT_REASON) -> Story:
-        """Holds the saga: what is out may end, nothing new is sent."""
+        """Holds the saga: what is in flight may end, nothing new is sent."""
         return self._ask(ActionRequest(SagaAction.PAUSE, ACTOR, reason))
 
     def resume(self, reason: str = DEFAULT_REASON) -> Story:
@@ -147,7 +147,7 @@ class Story:
         return self._ask(ActionRequest(SagaAction.RESUME, ACTOR, reason))
 
     def cancel(self, reason: str = DEFAULT_REASON) -> Story:
-        """Has all undone that was done."""
+        """Starts the compensation of all that was done."""
         return self._ask(ActionRequest(SagaAction.CANCEL, ACTOR, reason))
 
     def terminate(self, reason: str = DEFAULT_REASON) -> Story:
@@ -156,7 +156,7 @@ class Story:
 
     @called_as('story.retry(data={"amount": 12})', ConfigError)
     def retry(self, reason: str = DEFAULT_REASON, *, data: Mapping[str, Any] | None = None) -> Story:
-        """Tries again at once: what waits to be tried again, or is held, an undo that failed, a saga that has.
+        """Retries at once: a step that waits for its retry or is held, a failed compensation, a failed saga.
 
         `data` is a merge patch of its data.
         """
@@ -165,7 +165,7 @@ class Story:
         return self._ask(ActionRequest(SagaAction.RETRY, ACTOR, reason, patch=data))
 
     def skip(self, output: Mapping[str, Any] | None = None, reason: str = DEFAULT_REASON) -> Story:
-        """Takes the step for done, with `output`, or a failed undo."""
+        """Marks the step as done, with `output`, or a failed compensation."""
         demand("skip", output=(output, perhaps(OBJECT)))
         plain("skip", output=output)
         return self._ask(ActionRequest(SagaAction.SKIP, ACTOR, reason, output=output))
@@ -177,10 +177,11 @@ class Story:
         plain("edit", patch=patch)
         return self._ask(ActionRequest(SagaAction.EDIT, ACTOR, reason, patch=patch))
 
-    # What became of it.
+    # The result.
 
     def expect(self, **expected: Unpack[Expected]) -> None:
-        """Raises `AssertionError`, with all that happened, if the saga stands elsewhere, or a crash never came."""
+        """Raises `AssertionError`, with all that happened, if the saga's state differs, or a crash point was never
+        reached."""
         __tracebackhide__ = True
         wrong = [*differences(self.ending, expected), *_missed(self._played)]
         if wrong:
@@ -194,14 +195,14 @@ class Story:
         may_differ: Collection[str] = ("undone",),
         **expected: Unpack[Expected],
     ) -> list[CrashPoint]:
-        """Plays the story once without a crash more, then once for each place at which a process can die.
+        """Runs the scenario once as it is, then once for each further crash point of a process.
 
-        The end must be as `expected`, and its state, data, undone steps and blocker the same each time. `fresh` is
-        called before each time, to empty what the handlers keep; `check` after it: it raises `AssertionError`, or
-        returns False, if the handlers have done something wrong. Runs and verbs that the story has had are repeated.
-        `may_differ` names what need not be the same, also single fields (`data.mailId`): `undone` (the default) lets
-        the step that has failed be undone too, for after a crash nobody knows what it has done; () lets nothing differ.
-        Returns the places. Raises `AssertionError` that names those where the end is another, with all that happened.
+        The ending must be as `expected`, and its state, data, undone steps and blocker the same each time. `fresh` is
+        called before each run, to reset the handlers' state; `check` after it: it raises `AssertionError`, or returns
+        False, if the handlers have done something wrong. Earlier runs and actions of the scenario are repeated.
+        `may_differ` names what may differ, also single fields (`data.mailId`): `undone` (the default) lets the failed
+        step be undone too, because after a crash its effects are unknown; () lets nothing differ. Returns the crash
+        points. Raises `AssertionError` that names those where the ending differs, with all that happened.
         """
         __tracebackhide__ = True
         demand("crash_everywhere", fresh=(fresh, perhaps(FUNCTION)), check=(check, perhaps(FUNCTION)))
@@ -226,20 +227,21 @@ class Story:
 
     @property
     def ending(self) -> Ending:
-        """Where the saga stands. Raises `StoryError` before the first `run`."""
+        """The saga's current state. Raises `StoryError` before the first `run`."""
         return _ending(self._played)
 
     def tries(self, command: str) -> list[float]:
-        """When each try of the command was sent, in seconds after the start. Raises `ConfigError` if there is none."""
+        """When each try of the command was sent, in seconds after the start. Raises `ConfigError` if the saga has no
+        such command."""
         self._known(command)
         return [sent.at for sent in self._played.chronicle.commands if sent.command == command]
 
     def table(self) -> str:
-        """All that happened: messages, work, crashes, and the saga's history."""
+        """All that happened: messages, handler executions, crashes, and the saga's history."""
         return _table(self._played)
 
     def close(self) -> None:
-        """Frees what it holds, after which nothing can be asked of it. Without it that is done when nobody has it."""
+        """Releases its resources; it cannot be used afterwards. Otherwise that is done on garbage collection."""
         self._closed = True
         self._closing()
 
@@ -315,7 +317,7 @@ class Story:
 
 @dataclass
 class CrashRun:
-    """What came of playing a story anew with these crashes more."""
+    """The result of running a scenario again with these additional crashes."""
 
     crashes: list[PlannedCrash]
     ending: Ending | None = None

@@ -1,4 +1,4 @@
-"""What does a command get for an answer where its own handler is not asked, or is not asked at once?"""
+"""Stubs: the answers that a scenario gives to commands instead of, or before, their handlers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrix.worker.errors import Hold, StepFailed
 from orchestrix.worker.handlers import Output
 
 OwnHandler: TypeAlias = Callable[[], Awaitable[Output]]
-"""The author's own handler, with what it is called with."""
+"""The author's own handler, with its arguments bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class StubbedAnswer:
-    """`play` is what happens instead; `times` for how many tries, None for all that follow."""
+    """`play` is called instead of the handler; `times` is for how many tries, None for all that follow."""
 
     play: Callable[[OwnHandler], Awaitable[Output]]
     times: int | None = None
@@ -30,9 +30,9 @@ class StubbedAnswer:
 
 
 class When:
-    """The answers to one command, in the order in which they were asked for; then its own handler answers.
+    """The stubbed answers to one command, in the order of their definition; then its own handler answers.
 
-    They are counted by tries: a copy of a command that was delivered before gets the same answer again.
+    They are counted by tries: a redelivered command gets the same answer again.
     """
 
     def __init__(self, command: str) -> None:
@@ -45,7 +45,7 @@ class When:
     ) -> When:
         """The step fails, with an error of this type; `retryable` says whether another try may help.
 
-        Raises `Invalid` for what `StepFailed` cannot mean.
+        Raises `Invalid` for arguments that `StepFailed` does not take.
         """
         demand("fails", retryable=(retryable, FLAG))
         after = None if retry_after is None else seconds_of(retry_after)
@@ -68,7 +68,7 @@ class When:
 
     @called_as('.succeeds({"seat": "row 1"})', ConfigError)
     def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
-        """The step succeeds with `output`, and does nothing."""
+        """The step succeeds with `output` without running its handler."""
         demand("succeeds", output=(output, perhaps(OBJECT)))
         plain("succeeds", output=output)
 
@@ -79,7 +79,7 @@ class When:
 
     @called_as('.takes("5m")', ConfigError)
     def takes(self, span: Span) -> When:
-        """The command's own handler is asked after a while."""
+        """The command's own handler is called after this time."""
         wait = seconds_of(span)
 
         async def play(own: OwnHandler) -> Output:
@@ -89,12 +89,12 @@ class When:
         return self._add(StubbedAnswer(play))
 
     def never_answers(self) -> When:
-        """Nobody ever says what became of the step: only its deadline ends the try."""
+        """No event ever arrives: only the step's deadline ends the try."""
         return self._add(StubbedAnswer(_silence, silent=True))
 
     @called_as(".times(2)", ConfigError)
     def times(self, tries: int) -> When:
-        """The last answer is that to so many tries, not to all that follow. Raises `Invalid`."""
+        """Limits the last answer to so many tries. Raises `Invalid`."""
         demand("times", tries=(tries, COUNT))
         if not self.answers:
             raise Invalid("times(n) limits an answer to n tries: say the answer first")
@@ -118,7 +118,7 @@ def to_try(number: int, answers: Iterable[StubbedAnswer]) -> StubbedAnswer | Non
 
 
 async def _silence(_own: OwnHandler) -> Output:
-    """Like a worker that does not hear that its time is over; ends with its process."""
+    """Ignores the time limit like a worker that hangs; ends with its process."""
     process = current_process()
     while process is not None and process.alive:
         with suppress(asyncio.CancelledError):

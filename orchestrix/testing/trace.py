@@ -1,4 +1,4 @@
-"""What happened in a story, told so that one sees why?"""
+"""Scenario trace: records what happened in a scenario, as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrix.saga.validation.arguments import brief
 
 TABLE_WIDTH: Final = 110
 TABLE_LINES: Final = 150
-"""Lines of a table; of a longer story the beginning and the end are shown."""
+"""Lines of a table; of a longer trace the beginning and the end are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TraceEntry:
 
 @dataclass(frozen=True, slots=True)
 class SentCommand:
-    """A command, the first time that the broker had it, or a job, the first time that it was begun."""
+    """A command when the broker first accepted it, or a job when it was first started."""
 
     at: float
     command: str
@@ -37,7 +37,7 @@ class SentCommand:
 
 
 class ScenarioTrace(logging.Handler):
-    """Writes down what goes over the wire, what handlers do, who dies, and what the product complains about."""
+    """Records messages, handler executions, crashes, and the product's warnings."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(logging.WARNING)
@@ -47,16 +47,16 @@ class ScenarioTrace(logging.Handler):
         self.on_message: Callable[[str, str], None] = lambda exchange, routing_key: None
 
     def note(self, who: str, what: str) -> None:
-        """One more line."""
+        """Adds an entry."""
         self.entries.append(TraceEntry(self._now(), who, what))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A warning of the product, with the error behind it."""
+        """Records a warning of the product, with its cause."""
         error = record.exc_info[1] if record.exc_info else None
         self.note("log", record.getMessage() + (f": {error!r}{_where(error)}" if error is not None else ""))
 
     def published(self, message: Outgoing, queues: Sequence[str]) -> None:
-        """The broker has taken a message."""
+        """Records a message that the broker has accepted."""
         body = json.loads(message.body)
         if message.exchange == COMMANDS:
             self._command(message, body)
@@ -68,10 +68,10 @@ class ScenarioTrace(logging.Handler):
         self.on_message(message.exchange, message.routing_key)
 
     def acknowledging(self, delivery: Delivery) -> None:
-        """Says nothing: what is done is done."""
+        """Records nothing."""
 
     def job(self, id: str, name: str, attempt: int) -> None:
-        """A job is begun, perhaps once more."""
+        """Records the start of a job, perhaps not the first."""
         if all(sent.id != id for sent in self.commands):
             self.note("node", f"{name} attempt {attempt}, a job")
             self.commands.append(SentCommand(self._now(), name, id, attempt))
@@ -95,7 +95,7 @@ class ScenarioTrace(logging.Handler):
 
 
 def told(fields: Any) -> str:
-    """JSON, not too much of it; what is none is told all the same, for it is the worker that refuses it."""
+    """Shortened JSON; what is not JSON is shown all the same, because the worker rejects it."""
     try:
         text = json.dumps(fields, ensure_ascii=False) if fields else ""
     except BaseException:

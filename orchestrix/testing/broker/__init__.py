@@ -1,1 +1,1 @@
-"""Memory broker: on virtual time, for scenarios."""
+"""Memory broker: a broker on virtual time, for scenarios and simulations."""

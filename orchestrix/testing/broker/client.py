@@ -1,4 +1,4 @@
-"""How does a process reach the broker in memory?  `port.Broker` over `MemoryServer`."""
+"""Memory broker client: implements `port.Broker` over `MemoryServer`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ T = TypeVar("T")
 TEND_INTERVAL_S: Final = 10.0
 """Seconds between two declarations of the topology."""
 _ANSWER_TIMEOUT_S: Final = 20.0
-"""Seconds that an answer may take."""
+"""Seconds that a reply may take."""
 
 
 class MemoryBroker:
-    """`port.Broker` of one process. Make it in the process that it belongs to; `sever` is that process's end."""
+    """`port.Broker` of one process. Create it in the process that it belongs to; `sever` is called when that process is
+    killed."""
 
     def __init__(self, server: MemoryServer, *, topology: WantedTopology | None = None) -> None:
         self.state = LinkState.DOWN
@@ -53,7 +54,7 @@ class MemoryBroker:
         self._task: asyncio.Task[None] | None = None
         self._barred_until = 0.0
 
-    # What the port asks for.
+    # The port's methods.
 
     def on_up(self, hook: Callable[[int], None]) -> None:
         self._up_hooks.append(hook)
@@ -133,33 +134,33 @@ class MemoryBroker:
     async def delete(self, queue: str) -> None:
         await self._call(lambda: self._server.delete(queue))
 
-    # What a simulation does to it.
+    # Faults that a simulation injects.
 
     def sever(self) -> None:
-        """The process is dead: its sockets are closed, and part of what it sent is still on its way."""
+        """The process is killed: its sockets are closed, and part of what it sent is still in transit."""
         if self._session is not None:
             self._session.cut("the process is gone")
 
     def cut(self, client_after: float, server_after: float) -> None:
-        """The network drops the connections; the two ends learn of it after so many seconds."""
+        """The network drops the connections; the two ends detect it after so many seconds."""
         if self._session is not None:
             self._session.cut("connection reset by peer", client_after, server_after)
 
     def bar(self, seconds: float) -> None:
-        """The network drops the connections, and lets no other through for so long."""
+        """The network drops the connections, and refuses new ones for so many seconds."""
         self._barred_until = clock.monotonic() + seconds
         self.cut(0.0, 0.0)
 
-    # Its own works.
+    # Internals.
 
     async def ask(self, what: Callable[[], None]) -> None:
-        """Has something done to this process's channels, unless the link is lost first."""
+        """Runs something on this process's channels, unless the connection is lost first."""
         if self._session is not None:
             with suppress(Unavailable):
                 await self._call(what)
 
     async def _call(self, what: Callable[[], T]) -> T:
-        """A question and its answer, over the consuming connection. Raises `Unavailable`, and what `what` raises."""
+        """A request and its reply, over the consuming connection. Raises `Unavailable`, and what `what` raises."""
         session = self._session
         if session is None:
             raise Unavailable(self.trouble or "the broker is not connected")
@@ -207,7 +208,7 @@ class MemoryBroker:
             await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
 
     async def _tend(self) -> None:
-        """Declares the topology now and then, for somebody may delete of it, until the link is lost."""
+        """Declares the topology at intervals, because parts of it may be deleted, until the connection is lost."""
         while True:
             try:
                 async with asyncio.timeout(clock.uniform(0.5, 1.0) * self._tend_every()):
@@ -217,7 +218,7 @@ class MemoryBroker:
                 await self._declare_own()
 
     def _tend_every(self) -> float:
-        """Soon again where a queue of its own is missing, of which whoever reads it would tell."""
+        """A shorter interval where a queue of its own is missing, which its reader would report."""
         topology = topology_now(self._topology)
         session, queues = self._session, topology.queues if topology else ()
         missing = session and any(one.exclusive and not self._server.owns(session, one.name) for one in queues)

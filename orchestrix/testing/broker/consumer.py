@@ -1,4 +1,4 @@
-"""How does a process read from the broker in memory?  `port.Consumer` over `MemoryServer`."""
+"""Memory consumer: implements `port.Consumer` over `MemoryServer`."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class MemoryConsumer:
 
     @property
     def _first(self) -> int:
-        """The prefetch to begin with."""
+        """The initial prefetch."""
         return 1 if self._own is None else self._limit
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more deliveries will come."""
         return self._closed
 
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
@@ -126,11 +126,11 @@ class MemoryConsumer:
         self._arrived.set()
         if channel is not None:
             channel.session.consume_up.send(lambda: self._server.close_channel(channel))
-        if self._reviving is not None:  # what it has declared is there by then, and can be deleted
+        if self._reviving is not None:  # what it has declared exists by then, and can be deleted
             await asyncio.wait({self._reviving})
 
     def attach(self, session: BrokerSession) -> None:
-        """There is a link: opens a channel on it."""
+        """Opens a channel on a new connection."""
         if not self._closed:
             if (own := self._own) is not None:
                 self._bring(own, session)
@@ -154,7 +154,7 @@ class MemoryConsumer:
                 await self._broker.declare(own)
 
     def detach(self) -> None:
-        """The channel is lost: its deliveries are nobody's any more."""
+        """The channel is lost: its deliveries cannot be settled any more."""
         was_open, self._channel = self._channel is not None, None
         self._inbox.clear()
         self._unfinished.clear()
@@ -162,7 +162,7 @@ class MemoryConsumer:
             hook()
 
     def _cancelled(self, channel: ServerChannel) -> None:
-        """The broker has ended a subscription; the others go on without a word, and look for their queue again."""
+        """The broker has ended a subscription; the others go on silently, and it subscribes again."""
         if self._lost_hooks and channel is self._channel:
             self.detach()
             channel.session.consume_up.send(lambda: self._server.close_channel(channel))

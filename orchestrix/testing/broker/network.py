@@ -1,4 +1,4 @@
-"""How do bytes travel on virtual time?  Late, in order, and cut at any point."""
+"""Network: transports bytes on virtual time, delayed, in order, and cut at any point."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 from orchestrix.testing.simulation.rng import Rng
 
 MIN_GAP_S: Final = 1e-7
-"""Seconds between two things that must keep their order: timers of one moment have none."""
+"""Seconds between two events that must keep their order: timers of the same moment have none."""
 
 
 class NetworkLink:
-    """One direction of a connection: in order, late, and cut at any point."""
+    """One direction of a connection: in order, delayed, and cut at any point."""
 
     def __init__(self, receiver: Context, pace: Callable[[], float], dice: Rng) -> None:
         self._loop = asyncio.get_running_loop()
@@ -25,7 +25,7 @@ class NetworkLink:
         self._open = True
 
     def send(self, arrive: Callable[[], None]) -> None:
-        """`arrive` is called at the other end, unless the pipe is cut before."""
+        """`arrive` is called at the other end, unless the connection is cut before."""
         if not self._open:
             return
         now = self._loop.time()
@@ -35,7 +35,7 @@ class NetworkLink:
         self._under_way.append(self._loop.call_at(self.last, arrive, context=self._receiver))
 
     def cut(self) -> None:
-        """Of what is under way, only the first few still arrive."""
+        """Of what is in transit, only the first few still arrive."""
         self._open = False
         now = self._loop.time()
         left = [one for one in self._under_way if one.when() >= now]

@@ -1,4 +1,4 @@
-"""What is in a queue in memory, and which messages go into it?"""
+"""Memory queues: a queue of the memory broker, its messages, and the match of bindings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrix.broker.port import Outgoing, Queue
 
 @dataclass(slots=True, eq=False)
 class StoredMessage:
-    """A message in a queue. `count` says how often it was given back; `redelivered` whether anybody had it before."""
+    """A message in a queue. `count` says how often it was requeued; `redelivered` whether it was delivered before."""
 
     body: bytes
     exchange: str
@@ -27,7 +27,7 @@ class StoredMessage:
 
 @dataclass(slots=True, eq=False)
 class MemoryQueue:
-    """A queue in memory. Before `gate`, nothing new can be seen in it. It ends with the session of its `owner`."""
+    """A queue in memory. Before `gate`, nothing new is visible in it. It is deleted with the session of its `owner`."""
 
     declared: Queue
     ready: deque[StoredMessage] = field(default_factory=deque)
@@ -37,12 +37,12 @@ class MemoryQueue:
 
     @property
     def single(self) -> bool:
-        """Whether one consumer gets all."""
+        """Whether a single active consumer gets all messages."""
         return self.declared.arguments.get("x-single-active-consumer") is True
 
 
 def stored(message: Outgoing) -> StoredMessage:
-    """A message as it comes into a queue."""
+    """A message as it is enqueued."""
     return StoredMessage(
         body=message.body,
         exchange=message.exchange,
@@ -56,7 +56,7 @@ def stored(message: Outgoing) -> StoredMessage:
 
 
 def fits(kind: str, pattern: str, key: str) -> bool:
-    """Whether an exchange of this kind puts messages with `key` into a queue that is bound by `pattern`."""
+    """Whether an exchange of this kind routes messages with `key` to a queue that is bound by `pattern`."""
     if kind == "fanout" or pattern == key:
         return True
     return kind == "topic" and _words_fit(pattern.split("."), key.split("."))

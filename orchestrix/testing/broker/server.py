@@ -1,7 +1,7 @@
-"""What is a broker that lives in memory, on virtual time, and has every bad day that one can have?
+"""Memory server: a broker in memory, on virtual time, that can inject every fault of a real one.
 
-The processes of a simulation share a `MemoryServer`; each reaches it by a `memory_client.MemoryBroker` of its own.
-A queue keeps its order, whatever happens; between queues and between connections there is none.
+The processes of a simulation share a `MemoryServer`; each reaches it by a `client.MemoryBroker` of its own. A queue
+keeps its order in every case; between queues and between connections there is none.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ NO_QUEUE: Final = Published(Outcome.RETURNED, "312 NO_ROUTE")
 
 
 class BrokerObserver(Protocol):
-    """Sees what goes over the wire."""
+    """Observes what is published and acknowledged."""
 
     def published(self, message: Outgoing, queues: Sequence[str]) -> None:
-        """The broker has taken a message, and put it into these queues."""
+        """The broker has accepted a message, and routed it to these queues."""
 
     def acknowledging(self, delivery: Delivery) -> None:
-        """A client says that it is done with a delivery; nobody knows whether the broker will hear it."""
+        """A client acknowledges a delivery; whether that reaches the broker is open."""
 
 
 @dataclass(slots=True, eq=False)
 class ServerChannel:
-    """A consumer's channel as the broker sees it. `prefetch` is per queue, `place` its place in line.
+    """A consumer's channel as the broker sees it. `prefetch` is per queue, `place` its position among the consumers.
 
-    `cancelled` is called at the client when a queue that it reads is no more.
+    `cancelled` is called at the client when a queue that it reads is deleted.
     """
 
     session: BrokerSession
@@ -62,7 +62,7 @@ class ServerChannel:
     allowed: dict[str, int] = field(default_factory=dict)
 
     def has_room(self, queue: str) -> bool:
-        """Whether it takes one more from the queue."""
+        """Whether the prefetch allows one more of the queue."""
         return not self.paused and self.held[queue] < min(self.prefetch, self.allowed.get(queue, self.prefetch))
 
 
@@ -79,11 +79,11 @@ class BrokerSession:
         self.publish_up, self.publish_down, self.consume_up, self.consume_down = pipe
 
     def cut(self, reason: str, client_after: float = 0.0, server_after: float = 0.0) -> None:
-        """No more bytes pass. The two ends learn of it after so many seconds."""
+        """No more bytes pass. The two ends detect it after so many seconds."""
         for pipe in (self.publish_up, self.publish_down, self.consume_up, self.consume_down):
             pipe.cut()
         loop = asyncio.get_running_loop()
-        # What was under way at the cut and still arrives comes before the news of the cut.
+        # What was in transit at the cut and still arrives comes before the notice of the cut.
         late = 2 * MIN_GAP_S + max(pipe.last for pipe in (self.publish_up, self.consume_up)) - loop.time()
         loop.call_later(client_after, self._lost, reason, context=self._client)
         loop.call_later(max(server_after, late), self._server.drop, self, context=self._server.context)
@@ -92,9 +92,9 @@ class BrokerSession:
 class MemoryServer:
     """The broker.
 
-    `pace` gives the seconds that bytes are under way; `held_back` for how long a message cannot be seen in a queue yet;
-    `copied_after` whether, and after how many seconds, a second copy of a message comes into a queue. A message that
-    was given back more than `delivery_limit` times is dead.
+    `pace` gives the seconds that bytes are in transit; `held_back` for how long a message is not visible in a queue
+    yet; `copied_after` whether, and after how many seconds, a second copy of a message is enqueued. A message that was
+    requeued more than `delivery_limit` times is dead-lettered.
     """
 
     def __init__(self, dice: Rng, *, pace: Callable[[], float] = lambda: 0.0, delivery_limit: int | None = 20) -> None:
@@ -108,7 +108,7 @@ class MemoryServer:
         self.alarm: str | None = None
         self.taps: list[BrokerObserver] = []
         self.muted: set[str] = set()
-        """The ids of commands of which nobody hears: what is said of them is lost behind its confirm."""
+        """The ids of commands whose events are lost after their confirm."""
         self.sessions: dict[BrokerSession, Callable[[str | None], None]] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._queues: dict[str, MemoryQueue] = {}
@@ -117,10 +117,10 @@ class MemoryServer:
         self._tags = itertools.count(1)
         self._channels, self._places = itertools.count(1), itertools.count(1)
 
-    # What a simulation does to it.
+    # Faults that a simulation injects.
 
     def stop(self, reason: str = "CONNECTION_FORCED - broker forced connection closure") -> None:
-        """Stops. What is in durable queues stays."""
+        """Stops. The content of durable queues stays."""
         self.up = False
         self.alarm = None
         self._waiting.clear()
@@ -133,7 +133,7 @@ class MemoryServer:
         self.up = True
 
     def forget(self) -> None:
-        """Loses its memory: queues, exchanges, bindings, messages."""
+        """Loses all state: queues, exchanges, bindings, messages."""
         for name in list(self._queues):
             self.delete(name)
         self._exchanges.clear()
@@ -141,12 +141,12 @@ class MemoryServer:
         self._bindings.clear()
 
     def raise_alarm(self, reason: str) -> None:
-        """Takes no messages any more, and says so; what comes nevertheless waits."""
+        """Blocks publishers, and notifies them; messages that arrive all the same wait."""
         self.alarm = reason
         self._tell()
 
     def clear_alarm(self) -> None:
-        """Takes messages again, first those that wait."""
+        """Accepts messages again, first those that wait."""
         self.alarm = None
         self._tell()
         waiting, self._waiting = self._waiting, []
@@ -154,11 +154,11 @@ class MemoryServer:
             publish()
 
     def put(self, queue: str, message: Outgoing) -> None:
-        """Somebody else publishes to a queue."""
+        """Publishes to a queue as another client."""
         self._append(queue, stored(message))
 
     def delete(self, queue: str) -> None:
-        """The queue is gone with all that is in it; a missing one is no error."""
+        """Deletes the queue with its messages; a missing one is no error."""
         if self._queues.pop(queue, None) is None:
             return
         for bound in self._bindings.values():
@@ -169,7 +169,7 @@ class MemoryServer:
             channel.session.consume_down.send(channel.cancelled)
 
     def depth(self, queue: str) -> int:
-        """How many messages are in the queue, those that a consumer holds among them."""
+        """How many messages are in the queue, including unacknowledged ones."""
         held = sum(channel.held[queue] for session in self.sessions for channel in session.channels)
         return held + (len(self._queues[queue].ready) if queue in self._queues else 0)
 
@@ -178,12 +178,12 @@ class MemoryServer:
         """The names of all queues."""
         return tuple(self._queues)
 
-    # What a client asks for; called when its bytes have arrived.
+    # Requests of clients; called when their bytes have arrived.
 
     def accept(
         self, client: Context, lost: Callable[[str], None], alarmed: Callable[[str | None], None]
     ) -> BrokerSession:
-        """A new session; `lost` and `alarmed` are how the client is told. Raises `Unavailable`."""
+        """A new session; `lost` and `alarmed` notify the client. Raises `Unavailable`."""
         if not self.up:
             raise Unavailable("the broker cannot be reached: connection refused")
         session = BrokerSession(self, client, lost)
@@ -193,7 +193,7 @@ class MemoryServer:
         return session
 
     def drop(self, session: BrokerSession) -> None:
-        """The session is over: what its consumers held goes back, and its own queues are gone."""
+        """The session is over: what its consumers held is requeued, and its exclusive queues are deleted."""
         if session.is_open:
             session.is_open = False
             self.sessions.pop(session, None)
@@ -203,7 +203,7 @@ class MemoryServer:
                 self.delete(name)
 
     def publish(self, session: BrokerSession, message: Outgoing, answer: Callable[[Published], None]) -> None:
-        """Routes a message; its outcome goes back by the session."""
+        """Routes a message; the result is returned over the session."""
         if not session.is_open:
             return
         if self.alarm:
@@ -215,11 +215,11 @@ class MemoryServer:
     def open_channel(
         self, session: BrokerSession, queues: Sequence[str], deliver: Callable[[Delivery], None]
     ) -> ServerChannel:
-        """A channel of a consumer; nothing comes before `subscribe`."""
+        """A channel of a consumer; nothing is delivered before `subscribe`."""
         return ServerChannel(session, tuple(queues), deliver, next(self._channels))
 
     def subscribe(self, channel: ServerChannel, prefetch: int, exclusive: bool) -> None:
-        """The channel takes up to `prefetch` messages of each of its queues."""
+        """Delivers up to `prefetch` unacknowledged messages of each of its queues to the channel."""
         if channel.session.is_open:
             channel.prefetch, channel.exclusive, channel.paused = prefetch, exclusive, False
             channel.place = channel.place or next(self._places)
@@ -227,22 +227,22 @@ class MemoryServer:
             self._pump_all(channel)
 
     def allow(self, channel: ServerChannel, queue: str, most: int) -> None:
-        """The channel takes at most so many messages of the queue."""
+        """Limits the channel to so many unacknowledged messages of the queue."""
         channel.allowed[queue] = most
         self._pump(queue)
 
     def pause(self, channel: ServerChannel) -> None:
-        """The channel gets nothing new, and keeps what it has."""
+        """Stops deliveries to the channel, which keeps what it has."""
         channel.paused = True
 
     def close_channel(self, channel: ServerChannel) -> None:
-        """What the channel holds goes back to the front of its queues."""
+        """Requeues what the channel holds at the front of its queues."""
         channel.session.channels.pop(channel, None)
         self._requeue(channel, list(channel.unacked))
         self._pump_all(channel)
 
     def settle(self, channel: ServerChannel, tags: Sequence[int], requeue: bool) -> None:
-        """The deliveries are done, or go back."""
+        """Acknowledges or requeues the deliveries."""
         if channel not in channel.session.channels:
             return
         if requeue:
@@ -252,13 +252,13 @@ class MemoryServer:
         self._pump_all(channel)
 
     def owns(self, session: BrokerSession, queue: str) -> bool:
-        """Whether the exclusive queue is there, and the session's."""
+        """Whether the exclusive queue exists and belongs to the session."""
         return queue in self._queues and self._queues[queue].owner is session
 
     def declare(self, topology: Topology, session: BrokerSession | None = None) -> None:
-        """Raises `ConfigError` that names what exists with other arguments.
+        """Declares a topology. Raises `ConfigError` that names what exists with other arguments.
 
-        An exclusive queue is `session`'s; one that another session still has is left to it.
+        An exclusive queue belongs to `session`; one that another session still owns is left to it.
         """
         exchanges, queues = self._exchanges, self._queues
         wrong = [f"exchange {e.name}" for e in topology.exchanges if exchanges.setdefault(e.name, e) != e]
@@ -280,7 +280,7 @@ class MemoryServer:
         found = self._queues.get(queue)
         return (len(found.ready), len(self._consumers(queue))) if found else None
 
-    # Its own works.
+    # Internals.
 
     def _tell(self) -> None:
         for session, alarmed in self.sessions.items():

@@ -1,1 +1,1 @@
-"""Simulation: processes, network and clocks on virtual time."""
+"""Simulation: processes, databases, threads and clocks on virtual time."""

@@ -1,4 +1,4 @@
-"""How does SQLAlchemy work on virtual time?  At once, as for programs that block; its answers come a little later."""
+"""Inline engine: runs SQLAlchemy synchronously on virtual time, with delayed results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOSED: Final = "Cannot operate on a closed database."
-"""The words by which SQLAlchemy knows that a connection is lost."""
+"""The text by which SQLAlchemy detects that a connection is lost."""
 _POOL: Final = 10
 _POOL_LIMIT: Final = 5.0
-"""Seconds that one waits for a free place in the pool."""
+"""Seconds to wait for a free connection of the pool."""
 
 
 def engine(url: str, client: SqliteClient) -> AsyncEngine:
-    """What the product's database takes for SQLAlchemy's engine; `client` connects."""
+    """A replacement of SQLAlchemy's engine for the product's database; `client` connects."""
     pool = QueuePool(client.connect, pool_size=_POOL, max_overflow=0, use_lifo=True, dialect=_DIALECT)  # type: ignore[arg-type]
     parsed = parse_url(url)
     made = Engine(pool, _DIALECT, parsed, hide_parameters=True, execution_options={"compiled_cache": _COMPILED})
@@ -46,11 +46,11 @@ class InlineEngine:
         self.places = asyncio.Semaphore(_POOL)
 
     def connect(self) -> InlineAsyncConnection:
-        """A connection that is not made yet."""
+        """A connection that is not opened yet."""
         return InlineAsyncConnection(self)
 
     async def place(self) -> None:
-        """Takes a place in the pool. Raises what SQLAlchemy raises where none becomes free."""
+        """Acquires a slot of the pool. Raises what SQLAlchemy raises where none becomes free."""
         if not self.places.locked():
             await self.places.acquire()
             return
@@ -93,7 +93,7 @@ class InlineAsyncConnection:
         self._sync.execution_options(**options)
 
     async def begin(self) -> None:
-        """Begins to write, once nobody else does. Raises what SQLAlchemy raises."""
+        """Begins a write transaction, once no other is open. Raises what SQLAlchemy raises."""
         self._check()
         try:
             await self._raw.file.turn(self._raw)
@@ -118,13 +118,13 @@ class InlineAsyncConnection:
         return work(self._sync)
 
     async def commit(self) -> None:
-        """COMMIT. On a bad day nobody learns what became of it. Raises what SQLAlchemy raises."""
+        """COMMIT. With an injected fault its outcome is unknown. Raises what SQLAlchemy raises."""
         await self._answer()
         self._check()
         file, raw = self._raw.file, self._raw
         file.committing(raw.raw)
         if not raw.is_open:
-            await asyncio.sleep(0)  # the dead do not come back from here
+            await asyncio.sleep(0)  # a killed process does not return from here
             self._check()
         lost = file.commit_lost()
         if lost is not False:
@@ -137,14 +137,14 @@ class InlineAsyncConnection:
         self._check()
 
     async def close(self) -> None:
-        """Gives the connection back; what is not committed is undone."""
+        """Returns the connection to the pool; what is not committed is rolled back."""
         if not self.closed:
             self.closed = True
             self._engine.places.release()
             self._sync.close()
 
     async def invalidate(self) -> None:
-        """Gives the connection up."""
+        """Discards the connection."""
         self._raw.lose()
         await self.close()
 
@@ -153,15 +153,13 @@ class InlineAsyncConnection:
 
     def _check(self) -> None:
         if not self._raw.is_open:
-            self._sync.exec_driver_sql(
-                "SELECT 1"
-            )  # by which SQLAlchemy learns that the connection is lost, and says so
+            self._sync.exec_driver_sql("SELECT 1")  # by which SQLAlchemy detects that the connection is lost
 
 
 def _nowhere() -> Any:
     raise sqlite3.OperationalError("unable to open database file")
 
 
-# Statements are compiled once for all simulations: that costs more than running them.
+# Statements are compiled once for all simulations: compiling costs more than running them.
 _DIALECT: Final = create_engine("sqlite+pysqlite:////nowhere", creator=_nowhere).dialect
 _COMPILED: Final[dict[Any, Any]] = {}

@@ -1,7 +1,7 @@
-"""How does the product's own SQL run on virtual time?  SQLite in a file, without the driver's thread.
+"""Inline SQLite: runs the product's own SQL on virtual time, over a file without the driver's thread.
 
-A `SqliteFile` is what the processes of a simulation share: the file, its one place for a writer, and its bad days. Each
-process opens it by a `SqliteClient` of its own, which dies with it. Statements run at once, their answers come later.
+A `SqliteFile` is what the processes of a simulation share: the file, its write lock, and its injected faults. Each
+process opens it by a `SqliteClient` of its own, which ends with it. Statements run at once, their results come later.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from orchestrix.persistence.engine import Database
 from orchestrix.testing.simulation.inline_engine import CLOSED, engine
 
 BUSY_TIMEOUT_S: Final = 10.0
-"""Seconds that a writer waits for its turn: the product's own `busy_timeout`, here in virtual time."""
+"""Seconds that a writer waits for the write lock: the product's own `busy_timeout`, here in virtual time."""
 _INSTEAD: Final = {
-    "PRAGMA busy_timeout = 10000": "PRAGMA busy_timeout = 0",  # the turn is waited for here; in SQLite all would stand
-    "PRAGMA synchronous = FULL": "PRAGMA synchronous = OFF",  # no power is ever cut here
+    "PRAGMA busy_timeout = 10000": "PRAGMA busy_timeout = 0",  # the wait is simulated: in SQLite it would block all
+    "PRAGMA synchronous = FULL": "PRAGMA synchronous = OFF",  # power failures are not simulated
 }
 
 
 class SqliteFile:
-    """One database. `pace` gives the seconds that an answer takes; `template` is a file to start from.
+    """One database. `pace` gives the seconds that a result takes; `template` is a file to start from.
 
-    While `up` is False nobody can connect, and whoever is connected has lost the connection. `commit_lost` says of each
-    COMMIT whether its answer gets lost, and whether it was done (True) or not (False); None lets it pass. `prepare`
-    gets each handle before its first use, for functions that triggers call. `committing` gets the handle that is about
-    to commit, `committed` hears that it has; both may end the process whose it is.
+    While `up` is False no connection can be opened, and open ones are lost. `commit_lost` says of each COMMIT whether
+    its result is lost, and whether it was done (True) or not (False); None lets it pass. `prepare` gets each handle
+    before its first use, for functions that triggers call. `committing` gets the handle that is about to commit,
+    `committed` is called after it; both may kill the process that it belongs to.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SqliteFile:
             shutil.copyfile(template, path)
 
     def look(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """What is committed, at once and on every day."""
+        """What is committed, at once and without faults."""
         raw = self._raw()
         try:
             return raw.execute(sql, parameters).fetchall()
@@ -66,13 +66,13 @@ class SqliteFile:
             self._idle.append(raw)
 
     def fail(self) -> None:
-        """The database goes away: every connection is lost, every open transaction undone."""
+        """The database becomes unavailable: every connection is lost, every open transaction rolled back."""
         self.up = False
         for connection in list(self._open):
             connection.lose()
 
     def recover(self) -> None:
-        """It is there again."""
+        """It is available again."""
         self.up = True
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class SqliteFile:
         for raw in self._idle:
             raw.close()
 
-    # What connections ask for.
+    # Calls of connections.
 
     def open(self, client: SqliteClient) -> InlineConnection:
         """A connection. Raises what SQLite raises for a file that cannot be opened."""
@@ -112,7 +112,7 @@ class SqliteFile:
         connection.check()
 
     def release(self, connection: InlineConnection) -> None:
-        """The connection writes no more: whoever has waited longest is next."""
+        """Releases the write lock: the longest-waiting connection is next."""
         self._queue = deque(entry for entry in self._queue if entry[0] is not connection)
         if self._writer is not connection:
             return
@@ -124,7 +124,7 @@ class SqliteFile:
                 future.set_result(None)
 
     def forget(self, connection: InlineConnection, raw: sqlite3.Connection) -> None:
-        """The connection is closed; its handle serves again."""
+        """The connection is closed; its handle is reused."""
         self._open.pop(connection, None)
         if raw.in_transaction:
             raw.rollback()
@@ -139,7 +139,7 @@ class SqliteFile:
 
 
 class SqliteClient:
-    """One process's way to the file. `sever` is the process's end."""
+    """One process's access to the file. `sever` is called when the process ends."""
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
@@ -151,7 +151,7 @@ class SqliteClient:
         return self.file.open(self)
 
     def sever(self) -> None:
-        """Every connection is lost; no new one will be made."""
+        """Every connection is lost; no new one can be opened."""
         self.alive = False
         for connection in list(self.connections):
             connection.lose()
@@ -163,7 +163,7 @@ class SqliteClient:
 
 
 class InlineConnection:
-    """What SQLAlchemy asks of a connection of `sqlite3`, until it is lost."""
+    """The part of a `sqlite3` connection that SQLAlchemy uses, until it is lost."""
 
     isolation_level: str | None = None
 
@@ -173,12 +173,12 @@ class InlineConnection:
         self.is_open = True
 
     def cursor(self) -> InlineCursor:
-        """A cursor. Raises that the connection is lost."""
+        """A cursor. Raises if the connection is lost."""
         self.check()
         return InlineCursor(self.raw.cursor())
 
     def check(self) -> None:
-        """Raises that the connection is lost."""
+        """Raises if the connection is lost."""
         if not self.is_open:
             raise sqlite3.ProgrammingError(CLOSED)
 
@@ -195,11 +195,11 @@ class InlineConnection:
             self.file.release(self)
 
     def close(self) -> None:
-        """Gives the handle back."""
+        """Returns the handle for reuse."""
         self.lose()
 
     def lose(self) -> None:
-        """The connection is gone, and what it has not committed is undone."""
+        """The connection is lost, and what it has not committed is rolled back."""
         if self.is_open:
             self.is_open = False
             self.file.forget(self, self.raw)
@@ -237,7 +237,7 @@ class InlineCursor:
 
     @property
     def description(self) -> Any:
-        """The columns of the answer."""
+        """The columns of the result."""
         return self._raw.description
 
     @property

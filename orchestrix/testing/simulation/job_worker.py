@@ -1,4 +1,4 @@
-"""Who does the jobs that are steps of a saga in a story, and says how they end?"""
+"""Job step worker: executes the jobs that are steps of a scenario's saga, and stores how they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Do = Callable[[Context, Command], Awaitable[Output]]
 
 
 class JobStepResult(NamedTuple):
-    """A worker's last word."""
+    """The final result that a worker reports."""
 
     status: str
     result: Mapping[str, Any] | None = None
@@ -34,10 +34,10 @@ class JobStepResult(NamedTuple):
 
 
 class JobStepWorker:
-    """Does every job, by `do`, and writes its end in the transaction that a coordinator would write it in.
+    """Executes every job, by `do`, and stores its end in the same transaction as a coordinator would.
 
-    What a story says of a job is what becomes of it after all its tries. What was not done when its process died is
-    done anew by the next.
+    A stubbed answer to a job is its result after all its tries. A job that was not finished when its process was killed
+    is executed again by the next.
     """
 
     def __init__(self, database: Database, do: Do, sent: Callable[[], None]) -> None:
@@ -50,21 +50,21 @@ class JobStepWorker:
         self._wake.set()
 
     async def start(self) -> None:
-        """Begins to look for jobs."""
+        """Begins to poll for jobs."""
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stops, whatever is in hand."""
+        """Stops, whatever is in flight."""
         await self._loop.stop()
         for task in self._busy.values():
             task.cancel()
 
     def poke(self) -> None:
-        """There is a job."""
+        """Notifies it of a new job."""
         self._wake.set()
 
     def changed(self, ids: Iterable[str]) -> None:
-        """These may be cancelled: what is cancelled here has ended, and nobody is at it any more."""
+        """Notifies it of jobs that may be cancelled: a cancelled job is ended here, and its execution stopped."""
         for id in ids:
             task = self._busy.pop(id, None)
             if task is not None:
@@ -91,7 +91,7 @@ class JobStepWorker:
 
     @staticmethod
     async def _end(tx: Transaction, id: str, said: JobStepResult | None) -> None:
-        """Ends the job as its worker has said, or because its time is over."""
+        """Ends the job with its worker's result, or because its time is over."""
         job = (await jobs.lock(tx, [id]))[id]
         if job.ended:
             return
@@ -118,7 +118,7 @@ async def _ending(work: Awaitable[Output]) -> AttemptOutcome:
 
 
 def _said(ending: AttemptOutcome) -> JobStepResult:
-    """What a worker would say of this: an end for good, whatever it was."""
+    """The result that a worker would report for the outcome, always a final one."""
     failed = ending.error
     error = None if failed is None else {"type": failed.type, "message": failed.message, "retryable": False}
     return JobStepResult(ending.status, ending.result, error)
@@ -129,7 +129,7 @@ def _of(moved: JobTransition) -> Sequence[JobAttempt]:
 
 
 def _command(job: JobRow) -> Command:
-    """The job as the command that it stands for, so that all that answers commands answers it."""
+    """The job as a command, so that whatever answers commands answers it too."""
     given = job.payload
     return Command(
         id=job.id,

@@ -1,4 +1,4 @@
-"""Who plays in a story?  The real node and the real worker, as processes that die and come again."""
+"""Simulated processes: the real node and the real worker, as processes that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from orchestrix.worker.worker import Worker
 
 SETTINGS: Final = Settings()
 PING_INTERVAL_S: Final = 60.0
-"""Seconds between two questions whether the database is there, which it always is."""
+"""Seconds between two database pings, which always succeed here."""
 
 
 class SharedWorld:
-    """What the processes share. `do` does the jobs of steps, where there are any."""
+    """What the processes share. `do` executes the jobs of steps, where there are any."""
 
     def __init__(self, loop: VirtualLoop, file: SqliteFile, server: MemoryServer, catalog: Catalog) -> None:
         self.loop, self.file, self.server, self.catalog = loop, file, server, catalog
@@ -42,7 +42,7 @@ class SharedWorld:
 
 
 class SimulatedProcess:
-    """A process that can die and come again. `ready` is set while it works, `gone` while it does not."""
+    """A process that can be killed and restarted. `ready` is set while it runs, `gone` while it does not."""
 
     def __init__(self, name: str, scene: SharedWorld) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class SimulatedProcess:
         process.spawn(self._main(process)).add_done_callback(self._ended)
 
     def kill(self, back_after: float) -> None:
-        """It dies now, and is started again later."""
+        """Kills it now, and starts it again later."""
         process, self.process = self.process, None
         if process is not None:
             self.ready.clear()
@@ -68,7 +68,7 @@ class SimulatedProcess:
             self.scene.loop.call_later(back_after, self._again, context=outside_context())
 
     def is_in(self, process: VirtualProcess | None) -> bool:
-        """Whether it is that process."""
+        """Whether it currently runs as that process."""
         return process is not None and self.process is process
 
     def _again(self) -> None:
@@ -87,7 +87,7 @@ class SimulatedProcess:
         self.ready.set()
 
     async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
-        """Starts what the process is made of."""
+        """Starts the parts of the process."""
 
 
 class NodeProcess(SimulatedProcess):

@@ -1,4 +1,4 @@
-"""What does a simulation ask of its dice?  A seeded `random.Random` has it all."""
+"""RNG: the random numbers that a simulation draws; a seeded `random.Random` implements it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rng(Protocol):
 
 
 class SeededRng:
-    """Dice that fall the same way each time, on every machine and every Python."""
+    """A generator with the same sequence for a seed on every machine and every Python version."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""How does a function that is no coroutine take part in virtual time?  By turns with the loop, of which one goes on."""
+"""Thread bridge: runs a function that is not a coroutine on virtual time, in turns with the loop."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Outcome(NamedTuple):
 
 
 class ThreadBridge:
-    """Runs one function. In a thread of its own it stands still while the loop does what it asks for, and while it goes
-    on, the loop stands still, and with it all time."""
+    """Runs one function. In a thread of its own it blocks while the loop runs what it calls for, and while it runs, the
+    loop blocks, and with it virtual time."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -31,7 +31,7 @@ class ThreadBridge:
         self._over = False
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """The answer of the function; raises what it raises. See `orchestrix.worker.threads.call`."""
+        """The result of the function; raises what it raises. See `orchestrix.worker.threads.call`."""
         if is_async(function):
             return await function(*arguments)
         run = contextvars.copy_context().run
@@ -44,8 +44,8 @@ class ThreadBridge:
             self._answers.put(_Outcome(error=asyncio.CancelledError("the story is over")))
 
     def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
-        """Has something done in the loop, for the loop itself or for the function. Raises `UnsupportedOnVirtualTime`
-        elsewhere.
+        """Runs something in the loop, called from the loop itself or from the function. Raises
+        `UnsupportedOnVirtualTime` elsewhere.
         """
         if threading.current_thread() is not self._thread:
             if asyncio._get_running_loop() is None:

@@ -1,7 +1,7 @@
-"""How do hours of a whole system pass in a second, the same way each time?  An event loop whose clock only jumps.
+"""Virtual time: an event loop whose clock jumps to the next timer, so that hours of a system take a second, repeatably.
 
-Work takes no time on it, waiting takes no work: when nothing is ready, the clock stands at the next timer. What runs
-in threads or in other processes has no place here.
+Computation takes no virtual time, waiting takes no real time: when nothing is ready, the clock jumps to the next timer.
+Threads and other processes are not supported.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ T = TypeVar("T")
 Handles = list["asyncio.Handle"]
 
 START_S: Final = 1000.0
-"""What the loop's clock shows at first, in seconds."""
+"""The initial value of the loop's clock, in seconds."""
 EPOCH_S: Final = 1_767_225_600.0
-"""The wall clock when the loop's clock shows 0: the start of 2026."""
+"""The wall clock when the loop's clock is 0: the start of 2026."""
 MOST_ROUNDS: Final = 20
 MOST_CANCELLED: Final = 100
-"""Timers that were cancelled and are kept until their time, at least: to look for them costs too."""
+"""Cancelled timers that are kept until their time, at least: removing them costs a scan."""
 
 _process: ContextVar[VirtualProcess | None] = ContextVar("process", default=None)
 
 
 class LoopStalled(OrchestrixError):
-    """Nothing is ready, no timer runs: what is waited for would never come."""
+    """Nothing is ready, no timer is set: what is awaited would never come."""
 
 
 class ProcessKilled(OrchestrixError):
-    """The process is dead."""
+    """The process was killed."""
 
 
 class UnsupportedOnVirtualTime(OrchestrixError):
-    """A thread, a socket or another process is wanted, which go on by the machine's own clock."""
+    """A thread, a socket or another process was requested, which run on the machine's own clock."""
 
 
 class VirtualProcess:
-    """Tasks that die together, as those of an operating system's process do.
+    """Tasks that are killed together, like those of an operating system's process.
 
-    Whatever is started by `spawn`, and by what was started so, belongs to it. `kill` stops all of it where it stands:
-    no `finally`, no `except`, nothing runs any more. `on_death` are called then, from outside.
+    All tasks started by `spawn`, and by those tasks, belong to it. `kill` stops all of them where they are: no
+    `finally` and no `except` runs any more. `on_death` are called then, from outside.
     """
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
@@ -82,21 +82,22 @@ class VirtualProcess:
                 call()
 
     def kill_after(self, steps: int) -> None:
-        """Ends it instead of its `steps`-th step from now: what runs from one suspension to the next is one or two."""
+        """Ends it instead of its `steps`-th step from now: the code from one suspension to the next is one or two
+        steps."""
         self._fuse = self.steps + steps
 
     @property
     def frozen(self) -> bool:
-        """Whether it stands still."""
+        """Whether it is frozen."""
         return self._held is not None
 
     def freeze(self) -> None:
-        """Stops it, as SIGSTOP does, until `thaw`. Its timers run on."""
+        """Stops it, as SIGSTOP does, until `thaw`. Its timers keep running."""
         if self._held is None and self.alive:
             self._held = []
 
     def thaw(self) -> None:
-        """Lets it go on; what became due meanwhile comes first."""
+        """Resumes it; what became due meanwhile comes first."""
         held, self._held = self._held, None
         if held and self.alive:
             self._loop.put_back(held)
@@ -117,7 +118,7 @@ class VirtualProcess:
         return False
 
     def exhume(self) -> Handles:
-        """What would have run, for the loop's end."""
+        """The handles that would have run, for the loop's end."""
         dropped, self._dropped = self._dropped + (self._held or []), []
         self._held = None
         return dropped
@@ -129,7 +130,7 @@ def current_process() -> VirtualProcess | None:
 
 
 class _Abandoned(NamedTuple):
-    """A step of a dead process, which stands where it died, and the task whose step it is."""
+    """A suspended step of a killed process, and its task."""
 
     stack: greenlet.greenlet
     task: asyncio.Task[Any] | None
@@ -138,7 +139,7 @@ class _Abandoned(NamedTuple):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time. `time()` starts at 1000 and jumps to the next timer when nothing is ready.
 
-    If it `abandons`, each step has a stack of its own, so that `abandon` can leave one in its midst.
+    If it `abandons`, each step has a stack of its own, so that `abandon` can leave one in the middle.
     """
 
     def __init__(self) -> None:
@@ -164,7 +165,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def create_task(self, *arguments: Any, **options: Any) -> asyncio.Task[Any]:
-        # The base class holds tasks weakly: those of a dead process would be collected, and clean up after themselves.
+        # The base class holds tasks weakly: those of a killed process would be collected, and run their clean-up.
         if len(self._tasks) >= self._prune_at:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._prune_at = 1000 + 2 * len(self._tasks)
@@ -173,7 +174,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return task
 
     def put_back(self, handles: Handles) -> None:
-        """These run next, before what is ready already."""
+        """Runs these next, before what is ready already."""
         self._ready.extendleft(reversed(handles))
 
     def run_in_executor(  # type: ignore[override]
@@ -187,7 +188,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     subprocess_shell = subprocess_exec
 
     def abandon(self) -> None:
-        """Leaves the present step where it stands, for its process is dead; `bury` ends it. Does not return."""
+        """Leaves the current step where it is, because its process was killed; `bury` ends it. Does not
+        return."""
         here = greenlet.getcurrent()
         assert here.parent is not None, "only a loop that `abandons` can leave a step"
         task = asyncio.current_task(self)
@@ -197,15 +199,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         here.parent.switch()
 
     def bury(self) -> None:
-        """Cancels all that is left, dead or alive, so that nothing complains when it is collected. Then `close`."""
+        """Cancels all that is left, of killed processes too, so that nothing warns on garbage collection. Then
+        `close`."""
         self._ending, self.abandons = True, False
         self.set_exception_handler(lambda loop, context: None)
         self.call_soon(self._end_abandoned)
         for process in self._processes:
             self._ready.extend(process.exhume())
-        for _ in range(
-            3
-        ):  # a task that is cancelled before its first step would not even close what it was made to close
+        for _ in range(3):  # a task that is cancelled before its first step would skip its clean-up
             self.run_until_complete(asyncio.sleep(0))
         for _ in range(MOST_ROUNDS):
             left = [task for task in self._tasks if not task.done()]
@@ -218,7 +219,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         raise OrchestrixError(f"these cannot be cancelled: {self._tasks}")
 
     def _run_once(self) -> None:
-        """The heart of the base class: one round of what is ready, without a look at any file."""
+        """Overrides the base class: one iteration over what is ready, without polling any file."""
         self._drop_cancelled()
         if not self._ready and not self._stopping:
             if not self._scheduled:
@@ -261,13 +262,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         abandoned, self._abandoned = self._abandoned, []
         for stack, task in abandoned:
             if task is not None:
-                task.cancel()  # so that whoever is told of it knows that it was not the step's own idea
+                task.cancel()  # marks the cancellation as not the step's own, for its callbacks
                 asyncio.tasks._enter_task(self, task)
             stack.throw(asyncio.CancelledError())
 
 
 class VirtualClock:
-    """Time from the loop, chance from the dice: for `clock.use`."""
+    """Time from the loop, random numbers from the RNG: for `clock.use`."""
 
     def __init__(self, loop: VirtualLoop, dice: Rng) -> None:
         self._loop = loop
@@ -287,7 +288,7 @@ class VirtualClock:
 
 
 class _NoFiles(selectors.SelectSelector):
-    """Knows of no file that could become ready, except the loop's own, which never does."""
+    """A selector with no file that could become ready, except the loop's own, which never does."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if self.get_map():
@@ -299,7 +300,7 @@ class _NoFiles(selectors.SelectSelector):
 
 
 def outside_context() -> Context:
-    """A context that belongs to no process, for what goes on whoever dies."""
+    """A context that belongs to no process, for what must outlive every kill."""
     outside = copy_context()
     outside.run(_process.set, None)
     return outside
