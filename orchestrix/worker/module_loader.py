@@ -26,7 +26,7 @@ RESOURCES: Final = "ORCHESTRIX_RESOURCES"
 
 
 def named_in(setting: str, folder: str | None) -> str:
-    """Where the modules of a list are named: in its variable or, where there is a settings file, in `folder`, there
+    """Where the modules of a list are named, for people: its variable or, where `folder` has a settings file, that file
     too."""
     return setting if folder is None else f"{setting} or {NAME}"
 

@@ -64,7 +64,7 @@ class JobStepWorker:
         self._wake.set()
 
     def changed(self, ids: Iterable[str]) -> None:
-        """Notifies it of jobs that may be cancelled: a cancelled job is ended here, and its execution stopped."""
+        """Notifies it of jobs that may have been cancelled: their execution here is cancelled."""
         for id in ids:
             task = self._busy.pop(id, None)
             if task is not None:

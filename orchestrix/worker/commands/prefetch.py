@@ -69,7 +69,8 @@ class PrefetchWindow:
 
     def ahead(self, waiting: Iterable[CommandDelivery], now: float) -> list[CommandDelivery]:
         """Those that have waited for more than a second, without one of each queue, while no slot was free: they should
-        wait where other workers can take them. Suspect commands are not requeued once more."""
+        wait where other workers can take them. Redelivered commands are not among them: a worker may have died of
+        one."""
         if self._running.total() < self._places:
             return []
         kept: set[str] = set()
