@@ -120,7 +120,7 @@ class Process:
 class Processes:
     """Starts product processes for one test and ends them with it. `program` is that of the checkout's environment."""
 
-    def __init__(self, run: Spawner, folder: Path, program: Path = ORCHESTRIX) -> None:
+    def __init__(self, run: Spawner, folder: Path, program: Path | None = None) -> None:
         self._run = run
         self._program = program
         self._folder = folder
@@ -133,7 +133,7 @@ class Processes:
         name = name or f"{arguments[0]}-{len(self._all) + 1}"
         log = self._folder / f"{name}.log"
         process = Process(
-            self._run, name, (str(self._program), *arguments), _environment(env), cwd or self._folder, log
+            self._run, name, (str(self._program or ORCHESTRIX), *arguments), _environment(env), cwd or self._folder, log
         )
         self._all.append(process)
         return process
@@ -143,7 +143,7 @@ class Processes:
     ) -> subprocess.CompletedProcess[str]:
         """Runs `orchestrix arguments…` to its end; exit code, stdout and stderr are in the answer."""
         return subprocess.run(
-            [str(self._program), *arguments],
+            [str(self._program or ORCHESTRIX), *arguments],
             env=_environment(env),
             cwd=cwd or self._folder,
             stdin=subprocess.DEVNULL,

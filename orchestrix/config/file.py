@@ -16,6 +16,7 @@ NAME: Final = "orchestrix.toml"
 VARIABLE: Final = "ORCHESTRIX_CONFIG"
 FLAG: Final = "--config"
 HERE: Final = "working directory"
+INSTALLED: Final = "installation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def found(flag: str | None, environ: Mapping[str, str], folder: Path, *, install
     named = (flag, FLAG) if flag is not None else (environ.get(VARIABLE), VARIABLE)
     if named[0]:
         return read(Path(named[0]), named[1])
-    for place, source in ((folder / NAME, HERE), (Path(sys.prefix) / NAME, "installation")):
+    for place, source in ((folder / NAME, HERE), (Path(sys.prefix) / NAME, INSTALLED)):
         if (installed or place.parent == folder) and os.path.lexists(place):
             return read(place, source)
     return None
@@ -52,7 +53,7 @@ def read(path: Path, source: str) -> ConfigFile:
     try:
         return ConfigFile(path.absolute(), source, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        helps = f"{source} must name a {NAME}" if source in (FLAG, VARIABLE) else "mend or remove it"
+        helps = f"{source} must name a {NAME}" if source not in (HERE, INSTALLED) else "mend or remove it"
         raise ConfigError(f"{path} cannot be read ({error.strerror}): {helps}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8: save it as UTF-8") from None

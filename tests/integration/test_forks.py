@@ -50,7 +50,7 @@ def test_a_pool_works_and_its_processes_can_be_ended() -> None:
                     return pool.map(square, range(4))
 
             async def main():
-                with Signals():
+                with StopSignals():
                     print(await beside(work))
             """
         )
@@ -72,7 +72,7 @@ def test_a_child_ends_by_sigterm(where: str) -> None:
                 print(child.exitcode)
 
             async def main():
-                with Signals() as signals:
+                with StopSignals() as signals:
                     {where}
                     await asyncio.sleep(0.1)
                     print(signals.stop.is_set())
@@ -99,7 +99,7 @@ def test_a_child_ends_by_a_sigterm_that_comes_at_once(where: str) -> None:
                 print(codes)
 
             async def main():
-                with Signals() as signals:
+                with StopSignals() as signals:
                     {where}
                     await asyncio.sleep(0.1)
                     print(signals.stop.is_set(), signal.pthread_sigmask(signal.SIG_BLOCK, []))

@@ -67,7 +67,7 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind}  +member") for ki
     "the outcome of a commit was unknown": re.compile(r"the commit was not confirmed"),
     "an event came twice": re.compile(r" repeated evt\."),
     "a step failed": re.compile(r" published evt\.stepFailed "),
-    "a start was asked for again": re.compile(r" answered .* (?:Taken|Replayed)"),
+    "a start was asked for again": re.compile(r" answered .* (?:ExistingSaga|Replayed)"),
     "the broker lost its memory": re.compile(r"the broker did not know its queues"),
     "no queue took a message": re.compile(r" to (?:nobody|orchestrator\.unrouted)"),
 }

@@ -63,7 +63,7 @@ async def test_pages_have_no_gaps_and_no_repeats_among_equal_times(database: Dat
 async def test_filters_hold_on_every_page(
     database: Database, of: Of, sort: str, near: int, far: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"NEAR": near, "FAR": far, "MANY": many}.items():
+    for name, value in {"SHORT_SCAN_ROWS": near, "LONG_SCAN_ROWS": far, "NAME_INDEX_SCAN_LIMIT": many}.items():
         monkeypatch.setattr(instance_pages, name, value)
     pair, saga = of
     now = clock.now()
@@ -273,7 +273,7 @@ async def many_held_up(database: Database, pair: SagaTables, saga: str) -> tuple
 async def test_what_is_held_up_in_too_many_cases_to_be_named_is_found_all_the_same(
     database: Database, of: Of, sort: str, near: int, far: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"NEAR": near, "FAR": far}.items():
+    for name, value in {"SHORT_SCAN_ROWS": near, "LONG_SCAN_ROWS": far}.items():
         monkeypatch.setattr(instance_pages, name, value)
     pair, saga = of
     told, held = await many_held_up(database, pair, saga)

@@ -195,7 +195,7 @@ async def test_a_conflict_that_never_ends_is_buried_with_its_reason(rig: Rig, mo
     await rig.broker.settled("evt.gitRepoCreated")
     assert tries == event_listener.CONFLICT_RETRIES
     dead = [message for message in rig.broker.published if message.exchange == "orchestrator.dead"]
-    assert [message.headers["x-reason"] for message in dead] == ["cannot-be-handled: Conflict"]
+    assert [message.headers["x-reason"] for message in dead] == ["cannot-be-handled: ConflictError"]
 
 
 async def test_events_wait_for_the_end_of_an_upgrade(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -841,7 +841,7 @@ def _code(node: ast.AST) -> str | None:
     match node:
         case ast.Return(value=ast.Tuple(elts=[first, *_])):
             pass
-        case ast.Return(value=ast.Call(func=ast.Name(id="Explanation"), args=[first, *_])):
+        case ast.Return(value=ast.Call(func=ast.Name(id="SagaExplanation"), args=[first, *_])):
             pass
         case _:
             return None
