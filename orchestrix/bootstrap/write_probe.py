@@ -78,6 +78,7 @@ class WriteProbe:
         if trouble is not None and not self._told:
             log.warning("the database takes no writes: %s", trouble)
         elif trouble is None and self._told:
+            self._database.renew()  # before anybody is told that all is well
             log.warning("the database takes writes again")
         self._told = trouble is not None
         self.trouble = trouble

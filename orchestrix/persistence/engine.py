@@ -13,8 +13,9 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import URL, Executable, TextClause, UpdateBase, event, make_url, select, text
 from sqlalchemy import Connection as SyncConnection
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from orchestrix import clock
 from orchestrix.domain.installation import Installation
@@ -27,6 +28,7 @@ from .dialects import Dialect, dialect_of
 from .dialects.port import Parameters, Result
 
 T = TypeVar("T")
+_OPENED_AT: Final = "opened_at"
 
 STATEMENT_TIMEOUT_S: Final = 15.0
 """Seconds after which a statement is given up; longer than every wait for a lock."""
@@ -147,6 +149,10 @@ class Database:
             self.dialect.make()
         options = self.dialect.engine_options(self.url, name, statement_limit)
         self._engine = engine or _engine(self.dialect.address(self.url), self.dialect, pool_size, options)
+        self._opened_from = -math.inf
+        if engine is None:  # what stands in for one has no pool
+            event.listen(self._engine.sync_engine, "connect", _note_opening)
+            event.listen(self._engine.sync_engine, "checkout", self._refuse_older)
         self._offset: tuple[datetime, float] | None = None
         self.installation: Installation | None = None
         self.written_at: float | None = None
@@ -216,6 +222,15 @@ class Database:
             return await connection.run_sync(work)
         except Exception as error:
             raise translated(error, self.dialect) from error
+
+    def renew(self) -> None:
+        """Replaces each session that is open now when it is next taken from the pool: it may have begun while the
+        database took no writes, and would refuse them as long as it lives."""
+        self._opened_from = clock.monotonic()
+
+    def _refuse_older(self, _connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if record.info.get(_OPENED_AT, math.inf) < self._opened_from:
+            raise DisconnectionError("opened before the database took writes again")
 
     async def close(self) -> None:
         """Closes all connections that are not in use."""
@@ -309,6 +324,10 @@ def _engine(url: URL, dialect: Dialect, pool_size: int, options: dict[str, Any])
     dialect.listen(engine.sync_engine)
     event.listen(engine.sync_engine, "handle_error", _Renewal(dialect))
     return engine
+
+
+def _note_opening(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_OPENED_AT] = clock.monotonic()
 
 
 class _Renewal:

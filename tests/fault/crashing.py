@@ -132,7 +132,7 @@ class Rig(System):
 async def died(process: Process, at: At) -> None:
     """Waits until the process has died at its point, and nowhere else."""
     assert await process.exited(deadline=20) == 137, f"{process.name} ended otherwise:\n{process.log_tail()}"
-    assert f"crash point {at} reached" in process.log().splitlines()
+    assert process.log().splitlines().count(f"crash point {at} reached") == 1
 
 
 async def create(client: Client, names: tuple[str, ...], *, at_once: int = 2) -> list[str]:

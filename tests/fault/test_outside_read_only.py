@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from tests.fault.load import HealthWatch, Stream
+from tests.fault.load import HealthWatch
 from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers import shared
 from tests.servers.maria import MariaServer
@@ -93,21 +93,10 @@ async def _told_and_over(world: World, phase: Callable[[], object], seconds: int
         answered = len(stream.answered)
         await stream.until(lambda: len(stream.answered) > answered, deadline=WRITES_WITHIN, message="a start is taken")
         await health.is_well(within=WRITES_WITHIN)
-        await eventually(_none_refused_for(40, stream), deadline=WRITES_WITHIN, message="every session can write again")
+        refused = len(stream.refused)
+        await stream.more(40)
+        assert len(stream.refused) == refused, "every session can write again"
     await world.all_well(stream, deadline=LOSSLESS)
-
-
-def _none_refused_for(count: int, stream: Stream) -> Callable[[], bool]:
-    """Whether so many starts were taken since the last one that was refused: an old session may refuse one."""
-    since = (len(stream.refused), len(stream.answered))
-
-    def look() -> bool:
-        nonlocal since
-        if len(stream.refused) > since[0]:
-            since = (len(stream.refused), len(stream.answered))
-        return len(stream.answered) >= since[1] + count
-
-    return look
 
 
 def _after(seconds: float) -> Callable[[], bool]:

@@ -85,6 +85,9 @@ class BrokerResetDetector:
         if known is not None and await self._remembered(known):
             return True
         if age < self._patience:  # another node is at it
+            log.info(
+                "waiting for the node that sends again what the broker has lost: up to %.1f s", self._patience - age
+            )
             await self._wake.wait(self._patience - age)
             return False
         new = clock.uuid7()

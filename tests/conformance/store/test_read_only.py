@@ -115,6 +115,29 @@ async def test_sessions_that_began_while_nothing_could_be_written_are_replaced(
     await database.close()
 
 
+async def test_what_was_in_use_when_writes_are_taken_again_is_replaced_before_it_is_used_again(
+    switched: tuple[str, Switch], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, switch = switched
+    monkeypatch.setattr(
+        "orchestrix.persistence.engine._RENEWED_EVERY_S", 1e9
+    )  # the first refusal alone renews the pool
+    switch(True)
+    database = Database(url, pool_size=POOL)
+    probe = WriteProbe(database, "node-1", every_s=0.05)
+    await probe.start()
+    await eventually(lambda: "takes no writes" in caplog.text, deadline=10)
+    async with AsyncExitStack() as stack:
+        for _ in range(POOL - 1):
+            await stack.enter_async_context(database.read())
+        switch(False)
+        await eventually(lambda: probe.trouble is None, deadline=10)
+        await probe.stop()
+    for place in range(POOL):
+        await stored(database, APPS, [started(f"yes-{place}")])
+    await database.close()
+
+
 READ_ONLY = {
     "postgresql+asyncpg://h/d": DriverError("cannot execute INSERT in a read-only transaction", sqlstate="25006"),
     "mysql+asyncmy://h/d": DriverError(1290, "The server is running with the --read-only option"),
