@@ -323,6 +323,20 @@ class WakeSignal:
         return True
 
 
+class DrainSignal:
+    """Whether a node takes nothing new any more: set by whoever begins its drain, and published by its membership."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.wake = WakeSignal()
+        """Wakes the membership."""
+
+    def begin(self) -> None:
+        """The node drains from now on."""
+        self.begun = True
+        self.wake.set()
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """How one component is; `reason` says what is wrong with it."""
@@ -333,17 +347,19 @@ class Check:
 
 
 class Health:
-    """What the health pages read: a component is healthy while its probe returns None, or if it is not vital."""
+    """What the health pages read: a component is healthy while its probe returns None, or if it is not vital.
+
+    `needs` are the components without which no work can be taken; None: all.
+    """
 
     FIRST: Final = "Coordinator"
     """The component that is listed first (S1)."""
 
-    def __init__(self) -> None:
+    def __init__(self, needs: frozenset[str] | None = None) -> None:
         self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
         self.started = False
         self.draining = False
-        self.needs: frozenset[str] | None = None
-        """The components without which no work can be taken; None: all."""
+        self.needs = needs
 
     def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
         """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.

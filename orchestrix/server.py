@@ -28,11 +28,11 @@ from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.factories import StopSignals, first_of, given_up
 from orchestrix.bootstrap.listening_socket import listening, nearby
-from orchestrix.bootstrap.node import Node, build_node
 from orchestrix.config import file
 from orchestrix.config.settings import Settings, load
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
+from orchestrix.node import Node, open_node
 from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
@@ -69,28 +69,28 @@ def application(node: Node) -> FastAPI:
     """The ASGI application of `node`, which the caller starts and stops. Raises `DefinitionError`."""
     return build(
         ApiContext(
-            database=node.database,
-            catalog=node.catalog,
-            starter=node.starter,
-            watch=node.watch,
-            control=node.control,
-            explainer=node.explainer,
-            stuck=node.stuck,
-            surroundings=node.surroundings,
-            redispatcher=node.redispatch,
-            letters=node.letters,
+            database=node.context.database,
+            catalog=node.context.catalog,
+            starter=node.engine.starter,
+            watch=node.engine.changes,
+            control=node.engine.control,
+            explainer=node.engine.explainer,
+            stuck=node.engine.stuck,
+            surroundings=node.engine.broker_status,
+            redispatcher=node.engine.redispatch,
+            letters=node.dead_letters.service,
             submitter=node.jobs.submitter,
             canceller=node.jobs.canceller,
-            job_watch=node.jobs.watch,
-            drainer=node.drainer,
-            timetable=node.jobs.timetable,
+            job_watch=node.jobs.notifiers.changes,
+            drainer=node.cluster.drainer,
+            timetable=node.schedules,
             health=node.health,
             version=VERSION,
-            silent=node.settings.jobs.silent,
-            guard=_guard(node.settings),
-            streams=Streams(node.settings.http.max_streams),
+            silent=node.context.settings.jobs.silent,
+            guard=_guard(node.context.settings),
+            streams=Streams(node.context.settings.http.max_streams),
             resources=node.resources,
-            tokens={name: secret.get_secret_value() for name, secret in node.settings.api.tokens.items()},
+            tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )
 
@@ -104,7 +104,7 @@ def _guard(settings: Settings) -> OriginGuard:
 def openapi(settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of the sagas in `settings`; needs neither database nor broker."""
     offline = settings.model_copy(update={"database_url": "sqlite+aiosqlite:///never-opened.db"})
-    return application(build_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
+    return application(open_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
 
 
 def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable[str] = ROLES) -> FastAPI:
@@ -119,13 +119,13 @@ def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable
     """
     wanted = settings if isinstance(settings, Settings) else _settings(settings)
     chosen, broker_url = _with_api(roles), _broker_url(wanted)
-    checked = application(build_node(wanted, chosen, broker_url))
+    checked = application(open_node(wanted, chosen, broker_url))
     entrance = _Entrance(only_here=not (wanted.api.tokens or wanted.api.auth == "none"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # Not the node that was checked: an application may be started again, and in a process that was forked.
-        node = build_node(wanted, chosen, broker_url)
+        node = open_node(wanted, chosen, broker_url)
         entrance.inner = application(node)
         try:
             async with _started(node):
@@ -243,7 +243,7 @@ async def _settled(node: Node, begun: asyncio.Task[None]) -> None:
         node.health.watch("Start", lambda: told)
         return
     settle_memory()
-    log.info("ready", extra={"roles": sorted(node.roles)})
+    log.info("ready", extra={"roles": sorted(node.context.roles)})
 
 
 async def run_serve(
@@ -254,7 +254,7 @@ async def run_serve(
     ready: Callable[[Running], None],
 ) -> None:
     """Runs a node until SIGINT or SIGTERM. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`."""
-    node = build_node(settings, roles, broker_url)
+    node = open_node(settings, roles, broker_url)
 
     async def tell(running: Running) -> None:
         ready(running)
@@ -286,7 +286,7 @@ async def run_dev(
 
         def last() -> None:
             try:
-                cut_off(dev.node.name)
+                cut_off(dev.node.context.name)
             finally:
                 dev.worker.cut_off()  # it writes to a terminal, or to a pipe that nobody reads
 
@@ -303,8 +303,8 @@ async def _run(
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
     with StopSignals(last) as signals:
-        server = _server(node) if "api" in node.roles else None
-        sockets = [listening(node.settings.http.host, ports)] if server is not None else []
+        server = _server(node) if "api" in node.context.roles else None
+        sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
         await node.start()
         running = _running(node, sockets, broker_url)
@@ -345,8 +345,9 @@ async def _stop(
 
 
 def _server(node: Node) -> Server:
-    http = node.settings.http
-    most = file_descriptors.for_http(file_descriptors.limit(), node.settings.database.pool_size, http.max_connections)
+    settings = node.context.settings
+    http, pool_size = settings.http, settings.database.pool_size
+    most = file_descriptors.for_http(file_descriptors.limit(), pool_size, http.max_connections)
     limits = ConnectionLimits(
         head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most
     )
@@ -360,9 +361,9 @@ def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], 
     return Running(
         api_url=f"http://{host}:{port}" if sockets else None,
         broker_url=broker_url(),
-        database_url=node.settings.database_url or "",
-        roles=tuple(sorted(node.roles)),
-        node=node.name,
+        database_url=node.context.settings.database_url or "",
+        roles=tuple(sorted(node.context.roles)),
+        node=node.context.name,
     )
 
 

@@ -11,10 +11,10 @@ from orchestrix.bootstrap.dev_recovery import PreviousDev, RecoveryResult, decla
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.file_permissions import DATABASE, tighten
 from orchestrix.bootstrap.listening_socket import listening, nearby
-from orchestrix.bootstrap.node import Node, build_node
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.config.settings import Settings
 from orchestrix.config.urls import sqlite_url
+from orchestrix.node import Node, open_node
 from orchestrix.persistence.schema import migrator
 from orchestrix.worker.composition import assemble
 
@@ -48,13 +48,14 @@ async def development(
     try:
         assert local.database_url is not None
         await migrator.upgrade(local.database_url)
-        node = build_node(local, ROLES, broker.url, alone=True)
-        worker = assemble(local, node.database, node.broker, node.catalog, name=node.name, reader=node.definitions)
-        catalog, patience = node.catalog, local.worker.stop_timeout
+        node = open_node(local, ROLES, broker.url, alone=True)
+        around, reader = node.context, node.engine.definitions
+        worker = assemble(local, around.database, around.broker, around.catalog, name=around.name, reader=reader)
+        catalog, patience = around.catalog, local.worker.stop_timeout
         hands = DevWorker(
             worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.known_as, patience
         )
-        left = await declare_dead(node.database, former) if former is not None else RecoveryResult()
+        left = await declare_dead(around.database, former) if former is not None else RecoveryResult()
         yield Development(local, broker.url, node, hands, left)
     finally:
         await broker.stop()

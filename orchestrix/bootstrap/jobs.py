@@ -2,92 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
+from orchestrix.bootstrap.context import NodeContext
 from orchestrix.bootstrap.factories import Connect
-from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import jobs_topology
-from orchestrix.config.settings import Settings
 from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
 from orchestrix.jobs.change_notifier import JobChangeNotifier
 from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies
-from orchestrix.jobs.dispatch import Relay
 from orchestrix.jobs.leader_notifier import LeaderNotifier
 from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
 from orchestrix.jobs.step_jobs import StepJobs
 from orchestrix.jobs.submission import JobSubmitter
-from orchestrix.persistence.engine import Database
-from orchestrix.schedules.service import ScheduleService
+from orchestrix.lifecycle import DrainSignal
+from orchestrix.outbox.relay import OutboxRelay
 
 LINK_HEARTBEAT_S: Final = 3
 """Seconds: for two to three of them the broker keeps the queues of jobs for a connection that is broken on our side
 alone, and gives the messages of workers to nobody else."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class JobNotifiers:
+    """Who is notified of jobs: the leader that one is due, and those who follow one that it has changed."""
+
+    leader: LeaderNotifier
+    changes: JobChangeNotifier
+
+
+@dataclass(frozen=True, slots=True)
 class NodeJobs:
-    """A node's services for jobs, whatever its roles; `coordinator` makes the job coordinator of one that owns jobs.
+    """A node's services for jobs, whatever its roles. `stops` tells workers that an attempt is over."""
 
-    `connect` makes a connection to the broker, under a name and with a topology of its own.
-    """
+    notifiers: JobNotifiers
+    stops: StopPublisher
+    submitter: JobSubmitter
+    canceller: JobCanceller
+    steps: StepJobs
 
-    settings: Settings
-    database: Database
-    relay: Relay
-    broker: Broker
-    connect: Connect
-    alone: bool = False
-    watch: JobChangeNotifier = field(default_factory=JobChangeNotifier)
-    poke: LeaderNotifier = field(init=False)
-    submitter: JobSubmitter = field(init=False)
-    canceller: JobCanceller = field(init=False)
-    timetable: ScheduleService = field(init=False)
-    steps: StepJobs = field(init=False)
-    undelivered: DeadDispatchHandler = field(init=False)
-    present: JobCoordinator | None = None
-    """The running job coordinator, if there is one."""
 
-    def __post_init__(self) -> None:
-        self.poke = LeaderNotifier(self.database, self.broker, self._is_here, self.due)
-        self.submitter = JobSubmitter(self.database, self.poke)
-        stops = StopPublisher(self.broker)
-        sent = self.relay.poke
-        self.canceller = JobCanceller(self.database, stops.tell, self.watch.tell, sent, self.poke)
-        self.steps = StepJobs(self.poke, stop=stops.tell, sent=sent, news=self.watch.tell)
-        self.undelivered = DeadDispatchHandler(self.database, due=self.poke, sent=sent, news=self.watch.tell)
-        self.timetable = ScheduleService(self.database, self.poke, stops.tell)
+def make_notifiers(node: NodeContext, is_here: Callable[[str], bool]) -> JobNotifiers:
+    """`is_here`: whether that is the id of this node, which then needs no message."""
+    here = node.signals.node_notified
+    return JobNotifiers(LeaderNotifier(node.database, node.broker, is_here, here), JobChangeNotifier())
 
-    def due(self) -> None:
-        """A job is due, a schedule has changed, or this node is to drain: those concerned poll at once."""
-        if self.present is not None:
-            self.present.due.set()
-            self.present.scheduled.set()
-            self.present.ordered.set()
 
-    def _is_here(self, node: str) -> bool:
-        return self.present is not None and self.present.node == node
+def handle_dead_dispatches(node: NodeContext, notifiers: JobNotifiers) -> DeadDispatchHandler:
+    """The rules for job dispatches that are dead letters, or that the broker refuses."""
+    sent, news = node.signals.outbox_ready.set, notifiers.changes.tell
+    return DeadDispatchHandler(node.database, due=notifiers.leader, sent=sent, news=news)
 
-    @property
-    def count(self) -> int:
-        """How many owned jobs this node consumes."""
-        return self.present.count if self.present is not None else 0
 
-    def coordinator(self, node: str) -> JobCoordinator:
-        """The job coordinator of the node with this id; nothing of it runs yet."""
-        self.present = JobCoordinator(node, self._surroundings(node), alone=self.alone)
-        return self.present
+def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
+    """The services; nothing of them runs yet."""
+    stops, due, news, sent = (
+        StopPublisher(node.broker),
+        notifiers.leader,
+        notifiers.changes.tell,
+        node.signals.outbox_ready.set,
+    )
+    return NodeJobs(
+        notifiers,
+        stops,
+        JobSubmitter(node.database, due),
+        JobCanceller(node.database, stops.tell, news, sent, due),
+        StepJobs(due, stop=stops.tell, sent=sent, news=news),
+    )
 
-    def _surroundings(self, node: str) -> JobDependencies:
-        return JobDependencies(
-            database=self.database,
-            relay=self.relay,
-            control=self.connect(f"orchestrix jobs of {node}", jobs_topology(node), heartbeat=LINK_HEARTBEAT_S),
-            open_link=lambda number: self.connect(
-                f"orchestrix jobs {number} of {node}", None, heartbeat=LINK_HEARTBEAT_S
-            ),
-            cluster=self.settings.cluster,
-            jobs=self.settings.jobs,
-            poke=self.poke,
-            news=self.watch.tell,
-        )
+
+def job_coordinator(
+    node: NodeContext, node_id: str, relay: OutboxRelay, notifiers: JobNotifiers, connect: Connect, drain: DrainSignal
+) -> JobCoordinator:
+    """The job coordinator of a node that owns jobs under this id; nothing of it runs yet."""
+
+    def job_due() -> None:
+        node.signals.schedules_due.set()
+        notifiers.leader()
+
+    around = JobDependencies(
+        database=node.database,
+        relay=relay,
+        control=connect(f"orchestrix jobs of {node_id}", jobs_topology(node_id), heartbeat=LINK_HEARTBEAT_S),
+        open_link=lambda number: connect(f"orchestrix jobs {number} of {node_id}", None, heartbeat=LINK_HEARTBEAT_S),
+        cluster=node.settings.cluster,
+        jobs=node.settings.jobs,
+        signals=node.signals.jobs,
+        poke=job_due,
+        news=notifiers.changes.tell,
+    )
+    return JobCoordinator(node_id, around, alone=node.alone, draining=drain)

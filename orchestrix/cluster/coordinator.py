@@ -14,22 +14,23 @@ log = logging.getLogger("orchestrix.cluster")
 
 
 class Coordinator:
-    """Runs one `ClusterMember` after the other. `make` makes one; it is called again, for a new id, after a death.
-
-    `on_rejoin` are called with the new id then, before that member starts.
-    """
+    """Runs one `ClusterMember` after the other. `make` makes one; it is called again, for a new id, after a death."""
 
     def __init__(self, make: Callable[[], ClusterMember]) -> None:
         self._make = make
         self._life = make()
         self._task: asyncio.Task[None] | None = None
         self._resigned = False
-        self.on_rejoin: list[Callable[[str], None]] = []
 
     @property
     def node_id(self) -> str:
         """The id under which the process is a member now."""
         return self._life.who.id
+
+    @property
+    def member(self) -> ClusterMember:
+        """The process as a member of the cluster, under its present id."""
+        return self._life
 
     @property
     def fence(self) -> Fence | None:
@@ -62,8 +63,8 @@ class Coordinator:
         await self._life.membership.joined.wait()
 
     def drain(self) -> None:
-        """Marks this node as taking nothing new."""
-        self._life.membership.drain()
+        """Marks this node as taking nothing new; it keeps what it has until it stops."""
+        self._life.drain()
 
     def trouble(self) -> str | None:
         """The health probe."""
@@ -77,8 +78,6 @@ class Coordinator:
                 return
             failures = 0
             self._life = self._make()
-            for told in self.on_rejoin:
-                told(self.node_id)
             log.warning("joins again as node %s", self.node_id)
             while not await self._begun():
                 failures += 1

@@ -14,8 +14,7 @@ from orchestrix.cluster.lease_store import DatabaseLeaseStore
 from orchestrix.cluster.membership import Identity, Membership
 from orchestrix.cluster.presence import NodePresence
 from orchestrix.config.settings import ClusterSettings
-from orchestrix.domain.leases import Fence
-from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DelayedService, Service, Services, stop_stage
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DelayedService, DrainSignal, Services, stop_stage
 from orchestrix.persistence.engine import Database
 
 PRUNE_DELAY_S: Final = 2.0
@@ -28,9 +27,6 @@ class NodeWorkload(Protocol):
     @property
     def count(self) -> int:
         """How many jobs it has."""
-
-    def duties(self, fence: Fence) -> Service:
-        """Its duties while it leads."""
 
     async def start(self) -> None:
         """Begins."""
@@ -45,7 +41,8 @@ class NodeWorkload(Protocol):
 class ClusterMember:
     """A node under one id. `link` is its own connection to the broker, with the topology of that id.
 
-    `poked` is called with the kind of each notification; `on_dead` with the id of each node that this one, as the
+    `duties` are what it does besides its own while it leads. `draining` says, for all to see, that it takes nothing
+    new. `poked` is called with the kind of each notification; `on_dead` with the id of each node that this one, as the
     leader, has declared dead. Neither must block. `sole` says that the broker lives and dies with this process.
     """
 
@@ -58,11 +55,14 @@ class ClusterMember:
         *,
         sole: bool = False,
         work: NodeWorkload | None = None,
+        duties: Sequence[Duty] = (),
+        draining: DrainSignal | None = None,
         poked: Callable[[str], None] = lambda kind: None,
         on_dead: Callable[[str], None] = lambda node_id: None,
     ) -> None:
         self.who = who
-        self._link, self._work = link, work
+        self.work = work
+        self._link, self._draining = link, draining or DrainSignal()
         self._hand_over = settings.handoff_hard + CLOSE_TIMEOUT_S
         ears = HeartbeatListener(link, who.id)
         patience = FailureTimeouts(settings.heartbeat, settings.dead, settings.presence)
@@ -76,13 +76,14 @@ class ClusterMember:
             who,
             heartbeat=settings.heartbeat,
             dead=settings.dead,
+            draining=self._draining,
             load=lambda: work.count if work is not None else 0,
         )
         self.leadership = Leadership(
             DatabaseLeaseStore(database, who.id, settings.lease),
             link,
             who.id,
-            [*own, *([work.duties] if work is not None else [])],
+            [*own, *duties],
             lease=settings.lease,
             renew=settings.renew,
             sole=sole,
@@ -93,11 +94,15 @@ class ClusterMember:
         """The health probe."""
         return self.membership.trouble() or self._link.mismatch
 
+    def drain(self) -> None:
+        """Marks the node as taking nothing new; it keeps what it has until it stops."""
+        self._draining.begin()
+
     async def start(self) -> None:
         """Joins, works, and waits for leadership; database and broker may be down."""
         await self._parts.start()
-        if self._work is not None:
-            await self._work.start()
+        if self.work is not None:
+            await self.work.start()
         await self.leadership.start()
 
     async def stop(self) -> None:
@@ -105,15 +110,15 @@ class ClusterMember:
         not keep the others from learning that the node is gone.
         """
         await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
-        self.membership.drain()
-        if self._work is not None:
-            await stop_stage("handing over the jobs", self._work.stop(), self._hand_over)
+        self.drain()
+        if self.work is not None:
+            await stop_stage("handing over the jobs", self.work.stop(), self._hand_over)
         await stop_stage("leaving the cluster", self.membership.leave(), CLOSE_TIMEOUT_S)
         await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)
 
     async def abandon(self) -> None:
         """Ends at once, for the node was declared dead: what does not end is abandoned, and bears a dead node's id."""
         await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
-        if self._work is not None:
-            await stop_stage("letting go of the jobs", self._work.abandon(), CLOSE_TIMEOUT_S)
+        if self.work is not None:
+            await stop_stage("letting go of the jobs", self.work.abandon(), CLOSE_TIMEOUT_S)
         await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)

@@ -16,7 +16,7 @@ from orchestrix.broker.port import Broker, LinkState
 from orchestrix.cluster.heartbeats import heartbeat_message
 from orchestrix.domain.nodes import NodeState
 from orchestrix.errors import RetryableError
-from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.lifecycle import DrainSignal, Loop
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database, Transaction
 
@@ -40,7 +40,8 @@ class Identity:
 class Membership:
     """Keeps the node's own row, and publishes it to the others.
 
-    `load` says how many jobs it has. `heartbeat` and `dead` are in seconds.
+    `load` says how many jobs it has; from `draining` on its heartbeats say that it takes nothing new. `heartbeat` and
+    `dead` are in seconds.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class Membership:
         *,
         heartbeat: float,
         dead: float,
+        draining: DrainSignal,
         load: Callable[[], int] = lambda: 0,
     ) -> None:
         self._database, self._broker, self._who, self._load = database, broker, who, load
         self._heartbeat, self._dead = heartbeat, dead
-        self._state = NodeState.ALIVE
+        self._draining, self._wake = draining, draining.wake
+        self._has_left = False
         self._beaten_at: float | None = None
-        self._wake = WakeSignal()
         self.joined = asyncio.Event()
         self.found_dead = asyncio.Event()
         """Set when the node has learnt that it was declared dead."""
@@ -72,15 +74,16 @@ class Membership:
         """Sends no more heartbeats. The row stays as it is: see `leave`."""
         await self._loop.stop()
 
-    def drain(self) -> None:
-        """From now on the node's heartbeats say that it takes nothing new."""
-        self._state = NodeState.DRAINING
-        self._wake.set()
+    @property
+    def _state(self) -> NodeState:
+        if self._has_left:
+            return NodeState.LEFT
+        return NodeState.DRAINING if self._draining.begun else NodeState.ALIVE
 
     async def leave(self) -> None:
         """Sends no more heartbeats, and marks the node as LEFT, unless the database is unavailable."""
         await self._loop.stop()
-        self._state = NodeState.LEFT
+        self._has_left = True
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 if self.joined.is_set() and not self.found_dead.is_set():

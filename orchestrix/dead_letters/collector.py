@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -12,7 +12,6 @@ from typing import Final
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome
 from orchestrix.broker.topology import EVENTS, UNROUTED, dead_letters_of
-from orchestrix.dead_letters.job_dead_letters import DeadDispatchPort
 from orchestrix.dead_letters.parse import DELIVERY_LIMIT, UNROUTED_REASON, ParsedDeadLetter, parse, republished
 from orchestrix.dead_letters.quota import DeadLetterQuota
 from orchestrix.dead_letters.redrive import CORRELATION_LIMIT_BYTES, fitting, insert_rows, row_of, taken_ids
@@ -49,6 +48,10 @@ _REROUTED: Final = "its queue was missing: it is sent once more, when that is th
 _GAVE_UP: Final = "no worker that took the command has lived to answer it, and the broker has given it up"
 
 
+OnStored = Callable[[Transaction, Sequence[tuple[DeadLetter, bytes]]], Awaitable[None]]
+"""What follows from dead letters that are stored, each with its whole body, within the transaction that stores them."""
+
+
 @dataclass(frozen=True, slots=True)
 class AutomaticRedrives:
     """The automatic consequences of some dead letters: rows to send, and the dead letters that are redriven by them."""
@@ -68,8 +71,8 @@ class DeadLetterCollector:
     database is unavailable, unacknowledged letters are held: a requeue counts as a delivery, and the broker drops a
     message after too many. Those that cannot be stored for their own sake are held too; they are retried later, and
     when that does not help go to the end of their queue, so that others come. `queues` are those that it consumes
-    instead of those of all known sagas; `orders` is notified of dead letters about jobs. What is beyond the
-    `quota` stays in its queue.
+    instead of those of all known sagas; `on_stored` is what follows from these beside. What is beyond the `quota`
+    stays in its queue.
     """
 
     def __init__(
@@ -80,12 +83,12 @@ class DeadLetterCollector:
         poke: Callable[[], None],
         *,
         queues: Sequence[str] = (),
-        orders: DeadDispatchPort | None = None,
+        on_stored: OnStored | None = None,
         quota: DeadLetterQuota | None = None,
     ) -> None:
         self._quota = quota
         self._queues = queues
-        self._orders = orders
+        self._on_stored = on_stored
         self._database = database
         self._broker = broker
         self._catalog = catalog
@@ -216,8 +219,8 @@ class DeadLetterCollector:
         await dead_letters.record(tx, [one.letter for one in dead.values()])
         owed = await self._judge(tx, dead)
         await insert_rows(tx, owed.rows)
-        if self._orders is not None:
-            await self._orders.died(tx, [(one.letter, one.delivery.body) for one in dead.values()])
+        if self._on_stored is not None:
+            await self._on_stored(tx, [(one.letter, one.delivery.body) for one in dead.values()])
         await dead_letters.redriven(tx, [letter.id for letter in owed.again], now)
         await audit.insert(tx, [self._audited(letter) for letter in owed.again])
         crash.point("deadletters.before_commit")

@@ -115,16 +115,20 @@ async def insert_rows(tx: Transaction, rows: Collection[OutboxRow]) -> None:
     await outbox.insert(tx, list(rows), claimed_by=REDRIVE_OWNER, lease_s=-1.0)
 
 
-async def refused(tx: Transaction, row: OutboxRow, detail: str) -> None:
-    """Deletes a row that the broker refuses for good; its dead letter is open again, and says why.
+async def refused(tx: Transaction, row: OutboxRow, detail: str) -> bool:
+    """Deletes a row that the broker refuses for good; its dead letter is open again, and says why. False for a row that
+    is of no dead letter, which is left as it is.
 
     The dead letter of a command whose failure event is refused was never closed. Its row is only logged.
     """
+    if row.saga != REDRIVE_OWNER:
+        return False
     low = row.instance_id << _UNNAMED
     among = str(UUID(int=low)), str(UUID(int=low | (1 << _UNNAMED) - 1))
     if not await dead_letters.refused(tx, among, row.n, detail):
         log.error("%s %s is lost (correlation id %r): no letter waits for it", row.type, row.id, row.correlation_id)
     await outbox.delete(tx, [row.id], claimed_by=row.claimed_by)
+    return True
 
 
 def _own_id(letter: DeadLetter, taken: Collection[str]) -> str | None:

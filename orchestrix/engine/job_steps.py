@@ -46,11 +46,11 @@ class JobSteps:
     """Keeps jobs in step with the sagas of `catalog`, in the transactions that move those.
 
     A job has the id of the command that it stands for: however often that is sent, there is one job. Its result comes
-    back as an event, and by nothing else.
+    back as an event, and by nothing else. `gateway` leads to the jobs; a catalog without job steps needs none.
     """
 
-    def __init__(self, catalog: Catalog, desk: JobGateway | None = None) -> None:
-        self.desk = desk
+    def __init__(self, catalog: Catalog, gateway: JobGateway | None = None) -> None:
+        self._jobs = gateway
         self._catalog = catalog
 
     async def follow(self, tx: Transaction, moves: Iterable[tuple[Instance | None, InstanceChange]]) -> None:
@@ -65,10 +65,10 @@ class JobSteps:
             if before is not None and (id := self._let_go(before, done.instance)) is not None
         }
         if gone:
-            await self._desk().cancel(tx, gone)
+            await self._gateway.cancel(tx, gone)
         new = [job for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
         if new:
-            await self._desk().put(tx, new)
+            await self._gateway.put(tx, new)
 
     async def again(self, tx: Transaction, waiting: Iterable[Instance], *, resend: bool = False) -> int:
         """Makes sure that the jobs which these wait for exist, or that their results are published; how many.
@@ -86,10 +86,10 @@ class JobSteps:
             job = _job(one, command_for(saga, one))
             owed += [job] if job is not None else []
         if ids:
-            await self._desk().put(tx, owed)
-            await self._desk().repeat(tx, ids)
+            await self._gateway.put(tx, owed)
+            await self._gateway.repeat(tx, ids)
         if ids and resend:
-            await self._desk().resend(tx, ids)
+            await self._gateway.resend(tx, ids)
         return len(ids)
 
     def _has_jobs(self, instance: Instance) -> bool:
@@ -101,9 +101,10 @@ class JobSteps:
         assert saga is not None, "only known versions move"
         return job_let_go(saga, before, after)
 
-    def _desk(self) -> JobGateway:
-        assert self.desk is not None, "who moves sagas with jobs has somebody who looks after those"
-        return self.desk
+    @property
+    def _gateway(self) -> JobGateway:
+        assert self._jobs is not None, "who moves sagas with jobs has somebody who looks after those"
+        return self._jobs
 
 
 def _job(instance: Instance, command: Command | None) -> JobRow | None:

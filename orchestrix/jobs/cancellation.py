@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from orchestrix import crash
 from orchestrix.broker.port import Broker
@@ -84,3 +84,15 @@ class JobCanceller:
                 tx.then(self._sent)
         crash.point("jobs.cancel.before_commit")
         return moved
+
+
+async def cancel_jobs(tx: Transaction, reasons: Mapping[str, str]) -> list[StopRequest]:
+    """Cancels those that have not ended, by their ids; the stops that workers are to get after the commit.
+
+    All in one call: whoever locks jobs does so in the order of their ids, and a second call would begin that anew.
+    """
+    found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended]
+    moved = [rules.cancelled(job, reasons[job.id], tx.now()) for job in found]
+    changed = [(job.version, one.job) for job, one in zip(found, moved, strict=True) if one.job.version != job.version]
+    await step_results.store_with_results(tx, changed, [one.attempt for one in moved if one.attempt is not None])
+    return [StopRequest(one.job, one.stop, reasons[one.job.id]) for one in moved if one.stop is not None]

@@ -15,7 +15,7 @@ from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
 from orchestrix.errors import RetryableError
 from orchestrix.jobs.cancellation import StopPublisher
-from orchestrix.jobs.dispatch import JobDispatcher, Relay
+from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.jobs.ownership.handoff_publisher import JobHandoffAckListener, JobHandoffPublisher
@@ -27,10 +27,10 @@ from orchestrix.jobs.ownership.self_fencing import SelfFencing
 from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector, PeriodicDuty, QueueCleaner
 from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
 from orchestrix.jobs.worker_heartbeats import WorkerHeartbeatListener
-from orchestrix.lifecycle import DelayedService, Service, Services, WakeSignal
+from orchestrix.lifecycle import DelayedService, DrainSignal, Service, Services, WakeSignal
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.schedules.scheduler import Scheduler
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -39,20 +39,31 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 """Seconds from the gain of leadership until the duties that nobody waits for begin: queue cleaning, lost dispatches."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobSignals:
+    """What wakes a job coordinator: a job is due, a node has died, or this node's row may say that it is to drain."""
+
+    due: WakeSignal = field(default_factory=WakeSignal)
+    orphaned: WakeSignal = field(default_factory=WakeSignal)
+    drain_requested: WakeSignal = field(default_factory=WakeSignal)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDependencies:
     """What the job coordinator depends on.
 
     `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs. `poke`
-    notifies the leader, if that is another node, that a job is due; `news` is notified of jobs that have changed here.
+    notifies whoever waits for a job that may begin or that has ended, besides the dispatcher of this node; `news` is
+    notified of jobs that have changed here.
     """
 
     database: Database
-    relay: Relay
+    relay: OutboxRelay
     control: Broker
     open_link: Callable[[int], Broker]
     cluster: ClusterSettings
     jobs: JobsSettings
+    signals: JobSignals = field(default_factory=JobSignals)
     poke: Callable[[], None] = lambda: None
     news: Callable[[Iterable[str]], None] = lambda ids: None
 
@@ -62,17 +73,13 @@ class JobCoordinator:
     """One node's part in jobs, under one id. `duties` are what it does besides while it leads.
 
     It ends by handing over what it owns, unless it is `alone` and nobody could take it, or has been declared dead.
+    `draining` is set when it begins to hand over; once it is set, the node's row is not looked at any more.
     """
 
     node: str
     around: JobDependencies
     alone: bool = False
-    draining: bool = False
-    due: WakeSignal = field(default_factory=WakeSignal)
-    orphaned: WakeSignal = field(default_factory=WakeSignal)
-    ordered: WakeSignal = field(default_factory=WakeSignal)
-    on_drain: list[Callable[[], None]] = field(default_factory=list)
-    scheduled: WakeSignal = field(default_factory=WakeSignal)
+    draining: DrainSignal = field(default_factory=DrainSignal)
     stops: StopPublisher = field(init=False)
     events: JobEventListener = field(init=False)
     holdings: OwnedJobs = field(init=False)
@@ -112,7 +119,7 @@ class JobCoordinator:
                 self.reconcile,
                 footing,
                 self.rebalance,
-                PeriodicDuty("orders to drain", self._obey, self.ordered),
+                PeriodicDuty("orders to drain", self._obey, around.signals.drain_requested),
             ]
         )
 
@@ -123,8 +130,7 @@ class JobCoordinator:
 
     def poke(self) -> None:
         """A job is due, or may be now: the leader polls at once, on whichever node."""
-        self.due.set()
-        self.scheduled.set()
+        self.around.signals.due.set()
         self.around.poke()
 
     async def start(self) -> None:
@@ -143,7 +149,7 @@ class JobCoordinator:
 
     async def _obey(self) -> float:
         """Drains if its row says so; seconds until the next check."""
-        if not self.draining:
+        if not self.draining.begun:
             async with self.around.database.read() as connection:
                 node = await nodes.get(connection, self.node)
             if node is not None and node.state is NodeState.DRAINING:
@@ -153,9 +159,7 @@ class JobCoordinator:
 
     async def drain(self) -> None:
         """Takes no more jobs, and hands over its own; returns when others have them, or at the time-out."""
-        self.draining = True
-        for told in self.on_drain:
-            told()
+        self.draining.begin()
         async with self._giving:
             await self.rebalance.stop()
             await self.taker.stop()
@@ -167,12 +171,12 @@ class JobCoordinator:
                 log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
 
     def duties(self, fence: Fence) -> Service:
-        """The leader's duties: dispatches what is due, makes the runs of schedules, and rescues jobs.
+        """The leader's duties: dispatches what is due, and rescues jobs.
 
         What nobody waits for begins later, one after the other: each needs a connection of its own, and this node may
         just be taking over jobs of the previous leader.
         """
-        around = self.around
+        around, signals = self.around, self.around.signals
         office = LeaderContext(around.database, fence, around.relay, self.stops.tell, self.poke)
         heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
         watchman = JobRescuer(office, around.control, silent=around.jobs.silent, heard=heard)
@@ -182,12 +186,11 @@ class JobCoordinator:
         orphanage = OrphanJobDetector(office, around.control, every=around.cluster.orphan_check)
         return Services(
             [
-                JobDispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
+                JobDispatcher(around.database, fence, signals.due, around.relay, most_open=most, silent=silent),
                 PeriodicDuty("time-outs of jobs", watchman.look),
-                PeriodicDuty("jobs whose owner is gone", orphanage.orphans, self.orphaned),
+                PeriodicDuty("jobs whose owner is gone", orphanage.orphans, signals.orphaned),
                 PeriodicDuty("jobs without owner", orphanage.unowned),
                 self.beats.duty(office),
-                Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
                 _later("queues of ended jobs", broom.look, QUEUE_CLEANER_DELAY_S),
                 _later("orders that are lost", lost.look, LOST_DISPATCH_DELAY_S),
             ]

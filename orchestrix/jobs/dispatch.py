@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from orchestrix import clock, crash
 from orchestrix.domain import jobs as rules
@@ -13,6 +12,7 @@ from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs import outbox_rows
 from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
@@ -33,33 +33,14 @@ is then blocked until that is over; a job that stays due can be dispatched by an
 UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 
 
-class Relay(Protocol):
-    """Publishes what is in the outbox; `lease` is for how many seconds it can claim a row, under the name `node`.
-
-    That is the process's own: the leading node may have had another id when the process began.
-    """
-
-    node: str
-    lease: float
-
-    @property
-    def bringing(self) -> int:
-        """How many rows wait until their queues are declared."""
-
-    def take(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish these, which this node has just committed under a claim of its own."""
-
-    def poke(self) -> None:
-        """Scan for rows that nobody has claimed."""
-
-
 class JobDispatcher:
     """A duty of the leader: dispatches what is due, as `most_open` and the share of each queue allow, each write fenced
-    by its term. A worker is lost after `silent` seconds without a heartbeat.
+    by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows, for the
+    leading node may have had another id when the process began.
     """
 
     def __init__(
-        self, database: Database, fence: Fence, wake: WakeSignal, relay: Relay, *, most_open: int, silent: float
+        self, database: Database, fence: Fence, wake: WakeSignal, relay: OutboxRelay, *, most_open: int, silent: float
     ) -> None:
         self._database = database
         self._fence = fence

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from orchestrix.domain.jobs import JobRow
 from orchestrix.jobs import redispatch, step_results
+from orchestrix.jobs.cancellation import cancel_jobs
 from orchestrix.jobs.events import StopRequest
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import jobs
-from orchestrix.schedules import runs
 
 
 class StepJobs:
@@ -39,7 +39,7 @@ class StepJobs:
 
     async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
         """Cancels those that exist and have not ended; raises `Contention`."""
-        stops = await runs.cancel(tx, reasons)
+        stops = await cancel_jobs(tx, reasons)
         tx.then(lambda: self._stopped(reasons, stops))
 
     async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:

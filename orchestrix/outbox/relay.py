@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Outcome, Published, Topology, WantedTopology, topology_now
 from orchestrix.broker.topology import from_json, once_each
-from orchestrix.dead_letters import redrive
-from orchestrix.dead_letters.job_dead_letters import DeadDispatchPort
 from orchestrix.errors import ConfigError, RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox import saga_log
-from orchestrix.outbox.rows import REDRIVE_OWNER, message_of
+from orchestrix.outbox.rows import message_of
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.outbox import OutboxRow
@@ -42,6 +41,30 @@ RESEND_DELAY_S = 0.2
 POLL_INTERVAL_MIN_S, POLL_INTERVAL_MAX_S = 0.02, 5.0
 
 
+class OutboxSignal(WakeSignal):
+    """Wakes the relay: rows without a claim may have been committed. `set_at` is when it was last set (monotonic)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_at = -math.inf
+
+    def set(self) -> None:
+        """There may be new rows."""
+        self.set_at = clock.monotonic()
+        self.repeat()
+
+    def repeat(self) -> None:
+        """Rows that were there before may be claimed now."""
+        super().set()
+
+
+class RefusedRowRule(Protocol):
+    """What happens to a row that the broker refuses for good, by the kind of the row."""
+
+    async def __call__(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
+        """Handles the row, whose transaction it is part of; False for a row of another kind, which is left as it is."""
+
+
 class _Claimed(NamedTuple):
     """A row that this process may send until `until` (monotonic); `apart` if it may have closed the channel."""
 
@@ -57,17 +80,28 @@ class OutboxRelay:
     whichever node, are claimed by a scan: only the oldest of each saga, so that no first copy overtakes an older one.
     No transaction is open while it publishes. A row that brings its own queues waits beside the others until they are
     declared. A row without a confirm is sent again beside the others, so that a queue that does not answer holds up
-    nothing else; if it is not confirmed before its claim expires, it is left to the next scan of any node.
+    nothing else; if it is not confirmed before its claim expires, it is left to the next scan of any node. `ready` is
+    set by whoever commits rows without a claim. `refused` are the rules for refused rows that belong to no saga: the
+    first that fits handles one.
     """
 
     def __init__(
-        self, database: Database, broker: Broker, topology: WantedTopology, *, node: str, lease: float, batch: int
+        self,
+        database: Database,
+        broker: Broker,
+        topology: WantedTopology,
+        *,
+        node: str,
+        lease: float,
+        batch: int,
+        ready: OutboxSignal | None = None,
+        refused: Sequence[RefusedRowRule] = (),
     ) -> None:
         self.lease = lease
         self._database = database
         self._broker = broker
         self._topology = topology
-        self.orders: DeadDispatchPort | None = None
+        self._refused = refused
         self.node = node
         self._batch = batch
         self._waiting: deque[_Claimed] = deque()
@@ -75,15 +109,9 @@ class OutboxRelay:
         self._doubtful: deque[_Claimed] = deque()
         self._in_hand: dict[str, OutboxRow] = {}
         self._confirmed: list[OutboxRow] = []
-        self._send_wake, self._again_wake, self._scan_wake, self._delete_wake = (
-            WakeSignal(),
-            WakeSignal(),
-            WakeSignal(),
-            WakeSignal(),
-        )
-        self._bring_wake = WakeSignal()
+        self._ready = ready or OutboxSignal()
+        self._send_wake, self._again_wake, self._delete_wake, self._bring_wake = (WakeSignal() for _ in range(4))
         self._pause = POLL_INTERVAL_MIN_S
-        self._expecting_until = 0.0
         self._loops = [
             Loop("outbox relay", self._send),
             Loop("outbox relay, second try", self._send_again),
@@ -135,12 +163,11 @@ class OutboxRelay:
         One that stands behind an older row of its saga can be claimed only when that is gone, so for a while every
         deletion scans again.
         """
-        self._expecting_until = clock.monotonic() + self.lease
-        self._look()
+        self._ready.set()
 
-    def _look(self) -> None:
-        self._pause = POLL_INTERVAL_MIN_S
-        self._scan_wake.set()
+    @property
+    def _is_expecting(self) -> bool:
+        return clock.monotonic() < self._ready.set_at + self.lease
 
     def _link_up(self, _generation: int) -> None:
         for wake in (self._send_wake, self._again_wake, self._bring_wake):
@@ -243,7 +270,8 @@ class OutboxRelay:
                 self._pause = POLL_INTERVAL_MIN_S
                 self.take(claimed)
                 return
-        await self._scan_wake.wait(await self._until_next())
+        if await self._ready.wait(await self._until_next()):
+            self._pause = POLL_INTERVAL_MIN_S
 
     async def _until_next(self) -> float:
         async with self._database.read() as connection:
@@ -254,7 +282,7 @@ class OutboxRelay:
     async def _delete(self) -> None:
         if not self._confirmed:
             await self._delete_wake.wait(None)
-        if clock.monotonic() >= self._expecting_until:
+        if not self._is_expecting:
             await asyncio.sleep(DELETE_INTERVAL_S)
         await self._delete_confirmed()
 
@@ -268,8 +296,8 @@ class OutboxRelay:
             self._confirmed.extend(done)
             raise
         saga_log.sent(done)
-        if clock.monotonic() < self._expecting_until:
-            self._look()
+        if self._is_expecting:
+            self._ready.repeat()
 
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
         now = self._database.now()
@@ -288,11 +316,9 @@ class OutboxRelay:
         await self._database.run(lambda tx: self._set_aside(tx, row, detail))
 
     async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:
-        if self.orders is not None and await self.orders.refused(tx, row, detail):
-            return
-        if row.saga == REDRIVE_OWNER:  # what belongs to no saga waits for an operator among the dead letters
-            await redrive.refused(tx, row, detail)
-            return
+        for rule in self._refused:
+            if await rule(tx, row, detail):
+                return
         pair = saga_tables_of(row.saga)
         instance = await instances.lock_one(tx, pair, row.instance_id)
         if instance is None or instance.command_id != row.id or not instance.live:

@@ -28,6 +28,7 @@ from orchestrix.domain.schedules import (
 )
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE
 from orchestrix.errors import ConflictError, Invalid, StaleTermError
+from orchestrix.jobs.cancellation import cancel_jobs
 from orchestrix.jobs.events import StopRequest
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import leases
@@ -192,7 +193,7 @@ class Scheduler:
         made = {job.id for job in new}
         whose = sorted(cancelling & {job.schedule_id for job in new if job.schedule_id is not None})
         replaced = [id for id in await schedules.unfinished(tx, whose) if id not in made]
-        return await runs.cancel(tx, dict.fromkeys(replaced, REPLACED_REASON)) if replaced else []
+        return await cancel_jobs(tx, dict.fromkeys(replaced, REPLACED_REASON)) if replaced else []
 
     async def _fire_one(self, tx: Transaction, one: Schedule, firing: Firing, fired: _Fired) -> None:
         firing, new = await self._make(tx, one, firing)

@@ -26,6 +26,7 @@ from orchestrix.domain.schedules import (
     times_of,
 )
 from orchestrix.errors import ConflictError, Invalid, NotFound
+from orchestrix.jobs.cancellation import cancel_jobs
 from orchestrix.jobs.events import StopRequest
 from orchestrix.lifecycle import shielded
 from orchestrix.persistence import audit
@@ -252,7 +253,7 @@ class ScheduleService:
         stops: list[StopRequest] = []
         if not busy.free and before.overlap is Overlap.CANCEL_PREVIOUS:
             before_it = await schedules.unfinished(tx, [before.id])
-            stops = await runs.cancel(tx, dict.fromkeys(before_it, f"run-schedule: {by.reason}"))
+            stops = await cancel_jobs(tx, dict.fromkeys(before_it, f"run-schedule: {by.reason}"))
             busy = UnfinishedRuns(running=busy.running)
         new = runs.made(before, [ScheduledRun(None, held=not busy.free)], tx, by.actor)
         await jobs.insert(tx, new)
@@ -285,7 +286,7 @@ class ScheduleService:
         before = await _locked(tx, key)
         held = await jobs.lock(tx, await schedules.unbegun(tx, before.id))
         unbegun = [id for id, job in held.items() if job.unbegun]  # one may have moved meanwhile
-        stops = await runs.cancel(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
+        stops = await cancel_jobs(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
         ongoing = await schedules.unfinished(tx, [before.id])
         await schedules.remove(tx, before.id)
         await _audit(tx, "delete-schedule", before, by, {"cancelled": len(unbegun), "ongoing": len(ongoing)})

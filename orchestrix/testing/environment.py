@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from orchestrix import clock, crash
-from orchestrix.bootstrap.node import Node
 from orchestrix.broker.topology import COMMANDS, EVENTS
 from orchestrix.config.urls import sqlite_url
 from orchestrix.domain.idempotency import StoredAnswer
 from orchestrix.engine.actions import Action
 from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, StartedSaga, StartRequest
 from orchestrix.errors import OrchestrixError, RetryableError
+from orchestrix.node import Node
 from orchestrix.persistence.sagas import history, instances
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.persistence.schema import migrator
@@ -154,7 +154,7 @@ class ScenarioEnvironment:
         del self.chronicle.entries[:]
         start = SagaStart(self.plot.key, "author", f"story-{self.plot.key}", self.plot.data)
         request = StartRequest(self.plot.saga.name, start)
-        answer = await self._asked(lambda node: node.starter.start(request))
+        answer = await self._asked(lambda node: node.engine.starter.start(request))
         if isinstance(answer, StartedSaga):
             self._id = answer.instance.id
         elif isinstance(answer, ExistingSaga) and answer.existing is not None:
@@ -169,7 +169,7 @@ class ScenarioEnvironment:
         action = Action(self.plot.saga.name, self._id, ask)
         self._asks += 1
         key = IdempotencyKey("story", str(self._asks), ask.verb.value, _stored)
-        await self._asked(lambda node: node.control.act_once(action, key))
+        await self._asked(lambda node: node.engine.control.act_once(action, key))
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Waits until a condition holds; False if it does not within so many seconds."""

@@ -15,10 +15,10 @@ from typing import Any
 from unittest import mock
 
 from orchestrix import clock, server
-from orchestrix.bootstrap.node import Node
 from orchestrix.config.file import NAME, read
 from orchestrix.config.settings import load
 from orchestrix.engine.requests import StartedSaga, StartRequest
+from orchestrix.node import Node
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
 from tests.bench.control import PORT, Answer, Order
@@ -33,8 +33,8 @@ class Inside:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._ends: dict[str, float] | None = None
         self._completed = 0
-        self._tell = node.watch.committed
-        node.watch.committed = self._committed  # type: ignore[method-assign]
+        self._tell = node.engine.changes.committed
+        node.engine.changes.committed = self._committed  # type: ignore[method-assign]
 
     def _committed(self, moved: Iterable[Instance]) -> None:
         moved = list(moved)
@@ -94,7 +94,7 @@ class Inside:
 
     async def _start(self, key: str) -> None:
         done = self._waiting[key] = asyncio.get_running_loop().create_future()
-        started = await self._node.starter.start(StartRequest("app", SagaStart(key, "bench", clock.uuid7(), {})))
+        started = await self._node.engine.starter.start(StartRequest("app", SagaStart(key, "bench", clock.uuid7(), {})))
         assert isinstance(started, StartedSaga)
         await done
 
@@ -105,11 +105,11 @@ async def serve() -> None:
     ready: asyncio.Future[server.Running] = asyncio.get_running_loop().create_future()
 
     def build(*arguments: Any) -> Node:
-        nodes.append(build_node(*arguments))
+        nodes.append(open_node(*arguments))
         return nodes[0]
 
-    build_node, settings = server.__dict__["build_node"], load(file=read(ROOT / NAME, "bench"), http__port=0)
-    with mock.patch.object(server, "build_node", build):
+    open_node, settings = server.__dict__["open_node"], load(file=read(ROOT / NAME, "bench"), http__port=0)
+    with mock.patch.object(server, "open_node", build):
         serving = asyncio.create_task(
             server.run_serve(
                 settings,
@@ -120,7 +120,7 @@ async def serve() -> None:
         )
         serving.add_done_callback(lambda _: ready.done() or ready.cancel())
         running = await ready
-    await nodes[0].broker.wait_up()
+    await nodes[0].context.broker.wait_up()
     await _obey(Inside(nodes[0]), running.api_url)
 
 

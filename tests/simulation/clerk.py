@@ -52,7 +52,7 @@ class Clerk:
 
     async def _plan(self, member: NodeMember) -> bool:
         """Jobs that begin by themselves, for a while; whether that was answered."""
-        assert member.jobs is not None
+        assert member.node is not None
         fields = {
             "name": f"plan {self._dice.random()}",
             "interval_ms": 2_500,
@@ -61,17 +61,19 @@ class Clerk:
             "job": {"queue": QUEUE, "handler": "report", "retries": 3, "timeout_ms": TIME_MS},
         }
         return (
-            await self._done(member, member.jobs.timetable.create(fields, ScheduleRequester("clerk", "wanted")))
+            await self._done(member, member.node.schedules.create(fields, ScheduleRequester("clerk", "wanted")))
             is not None
         )
 
     async def _ask(self, member: NodeMember) -> None:
-        assert member.jobs is not None
+        assert member.node is not None
         if self._realm.submitted and self._dice.random() < 0.15:
-            await self._done(member, member.jobs.canceller.cancel(self._dice.choice(self._realm.submitted), "unwanted"))
+            await self._done(
+                member, member.node.jobs.canceller.cancel(self._dice.choice(self._realm.submitted), "unwanted")
+            )
             return
         order = JobRequest(QUEUE, "report", retries=8, timeout_ms=self._time_ms)
-        job = await self._done(member, member.jobs.submitter.submit(order))
+        job = await self._done(member, member.node.jobs.submitter.submit(order))
         if job is not None:
             self._realm.submitted.append(job.id)
 

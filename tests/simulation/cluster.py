@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -26,7 +27,7 @@ from orchestrix.cluster.membership import Identity
 from orchestrix.config.settings import ClusterSettings
 from orchestrix.domain.leases import NOBODY, Fence, LeaderMode
 from orchestrix.domain.nodes import LIVE
-from orchestrix.lifecycle import Loop, Service
+from orchestrix.lifecycle import Loop
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.schema import migrator
@@ -114,13 +115,9 @@ class Scribe:
 class Nothing:
     """The work of a node that has none; `count` is its load all the same."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self) -> None:
         self.count = 0
         self.abandoned = False
-
-    def duties(self, fence: Fence) -> Service:
-        return Scribe(self._database, fence)
 
     async def start(self) -> None:
         """Nothing."""
@@ -160,9 +157,10 @@ class NodeMember(Member):
 
     def _life(self, node_id: str, database: Database) -> ClusterMember:
         self.disturbed(0.0)
-        self.work = Nothing(database)
-        broker = self.link(node_id)
-        return ClusterMember(Identity(node_id, self.name, ()), database, broker, SETTINGS, work=self.work)
+        self.work = Nothing()
+        broker, duties = self.link(node_id), [partial(Scribe, database)]
+        who = Identity(node_id, self.name, ())
+        return ClusterMember(who, database, broker, SETTINGS, work=self.work, duties=duties)
 
 
 def _ids(first: str) -> Iterator[str]:

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.bootstrap.coordinator import ClusterDependencies, make_coordinator
-from orchestrix.bootstrap.jobs import NodeJobs
-from orchestrix.broker.port import Topology, WantedTopology
+from orchestrix.bootstrap.cluster import ClusterLinks
+from orchestrix.bootstrap.factories import DatabaseWatch
+from orchestrix.broker.port import WantedTopology
 from orchestrix.broker.topology import STOPS, saga_topology
-from orchestrix.cluster.coordinator import Coordinator
 from orchestrix.config.settings import Settings
 from orchestrix.domain.jobs import FINAL
 from orchestrix.domain.leases import Fence, LeaderMode
-from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
-from orchestrix.lifecycle import Service
-from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.node import Node, build_node
 from orchestrix.saga.catalog import Catalog
 from orchestrix.testing.broker.client import MemoryBroker
 from orchestrix.testing.simulation.inline_sqlite import SqliteClient, SqliteFile
@@ -46,6 +44,7 @@ TIMES = {
         "orphan_check": 4.0,
         "reconcile": 4.0,
     },
+    "orchestrator": {"claim": 5.0, "batch": 100},
     "jobs": {"beat": 2.0, "silent": 6.0, "max_live": 50},
 }
 STEERED: Final = (
@@ -80,32 +79,41 @@ class NodeMember(Member):
     """A coordinator with its relay."""
 
     realm: Owners
-    coordinator: Coordinator | None = None
-    jobs: NodeJobs | None = None
+    node: Node | None = None
 
     @property
     def fence(self) -> Fence | None:
-        return self.coordinator._life.leadership.fence if self.coordinator is not None else None
+        return self.node.cluster.coordinator.fence if self.node and self.node.cluster.coordinator else None
+
+    @property
+    def jobs(self) -> JobCoordinator | None:
+        """Its part in jobs, under its present id."""
+        if self.node is None or self.node.cluster.coordinator is None:
+            return None
+        work = self.node.cluster.coordinator.member.work
+        assert isinstance(work, JobCoordinator)
+        return work
 
     async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self.realm.file)
         process.on_death.append(client.sever)
         database = SlowDatabase(client, self.realm.slowness)
-        broker = self.connect("main", saga_topology(CATALOG) + STOPS)
-        relay = OutboxRelay(database, broker, Topology(), node=process.name, lease=5.0, batch=100)
-        incarnation = BrokerResetDetector(database, broker, relay, CATALOG)
-        settings = Settings.model_validate({**TIMES, "node_id": process.name})
-        jobs = NodeJobs(settings=settings, database=database, relay=relay, broker=broker, connect=self.connect)
-        around = ClusterDependencies(settings, ["coordinator"], database, self.connect, jobs)
-        coordinator = make_coordinator(f"{process.name}-{clock.token()[:8]}", around)
-        parts: list[Service] = [broker, relay, incarnation, jobs.poke, coordinator]
-        for part in parts:
-            await part.start()
-        self.coordinator, self.jobs = coordinator, jobs
+        node = build_node(
+            Settings.model_validate({**TIMES, "node_id": process.name}),
+            database=database,
+            broker=self.connect("main", saga_topology(CATALOG) + STOPS),
+            roles=frozenset({"orchestrator", "coordinator"}),
+            catalog=CATALOG,
+            name=f"{process.name}-{clock.token()[:8]}",
+            links=ClusterLinks(database, self.connect),
+            database_watch=DatabaseWatch(database, every=20.0),
+        )
+        await node.start()
+        await node.begin()
+        self.node = node
         await self.stopping.wait()
-        for part in reversed(parts):
-            await part.stop()
-        self.coordinator = self.jobs = None
+        await node.stop()
+        self.node = None
 
     def connect(self, name: str, topology: WantedTopology | None = None, heartbeat: int = 10) -> MemoryBroker:
         """One more link."""
@@ -146,7 +154,7 @@ class Owners(Realm):
     def nodes(self) -> list[NodeMember]:
         """Those that can be asked."""
         found = (one for one in self.members if isinstance(one, NodeMember))
-        return [one for one in found if one.process.alive and one.jobs is not None]
+        return [one for one in found if one.process.alive and one.node is not None]
 
     def broker(self, name: str) -> MemoryBroker:
         return MemoryBroker(self.server)

@@ -157,7 +157,7 @@ async def _busy(realm: Owners) -> NodeMember | None:
 
 
 def _part(member: NodeMember) -> JobCoordinator | None:
-    return member.jobs.present if member.jobs is not None else None
+    return member.jobs
 
 
 def _node(member: NodeMember) -> str:

@@ -7,24 +7,19 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from orchestrix import Compensation, Context, Hold, NothingToUndo, Permanent, RetryPolicy, Saga, Step, Transient, clock
 from orchestrix.bootstrap.factories import DatabaseWatch
-from orchestrix.bootstrap.node import Node
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import EVENTS, saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.engine.actions import Action
-from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, KeyReused, Replayed, StartedSaga, StartRequest
-from orchestrix.engine.starter import SagaStarter
 from orchestrix.errors import ConflictError, NotFound, RetryableError
-from orchestrix.lifecycle import Health
-from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.node import Node, build_node
 from orchestrix.persistence.idempotency import StoredAnswer
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.saga.actions.control import InvalidActionError
@@ -201,22 +196,15 @@ class NodeMember(Member):
     node: Node | None = None
 
     async def _live(self, client: SqliteClient, broker: MemoryBroker, catalog: Catalog) -> None:
-        name, database, tuned = self.process.name, client.database(), SETTINGS.orchestrator
-        topology = partial(saga_topology, catalog)
-        relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
-        watch = SagaChangeNotifier(database)
-        self.node = Node(
-            name=name,
-            settings=SETTINGS,
+        database = client.database()
+        self.node = build_node(
+            SETTINGS,
             database=database,
             broker=broker,
-            catalog=catalog,
-            health=Health(),
-            relay=relay,
-            watch=watch,
-            starter=SagaStarter(database, catalog, relay, watch, node=name, batch=tuned.batch),
-            database_watch=DatabaseWatch(database, every=20.0),
             roles=frozenset(("api", "orchestrator")),
+            catalog=catalog,
+            name=self.process.name,
+            database_watch=DatabaseWatch(database, every=20.0),
         )
         self.world.prepare(self.node)
         await self.node.start()
@@ -328,7 +316,7 @@ class Client:
         member = self._dice.choice(nodes)
         assert member.node is not None
         try:
-            asking = member.process.spawn(member.node.starter.start(self._request))
+            asking = member.process.spawn(member.node.engine.starter.start(self._request))
         except ProcessKilled:
             return False
         await asyncio.wait({asking}, timeout=self._dice.uniform(0.5, 5.0))
@@ -342,7 +330,7 @@ class Client:
         except RetryableError:
             return False
         except NotFound:
-            if member.node.catalog.startable(self._saga.name) is not None:
+            if member.node.context.catalog.startable(self._saga.name) is not None:
                 raise
             return False  # a node without its code cannot start it
 
@@ -393,7 +381,7 @@ class Operator:
             return
         member = self._dice.choice(nodes)
         assert member.node is not None
-        if member.node.catalog.saga(saga.name) is None:
+        if member.node.context.catalog.saga(saga.name) is None:
             return
         ask = ActionRequest(
             verb,
@@ -405,7 +393,7 @@ class Operator:
         seen = self._dice.random() < 0.5 or bool(ask.output)  # an output is one of the step that was seen
         version = row["version"] if seen else None
         try:
-            asking = member.process.spawn(member.node.control.act(Action(saga.name, row["id"], ask, version)))
+            asking = member.process.spawn(member.node.engine.control.act(Action(saga.name, row["id"], ask, version)))
         except ProcessKilled:
             return
         await asyncio.wait({asking}, timeout=5.0)

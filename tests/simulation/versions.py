@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from orchestrix import Compensation, NothingToUndo, Saga, Step
-from orchestrix.bootstrap.node import Node
+from orchestrix.node import Node
 from orchestrix.persistence.sagas.definition_store import ReplacedDefinition
 from orchestrix.saga.catalog import Catalog
 from orchestrix.testing.simulation.virtual_time import elapse
@@ -93,10 +93,10 @@ class MixedWorld(World):
         if self._silent and self._last is None:
 
             async def read() -> list[ReplacedDefinition]:
-                await node.definitions.read_all()
+                await node.engine.definitions.read_all()
                 return []
 
-            node.definitions.record = read  # type: ignore[method-assign]
+            node.engine.definitions.record = read  # type: ignore[method-assign]
 
     async def change_hands(self) -> None:
         """Everybody is started again: with all code where versions are stored nowhere, else with one, old or new."""

@@ -22,9 +22,9 @@ from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, ORPHAN_PENDING, WORK
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import StaleTermError
 from orchestrix.jobs import outbox_rows, step_results
-from orchestrix.jobs.dispatch import Relay
 from orchestrix.jobs.events import StopRequest
 from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Connection, Database, Transaction
@@ -56,7 +56,7 @@ class LeaderContext:
 
     database: Database
     fence: Fence
-    relay: Relay
+    relay: OutboxRelay
     stop: Callable[[Sequence[StopRequest]], None]
     due: Callable[[], None]
 

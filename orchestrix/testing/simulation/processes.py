@@ -6,16 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from orchestrix.bootstrap.context import NodeSignals
 from orchestrix.bootstrap.factories import DatabaseWatch
-from orchestrix.bootstrap.node import CommitListeners, Node
 from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
-from orchestrix.engine.change_notifier import SagaChangeNotifier
-from orchestrix.engine.job_steps import JobSteps
-from orchestrix.engine.starter import SagaStarter
 from orchestrix.jobs.step_jobs import StepJobs
-from orchestrix.lifecycle import Health
-from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.node import Node, build_node
 from orchestrix.persistence.engine import Database
 from orchestrix.saga.catalog import Catalog
 from orchestrix.testing.broker.client import MemoryBroker
@@ -96,37 +92,29 @@ class NodeProcess(SimulatedProcess):
     node: Node
 
     async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
-        catalog, tuned, alarm, watch = (
-            self.scene.catalog,
-            SETTINGS.orchestrator,
-            CommitListeners(),
-            SagaChangeNotifier(database),
-        )
-        steps, batch = JobSteps(catalog), tuned.batch
-        topology = saga_topology(catalog)
-        relay = OutboxRelay(database, broker, topology, node=name, lease=tuned.claim, batch=tuned.batch)
-        self.node = Node(
-            name=name,
-            settings=SETTINGS,
+        signals = NodeSignals()
+        self.node = build_node(
+            SETTINGS,
             database=database,
             broker=broker,
-            catalog=catalog,
-            health=Health(),
-            relay=relay,
-            watch=watch,
-            starter=SagaStarter(database, catalog, relay, watch, node=name, batch=batch, alarm=alarm.ring, jobs=steps),
-            job_steps=steps,
-            alarm=alarm,
-            database_watch=DatabaseWatch(database, every=PING_INTERVAL_S),
             roles=frozenset(("api", "orchestrator")),
+            catalog=self.scene.catalog,
+            name=name,
+            database_watch=DatabaseWatch(database, every=PING_INTERVAL_S),
+            signals=signals,
+            step_jobs=await self._job_steps(database, signals.outbox_ready.set),
         )
-        if self.scene.do is not None:
-            hands = JobStepWorker(database, self.scene.do, relay.poke)
-            steps.desk = StepJobs(hands.poke, stop=lambda stops: None, sent=relay.poke, news=hands.changed)
-            await hands.start()
         await self.node.start()
         await self.node.begin()
         await self.node.settled()
+
+    async def _job_steps(self, database: Database, sent: Callable[[], None]) -> StepJobs | None:
+        """The jobs of steps, executed here at once."""
+        if self.scene.do is None:
+            return None
+        worker = JobStepWorker(database, self.scene.do, sent)
+        await worker.start()
+        return StepJobs(worker.poke, stop=lambda stops: None, sent=sent, news=worker.changed)
 
 
 class WorkerProcess(SimulatedProcess):

@@ -17,12 +17,13 @@ from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.schedules import HELD_WAKE_AT
 from orchestrix.errors import StaleTermError
-from orchestrix.jobs.dispatch import JobDispatcher, Relay
+from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import ChannelBatch, ChannelState, JobEventListener
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector
 from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
 from orchestrix.lifecycle import WakeSignal
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import broker_incarnation
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import schedules
@@ -73,7 +74,7 @@ async def led(database: Database) -> Database:
 
 
 def office(database: Database, fence: Fence) -> LeaderContext:
-    return LeaderContext(database, fence, cast(Relay, Still()), lambda stops: None, lambda: None)
+    return LeaderContext(database, fence, cast(OutboxRelay, Still()), lambda stops: None, lambda: None)
 
 
 async def aged(database: Database, job: JobRow, *names: str) -> JobRow:
@@ -139,7 +140,7 @@ async def lost(database: Database) -> JobRow:
 
 
 async def send(database: Database, fence: Fence) -> None:
-    dispatcher = JobDispatcher(database, fence, WakeSignal(), cast(Relay, Still()), most_open=9, silent=LIMIT)
+    dispatcher = JobDispatcher(database, fence, WakeSignal(), cast(OutboxRelay, Still()), most_open=9, silent=LIMIT)
     await database.run(dispatcher._write)
 
 

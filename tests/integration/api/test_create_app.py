@@ -16,10 +16,10 @@ from pydantic import SecretStr
 import orchestrix
 from app import main
 from orchestrix import create_app, server
-from orchestrix.bootstrap.node import Node
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.config.settings import ApiSettings, Settings
 from orchestrix.errors import ConfigError, SchemaMismatch
+from orchestrix.node import Node
 from tests.support import eventually
 
 from .answers import BODY, problem

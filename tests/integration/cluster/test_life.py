@@ -14,9 +14,7 @@ from orchestrix.cluster.coordinator import Coordinator
 from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
 from orchestrix.config.settings import ClusterSettings
-from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
-from orchestrix.lifecycle import Service, Services
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
 from tests.support import eventually
@@ -30,9 +28,6 @@ class Jobs:
     def __init__(self) -> None:
         self.count = 3
         self.handing, self.handed = asyncio.Event(), asyncio.Event()
-
-    def duties(self, fence: Fence) -> Service:
-        return Services([])
 
     async def start(self) -> None:
         return None

@@ -24,13 +24,14 @@ from orchestrix.config.settings import ClusterSettings, JobsSettings
 from orchestrix.domain.jobs import JobAttempt, JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs.cancellation import JobCanceller
-from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies
+from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies, JobSignals
 from orchestrix.jobs.submission import JobRequest, JobSubmitter
-from orchestrix.lifecycle import Service
+from orchestrix.lifecycle import DrainSignal, Service, Services, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_logs, jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.schedules.scheduler import Scheduler
 from tests.integration.jobs.rows import joined, leading, stopped
 from tests.support import eventually
 
@@ -41,12 +42,25 @@ HASTY: Final = ClusterSettings(
 PATIENT: Final = JobsSettings(beat=0.2, silent=1.0)
 
 
+class CountedDrain(DrainSignal):
+    """How often the node began to drain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.count += 1
+
+
 class Node:
     """One coordinator: its connections, its relay, and its part in jobs."""
 
     def __init__(self, plant: Plant, name: str, cluster: ClusterSettings, tuned: JobsSettings) -> None:
         self.name = f"{name}-{clock.token()[:8]}"
         self._plant = plant
+        self.signals, self.schedules_due, self.draining = JobSignals(), WakeSignal(), CountedDrain()
         control = AmqpBroker(plant.url, name=f"{name} jobs", topology=jobs_topology(self.name))
         outlet = AmqpBroker(plant.url, name=f"{name} relay", topology=queues_of_work(Topology()))
         self.outlet = outlet
@@ -58,9 +72,10 @@ class Node:
             open_link=lambda number: AmqpBroker(plant.url, name=f"{name} jobs {number}"),
             cluster=cluster,
             jobs=tuned,
+            signals=self.signals,
             poke=plant.poke,
         )
-        self.jobs = JobCoordinator(self.name, around)
+        self.jobs = JobCoordinator(self.name, around, draining=self.draining)
         self.control = control
         self.duties: Service | None = None
 
@@ -77,7 +92,9 @@ class Node:
         """Becomes the leader of that term."""
         fence = Fence(term, self.name)
         await leading(self._plant.database, fence)
-        self.duties = self.jobs.duties(fence)
+        due, stop = self.signals.due.set, self.jobs.stops.tell
+        schedules = Scheduler(self._plant.database, fence, self.schedules_due, due=due, stop=stop)
+        self.duties = Services([self.jobs.duties(fence), schedules])
         await self.duties.start()
 
     async def resign(self) -> None:
@@ -148,8 +165,8 @@ class Plant:
     def poke(self) -> None:
         """A job is due, or may be now."""
         for node in self.nodes:
-            node.jobs.due.set()
-            node.jobs.scheduled.set()
+            node.signals.due.set()
+            node.schedules_due.set()
 
     async def submit(self, **more: Any) -> JobRow:
         """A job for the worker's queue."""

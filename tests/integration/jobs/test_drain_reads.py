@@ -84,6 +84,6 @@ async def test_offers_of_a_balance_and_of_a_crash_say_so(plant: Plant) -> None:
     told = Wire(leader)
     plant.nodes.remove(other)
     await other.die()
-    leader.jobs.orphaned.set()
+    leader.signals.orphaned.set()
     await eventually(lambda: (job.id, NODE_CRASH) in told.offers, deadline=30, message="the orphan is offered")
     assert {reason for _, reason in told.offers} == {NODE_CRASH}

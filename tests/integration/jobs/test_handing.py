@@ -153,7 +153,7 @@ async def test_the_jobs_of_a_dead_node_are_offered_to_the_others(plant: Plant) -
     plant.nodes.remove(victim)
     for _, task in pairs:
         await task.log("in between")
-    leader.jobs.orphaned.set()
+    leader.signals.orphaned.set()
     owners = {(await _other(plant, job, victim)).owner for job, _ in pairs}
     assert owners == {peer.name for peer in peers}
     await eventually(lambda: peers[0].jobs.count + peers[1].jobs.count == 4, deadline=5)
@@ -328,13 +328,11 @@ async def test_a_node_that_is_told_to_drain_does(plant: Plant) -> None:
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
     other = await plant.node("other", tuned=CALM, cluster=LAZY)
-    told: list[str] = []
-    node.jobs.on_drain.append(lambda: told.append(node.name))
     drainer = DrainRequester(plant.database, plant.nodes[0].control)
     assert (await drainer.drain(node.name)).state == "DRAINING"
-    node.jobs.ordered.set()
+    node.signals.drain_requested.set()
     await plant.owned(job, other)
-    assert told == [node.name]
+    assert node.draining.count == 1
     more = await plant.submit()
     await plant.owned(more, other)
     assert (await drainer.drain(node.name)).state == "DRAINING"

@@ -28,8 +28,8 @@ def timetable(plant: Plant) -> ScheduleService:
 
     def changed() -> None:
         for node in plant.nodes:
-            node.jobs.scheduled.set()
-            node.jobs.due.set()
+            node.schedules_due.set()
+            node.signals.due.set()
 
     return ScheduleService(plant.database, changed, lambda stops: plant.nodes[0].jobs.stops.tell(stops))
 

@@ -7,21 +7,14 @@ import json
 from typing import Any
 
 from orchestrix.bootstrap.factories import DatabaseWatch
-from orchestrix.bootstrap.node import Node
 from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Consumer, Delivery, Outcome, Outgoing, Queue, Topology
 from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS, saga_topology
 from orchestrix.clock import uuid7
 from orchestrix.config.settings import Settings
-from orchestrix.dead_letters.collector import DeadLetterCollector
-from orchestrix.dead_letters.quota import DeadLetterQuota
-from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
-from orchestrix.engine.change_notifier import SagaChangeNotifier
-from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
+from orchestrix.dead_letters.service import DeadLetterRequester
 from orchestrix.engine.requests import StartedSaga, StartRequest
-from orchestrix.engine.starter import SagaStarter
-from orchestrix.lifecycle import Health
-from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.node import build_node
 from orchestrix.persistence import audit, dead_letters, outbox
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
@@ -43,19 +36,25 @@ CREATE, CREATED = "cmd.createGitRepo", "evt.gitRepoCreated"
 class House:
     """A node whose parts a test starts as it needs them, and a stranger's hand at the same broker."""
 
-    def __init__(
-        self, database: Database, url: str, catalog: Catalog = CATALOG, quota: DeadLetterQuota | None = None
-    ) -> None:
+    def __init__(self, database: Database, url: str, catalog: Catalog = CATALOG) -> None:
         self.database = database
         self.catalog = catalog
         self.hand = AmqpBroker(url, name="hand")
         self.broker = AmqpBroker(url, name="node", topology=saga_topology(catalog))
-        self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="node-1", lease=5.0, batch=100)
-        self.watch = SagaChangeNotifier(database)
-        self.starter = SagaStarter(database, catalog, self.relay, self.watch, node="node-1", batch=100)
-        self.mover = DeadLetterCollector(database, self.broker, catalog, self.relay.poke, quota=quota)
-        self.letters = DeadLetterService(database, catalog, self.relay.poke)
-        self.node: Node | None = None
+        self.node = build_node(
+            Settings.model_validate({"orchestrator": {"claim": 5.0, "batch": 100}}),
+            database=database,
+            broker=self.broker,
+            roles=frozenset({"orchestrator"}),
+            catalog=catalog,
+            name="node-1",
+            alone=True,
+            database_watch=DatabaseWatch(database),
+        )
+        self.relay, self.starter = self.node.relay, self.node.engine.starter
+        collectors = self.node.dead_letters.collectors
+        assert collectors is not None
+        self.mover, self.letters = collectors.sagas, self.node.dead_letters.service
 
     async def open(self, limited: dict[str, int]) -> None:
         """Declares everything. `limited` are queues that have a delivery limit, whatever the broker's own is."""
@@ -68,33 +67,17 @@ class House:
         assert await self.broker.wait_up(10), self.broker.trouble
         await self.relay.start()
         await self.starter.run()
-        incarnation = BrokerResetDetector(self.database, self.broker, self.relay, self.catalog, patience=0.0)
-        await incarnation.start()
-        await incarnation.agreed.wait()  # so that nothing is sent again because the broker is new
-        await incarnation.stop()
+        await self.node.engine.reset_detector.start()
+        await self.node.engine.reset_detector.agreed.wait()  # so that nothing is sent again: the broker is new
 
     async def serve(self) -> None:
         """Starts all that a node does beside."""
-        self.node = Node(
-            name="node-1",
-            settings=Settings(),
-            database=self.database,
-            broker=self.broker,
-            catalog=self.catalog,
-            health=Health(),
-            relay=self.relay,
-            watch=self.watch,
-            starter=self.starter,
-            database_watch=DatabaseWatch(self.database),
-            roles=frozenset({"orchestrator"}),
-        )
-        await self.node.duties.start()
+        await self.node.works.start()
 
     async def close(self) -> None:
         """Stops everything."""
-        if self.node is not None:
-            await self.node.duties.stop()
-        for part in (self.mover, self.starter, self.watch, self.relay):
+        await self.node.works.stop()
+        for part in (self.mover, self.starter, self.node.engine.reset_detector, self.relay):
             await part.stop()
         await self.broker.stop()
         await self.hand.stop()

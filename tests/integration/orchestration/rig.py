@@ -11,25 +11,16 @@ from typing import Any
 from sqlalchemy import text
 
 from orchestrix import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step
+from orchestrix.bootstrap.context import NodeSignals
+from orchestrix.bootstrap.engine import follow_catalog
 from orchestrix.broker.port import LinkState
-from orchestrix.broker.topology import saga_topology
-from orchestrix.config.settings import JobsSettings
-from orchestrix.engine.change_notifier import SagaChangeNotifier
-from orchestrix.engine.control import SagaControl
-from orchestrix.engine.event_listener import EventListener
-from orchestrix.engine.explain.stuck import StuckSagas
+from orchestrix.config.settings import JobsSettings, Settings
 from orchestrix.engine.explain.why import SagaExplainer
-from orchestrix.engine.held_events import HeldEvents
 from orchestrix.engine.job_steps import JobGateway, JobSteps
-from orchestrix.engine.maintenance.broker_reset import BrokerResetDetector
 from orchestrix.engine.requests import StartedSaga, StartRequest
-from orchestrix.engine.starter import SagaStarter
-from orchestrix.engine.step_starts import QueueProgress, StepStartListener
-from orchestrix.engine.timers import SagaTimers
-from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.node import build_node
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import history, ignored_messages, instances
-from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance, StateChange
@@ -113,60 +104,41 @@ class Rig:
     ) -> None:
         self.database = database
         self.broker = HookedBroker()
-        self.watch = SagaChangeNotifier(database)
-        self.jobs = jobs = JobSteps(catalog, desk)
-        self.relay = OutboxRelay(database, self.broker, saga_topology(catalog), node="rig-1", lease=lease, batch=batch)
         self.catalog = catalog
-        self.progress = QueueProgress(database)
-        self.begins = StepStartListener(database, self.broker, catalog, self.progress, batch=batch)
-        self.definitions = reader = DefinitionStore(database, catalog, self._learned)
-        around = (database, self.broker, self.relay, self.watch, catalog)
-        self.wakeups = SagaTimers(*around, batch=batch, timeouts=50.0, jobs=jobs, progress=self.progress, reader=reader)
-        self.held = HeldEvents(database, self.relay, self.watch, catalog, reader, jobs=jobs, alarm=self.wakeups.expect)
-        self.starter = SagaStarter(
-            database,
-            catalog,
-            self.relay,
-            self.watch,
-            node="rig-1",
-            batch=batch,
-            alarm=self.wakeups.expect,
-            jobs=jobs,
+        signals = NodeSignals()
+        node = build_node(
+            Settings.model_validate({"orchestrator": {"claim": lease, "batch": batch}}),
+            database=database,
+            broker=self.broker,
+            roles=frozenset({"api", "orchestrator"}),
+            catalog=catalog,
+            name="rig-1",
+            signals=signals,
+            step_jobs=desk,
         )
-        self.listener = EventListener(
-            database,
-            self.broker,
-            self.relay,
-            self.watch,
-            catalog,
-            node="rig-1",
-            batch=batch,
-            alarm=self.wakeups.expect,
-            deaf=self.wakeups.deaf,
-            jobs=jobs,
-            progress=self.progress,
-            reader=reader,
-            held=self.held.poke,
-        )
+        engine, moving = node.engine, node.engine.orchestration
+        assert moving is not None
+        self.relay, self.watch, self.definitions = node.relay, engine.changes, engine.definitions
+        self.listener, self.begins, self.progress = moving.listener, moving.starts, moving.progress
+        self.wakeups, self.held = moving.timers, moving.held
+        self.starter, self.control, self.stuck = engine.starter, engine.control, engine.stuck
+        self.incarnation = engine.reset_detector
+        self.jobs = JobSteps(catalog, desk)
         self.phase: str | None = None
-        self.control = SagaControl(database, self.relay, self.watch, catalog, self.wakeups.expect, jobs, reader)
-        self.explainer = SagaExplainer(database, self.broker, catalog, SILENT, lambda: self.phase, reader)
-        self.stuck = StuckSagas(database, self.broker, SILENT)
-        self.incarnation = BrokerResetDetector(database, self.broker, self.relay, catalog, jobs=jobs)
-
-    def _learned(self) -> None:
-        self.listener.learned()
-        self.held.poke()
+        self.explainer = SagaExplainer(database, self.broker, catalog, SILENT, lambda: self.phase, engine.definitions)
+        self.follower = follow_catalog(signals.catalog_grew, [self.listener.learned, self.held.poke])
 
     async def start(self) -> None:
         """Starts the relay, the starter and the listener; the others on demand."""
         await self.relay.start()
         await self.starter.run()
         await self.listener.start()
+        await self.follower.start()
 
     async def stop(self) -> None:
         """Stops everything."""
         for stop in (
+            self.follower,
             self.held,
             self.wakeups,
             self.incarnation,

@@ -15,9 +15,9 @@ from orchestrix import server
 from orchestrix.api.connections import Server
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.factories import given_up
-from orchestrix.bootstrap.node import Node
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import Health
+from orchestrix.node import Node
 
 ALL = ["resign", "worker", "retire", "http", "stop"]
 
@@ -136,7 +136,8 @@ async def test_what_a_second_signal_cuts_off_is_written_down_and_told_whichever_
     @contextlib.asynccontextmanager
     async def development(*_: object, **__: object) -> AsyncIterator[SimpleNamespace]:
         worker = SimpleNamespace(cut_off=lambda: note("told"))
-        yield SimpleNamespace(node=SimpleNamespace(name="node-1"), worker=worker)
+        node = SimpleNamespace(context=SimpleNamespace(name="node-1"))
+        yield SimpleNamespace(node=node, worker=worker)
 
     async def run(*given: Any) -> None:
         with contextlib.suppress(OSError):

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from orchestrix.bootstrap.dev_worker import WORKER_STOP_GRACE_S
-from orchestrix.bootstrap.node import build_node
 from orchestrix.cli.arguments import parse
 from orchestrix.config.settings import Settings, idle_variables
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, EXIT_GRACE_S
+from orchestrix.node import open_node
 from orchestrix.server import RESIGN_TIMEOUT_S, STOP_HTTP_TIMEOUT_S, STOP_NODE_TIMEOUT_S
 from orchestrix.telemetry.sinks import FLUSH_TIMEOUT_S
 
@@ -43,7 +43,7 @@ LAST: Final = 2 * EXIT_GRACE_S + FLUSH_TIMEOUT_S
 
 def test_systemd_waits_longer_than_a_node_takes_to_end() -> None:
     settings = Settings(database_url="sqlite+aiosqlite:///x.db")
-    node = build_node(settings, frozenset({"api", "orchestrator", "coordinator"}), "amqp://localhost/")
+    node = open_node(settings, frozenset({"api", "orchestrator", "coordinator"}), "amqp://localhost/")
     limits = RESIGN_TIMEOUT_S + node.within + STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S + STOP_NODE_TIMEOUT_S + LAST
     assert node.within > settings.cluster.handoff_hard
     assert limits < int(service("orchestrix-node.service")["TimeoutStopSec"]) <= 1.2 * limits

@@ -10,6 +10,7 @@ from orchestrix.domain.leases import Fence
 from orchestrix.errors import Unavailable
 from orchestrix.jobs.dispatch import UNDECLARED_ROWS_LIMIT, UNDECLARED_ROWS_POLL_INTERVAL_S, JobDispatcher
 from orchestrix.lifecycle import WakeSignal
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.outbox import OutboxRow
 from tests.support import eventually, holds
@@ -46,7 +47,8 @@ class Carrier:
 
 async def test_what_is_due_waits_while_the_relay_has_enough_to_do() -> None:
     database, relay, due = Asked(), Carrier(UNDECLARED_ROWS_LIMIT), WakeSignal()
-    dispatcher = JobDispatcher(cast(Database, database), Fence(1, "node-1"), due, relay, most_open=10, silent=30.0)
+    store, outbox = cast(Database, database), cast(OutboxRelay, relay)
+    dispatcher = JobDispatcher(store, Fence(1, "node-1"), due, outbox, most_open=10, silent=30.0)
     await dispatcher.start()
     due.set()
     await holds(lambda: database.looks == 0, during=3 * UNDECLARED_ROWS_POLL_INTERVAL_S)

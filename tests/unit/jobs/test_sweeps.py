@@ -15,12 +15,12 @@ from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Publish
 from orchestrix.domain.jobs import DISPATCHED, LOST, ORPHAN_PENDING, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import StaleTermError
-from orchestrix.jobs.dispatch import Relay
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
 from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector
 from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_heartbeats, jobs
@@ -77,7 +77,7 @@ class Desk:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.stops: list[StopRequest] = []
-        relay = cast(Relay, Silent())
+        relay = cast(OutboxRelay, Silent())
         self.office = LeaderContext(database, Fence(1, NODE), relay, self.stops.extend, lambda: None)
         self.link = Linked()
         self.broker = cast(Broker, self.link)

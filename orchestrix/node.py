@@ -1,0 +1,321 @@
+"""Node: the composition root, which makes the parts of a node bottom-up, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from orchestrix.bootstrap.cluster import (
+    ClusterLinks,
+    NodeCluster,
+    NodeIds,
+    NodeWork,
+    assemble_cluster,
+    membership_database,
+)
+from orchestrix.bootstrap.context import API, ORCHESTRATOR, NodeContext, NodeSignals
+from orchestrix.bootstrap.dead_letters import NodeDeadLetters, assemble_dead_letters
+from orchestrix.bootstrap.engine import NodeEngine, assemble_engine, follow_catalog
+from orchestrix.bootstrap.factories import (
+    Connect,
+    DatabaseWatch,
+    load_catalog,
+    open_broker,
+    open_database,
+    resources_of,
+    unique_name,
+    watched,
+)
+from orchestrix.bootstrap.jobs import (
+    JobNotifiers,
+    NodeJobs,
+    assemble_jobs,
+    handle_dead_dispatches,
+    job_coordinator,
+    make_notifiers,
+)
+from orchestrix.broker.port import Broker
+from orchestrix.broker.probe import BrokerProbe
+from orchestrix.broker.topology import STOPS, saga_topology
+from orchestrix.cluster.duties import Duty
+from orchestrix.config.settings import Settings
+from orchestrix.dead_letters import redrive
+from orchestrix.engine.job_steps import JobGateway, JobSteps
+from orchestrix.engine.maintenance.clock_regression import ClockRegressionDetector
+from orchestrix.engine.maintenance.pruner import Pruner
+from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DrainSignal, Health, Service, Services
+from orchestrix.outbox.relay import OutboxRelay, RefusedRowRule
+from orchestrix.persistence.engine import Database
+from orchestrix.resource import Resource
+from orchestrix.saga.catalog import Catalog
+from orchestrix.schedules.scheduler import Scheduler
+from orchestrix.schedules.service import ScheduleService
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAdapter:
+    """A part whose start and stop have other names."""
+
+    begin: Callable[[], Awaitable[None]]
+    end: Callable[[], Awaitable[None]]
+
+    async def start(self) -> None:
+        await self.begin()
+
+    async def stop(self) -> None:
+        await self.end()
+
+
+async def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process's part of the system. `links` start at once; `works` when the schema is known to fit, and after
+    them `membership`, which is that of the cluster and ends first.
+    """
+
+    context: NodeContext
+    health: Health
+    database_watch: DatabaseWatch
+    resources: Sequence[Resource]
+    relay: OutboxRelay
+    dead_letters: NodeDeadLetters
+    jobs: NodeJobs
+    schedules: ScheduleService
+    engine: NodeEngine
+    cluster: NodeCluster
+    links: Services
+    works: Services
+    membership: Services
+
+    @property
+    def known_as(self) -> str:
+        """Its present id in the cluster: not its name, where it was declared dead and has joined anew."""
+        coordinator = self.cluster.coordinator
+        return self.context.name if coordinator is None else coordinator.node_id
+
+    @property
+    def within(self) -> float:
+        """Seconds in which it leaves the cluster, whatever happens: each part of that has its own limit."""
+        return self.context.settings.cluster.handoff_hard + 5 * CLOSE_TIMEOUT_S
+
+    async def start(self) -> None:
+        """Connects in the background; an absent database or broker is no error."""
+        await self.links.start()
+
+    async def begin(self) -> None:
+        """Waits for the database, then starts to work. Raises `SchemaMismatch`."""
+        await self.database_watch.wait_for_schema()
+        await self.engine.definitions.agree()
+        await self.works.start()
+        await self.membership.start()
+        self.health.started = True
+
+    async def settled(self) -> None:
+        """Waits until the broker is up and, where that is a duty, has been sent again what it may have lost."""
+        await self.context.broker.wait_up()
+        if ORCHESTRATOR in self.context.roles:
+            await self.engine.reset_detector.agreed.wait()
+        if self.cluster.coordinator is not None:
+            await self.cluster.coordinator.joined()
+
+    async def resign(self) -> None:
+        """Lets another node lead, so that the cluster does not wait for the end of this one.
+
+        A node that is `alone` counts as stopping from now on. It keeps its jobs, which nobody else could take.
+        """
+        coordinator = self.cluster.coordinator
+        if coordinator is None:
+            return
+        if self.context.alone:
+            coordinator.drain()
+        await coordinator.resign()
+
+    async def retire(self) -> None:
+        """Hands its jobs over and leaves the cluster; it answers requests all the while."""
+        await self.membership.stop()
+
+    async def stop(self) -> None:
+        """Finishes what is in progress and disconnects."""
+        self.health.draining = True
+        await self.membership.stop()
+        await self.works.stop()
+        await self.links.stop()
+
+
+def open_node(
+    settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str], *, alone: bool = False
+) -> Node:
+    """A node over the database of `settings` and the broker at `broker_url`; nothing is connected yet.
+
+    Raises `ConfigError` and `DefinitionError`.
+    """
+    name = unique_name(settings)
+    catalog = load_catalog(settings)
+    database = open_database(settings)
+    return build_node(
+        settings,
+        database=database,
+        broker=open_broker(broker_url, f"orchestrix node {name}", lambda: saga_topology(catalog) + STOPS),
+        roles=roles,
+        catalog=catalog,
+        name=name,
+        alone=alone,
+        links=ClusterLinks(membership_database(settings, database, roles), partial(open_broker, broker_url)),
+    )
+
+
+def build_node(
+    settings: Settings,
+    *,
+    database: Database,
+    broker: Broker,
+    roles: frozenset[str],
+    catalog: Catalog,
+    name: str,
+    alone: bool = False,
+    links: ClusterLinks | None = None,
+    database_watch: DatabaseWatch | None = None,
+    signals: NodeSignals | None = None,
+    step_jobs: JobGateway | None = None,
+) -> Node:
+    """A node over this database and this broker; nothing of it runs yet. Raises `ConfigError` and `DefinitionError`.
+
+    `links` are the connections of a coordinator. `alone` as in `NodeContext`. `database_watch`, `signals` and the jobs
+    of steps may be the caller's own.
+    """
+    node = NodeContext(name, settings, roles, database, broker, catalog, signals or NodeSignals(), alone)
+    health = Health(frozenset({"Database"}) if API in roles else None)
+    ids = NodeIds(name, partial(unique_name, settings))
+    notifiers = make_notifiers(node, ids.is_current)
+    dead_dispatches = handle_dead_dispatches(node, notifiers)
+    relay = _relay(node, [dead_dispatches.refused, redrive.refused])
+    dead_letters = assemble_dead_letters(node, dead_dispatches)
+    jobs = assemble_jobs(node, notifiers)
+    schedules = ScheduleService(database, notifiers.leader, jobs.stops.tell)
+    engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
+    cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers))
+    watch = database_watch or DatabaseWatch(database, name)
+    _report(health, node, watch, dead_letters, engine, cluster)
+    return Node(
+        node,
+        health,
+        watch,
+        resources_of(settings),
+        relay,
+        dead_letters,
+        jobs,
+        schedules,
+        engine,
+        cluster,
+        links=_links(node, watch, links),
+        works=Services(_works(node, relay, dead_letters, jobs, engine, cluster)),
+        membership=Services([] if cluster.coordinator is None else [cluster.coordinator]),
+    )
+
+
+def _relay(node: NodeContext, refused: Sequence[RefusedRowRule]) -> OutboxRelay:
+    tuned = node.settings.orchestrator
+    return OutboxRelay(
+        node.database,
+        node.broker,
+        partial(saga_topology, node.catalog),
+        node=node.name,
+        lease=tuned.claim,
+        batch=tuned.batch,
+        ready=node.signals.outbox_ready,
+        refused=refused,
+    )
+
+
+def _phase(node: NodeContext, health: Health) -> str | None:
+    """The phase of this node for explanations, if it starts or stops: others' workers do not stop with it."""
+    phase = health.phase
+    return phase if node.alone or phase == "starting" else None
+
+
+def _work(
+    node: NodeContext,
+    relay: OutboxRelay,
+    notifiers: JobNotifiers,
+    connect: Connect,
+    node_id: str,
+    draining: DrainSignal,
+) -> NodeWork:
+    """What a member of the cluster does."""
+    jobs = job_coordinator(node, node_id, relay, notifiers, connect, draining)
+    return NodeWork(jobs, _leader_duties(node, jobs))
+
+
+def _leader_duties(node: NodeContext, jobs: JobCoordinator) -> list[Duty]:
+    """What the leader does besides watching the nodes. The registry and the shards will add theirs here."""
+    signals = node.signals
+    schedules = partial(
+        Scheduler, node.database, wake=signals.schedules_due, due=signals.jobs.due.set, stop=jobs.stops.tell
+    )
+    return [jobs.duties, schedules]
+
+
+def _report(
+    health: Health,
+    node: NodeContext,
+    database_watch: DatabaseWatch,
+    dead_letters: NodeDeadLetters,
+    engine: NodeEngine,
+    cluster: NodeCluster,
+) -> None:
+    """Puts the parts on the health page."""
+    watched(health, database_watch, node.broker)
+    health.watch("Definitions", engine.definitions.trouble, vital=False)
+    health.watch("Coordinator", cluster.trouble)
+    if ORCHESTRATOR in node.roles:
+        health.watch("Topology", engine.reset_detector.trouble)
+    if dead_letters.collectors is not None:
+        health.watch("Dead letters", dead_letters.collectors.trouble, vital=False)
+
+
+def _links(node: NodeContext, database_watch: DatabaseWatch, links: ClusterLinks | None) -> Services:
+    """The connections. The databases are closed last."""
+    databases = [node.database, *([links.database] if links is not None else [])]
+    closing = [ServiceAdapter(_nothing, one.close) for one in dict.fromkeys(databases)]
+    return Services([*closing, database_watch, node.broker])
+
+
+def _works(
+    node: NodeContext,
+    relay: OutboxRelay,
+    dead_letters: NodeDeadLetters,
+    jobs: NodeJobs,
+    engine: NodeEngine,
+    cluster: NodeCluster,
+) -> list[Service]:
+    """What a node of these roles runs, in the order of the start. The registry and the shards will add theirs here."""
+    clock_watch = ClockRegressionDetector(node.database, node.settings.orchestrator.claim)
+    works: list[Service] = [engine.definitions, clock_watch, relay, engine.changes, jobs.notifiers.leader]
+    works.append(cluster.leader_monitor)
+    works += _orchestration(node, engine, dead_letters) if ORCHESTRATOR in node.roles else [BrokerProbe(node.broker)]
+    if API in node.roles:
+        works += [ServiceAdapter(engine.starter.run, engine.starter.stop), Pruner(node.database)]
+    return works
+
+
+def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDeadLetters) -> list[Service]:
+    moving, collectors = engine.orchestration, dead_letters.collectors
+    assert moving is not None, "an orchestrator moves sagas"
+    assert collectors is not None, "an orchestrator collects dead letters"
+    follow = [moving.listener.learned, collectors.sagas.learned, moving.held.poke]
+    return [
+        engine.reset_detector,
+        moving.progress,
+        moving.listener,
+        moving.starts,
+        moving.held,
+        moving.timers,
+        collectors.sagas,
+        collectors.jobs,
+        follow_catalog(node.signals.catalog_grew, follow),
+    ]
