@@ -38,13 +38,13 @@ from orchestrix.bootstrap.jobs import (
 from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import STOPS, saga_topology
-from orchestrix.cluster.duties import Duty
 from orchestrix.config.settings import Settings
 from orchestrix.dead_letters import redrive
 from orchestrix.engine.job_steps import JobGateway, JobSteps
 from orchestrix.engine.maintenance.clock_regression import ClockRegressionDetector
 from orchestrix.engine.maintenance.pruner import Pruner
 from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DrainSignal, Health, Service, Services
 from orchestrix.outbox.relay import OutboxRelay, RefusedRowRule
 from orchestrix.persistence.engine import Database

@@ -11,11 +11,11 @@ from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.topology import cluster_topology
 from orchestrix.cluster.coordinator import Coordinator
 from orchestrix.cluster.drain_requests import DrainRequester
-from orchestrix.cluster.duties import Duty
 from orchestrix.cluster.leader_monitor import LeaderMonitor
 from orchestrix.cluster.member import ClusterMember, NodeWorkload
 from orchestrix.cluster.membership import Identity
 from orchestrix.config.settings import Settings
+from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import DrainSignal
 from orchestrix.persistence.engine import Database
 

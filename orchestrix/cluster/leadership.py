@@ -12,7 +12,6 @@ from typing import Any, Final
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Queue, Topology
 from orchestrix.broker.topology import LEADER, SINGLE
-from orchestrix.cluster.duties import Duty
 from orchestrix.cluster.election_tokens import read_token, token_message
 from orchestrix.cluster.lease_store import LeaseStore
 from orchestrix.cluster.term_tasks import cancelled, stopped, the_one
@@ -28,6 +27,7 @@ from orchestrix.domain.leases import (
     handling,
 )
 from orchestrix.errors import RetryableError, StaleTermError, Unavailable
+from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import Loop, Services, WakeSignal, abandon, backoff
 
 log = logging.getLogger("orchestrix.cluster")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from orchestrix.broker.port import Broker
-from orchestrix.cluster.duties import Duty
 from orchestrix.cluster.failure_detector import FailureDetector, FailureTimeouts, NodePruner
 from orchestrix.cluster.heartbeats import HeartbeatListener
 from orchestrix.cluster.leadership import Leadership
@@ -14,6 +13,7 @@ from orchestrix.cluster.lease_store import DatabaseLeaseStore
 from orchestrix.cluster.membership import Identity, Membership
 from orchestrix.cluster.presence import NodePresence
 from orchestrix.config.settings import ClusterSettings
+from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DelayedService, DrainSignal, Services, stop_stage
 from orchestrix.persistence.engine import Database
 

@@ -24,9 +24,13 @@ from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.jobs.ownership.rebalancer import JobRebalancer
 from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
 from orchestrix.jobs.ownership.self_fencing import SelfFencing
-from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector, PeriodicDuty, QueueCleaner
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer
+from orchestrix.jobs.rescue.leader_context import LeaderContext
 from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.jobs.rescue.orphan_detector import OrphanJobDetector
+from orchestrix.jobs.rescue.queue_cleaner import QueueCleaner
 from orchestrix.jobs.worker_heartbeats import WorkerHeartbeatListener
+from orchestrix.leader_duties import PeriodicDuty
 from orchestrix.lifecycle import DelayedService, DrainSignal, Service, Services, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import nodes

@@ -17,7 +17,7 @@ from orchestrix.jobs import messages
 from orchestrix.jobs.deferred_heartbeats import DeferredHeartbeats
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.messages import WorkerHeartbeat
-from orchestrix.jobs.rescue.job_rescuer import LeaderContext
+from orchestrix.jobs.rescue.leader_context import LeaderContext
 from orchestrix.lifecycle import Loop, Service
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow

@@ -17,12 +17,12 @@ import pytest
 
 from orchestrix.broker.port import Broker
 from orchestrix.cluster import member
-from orchestrix.cluster.duties import Duty
 from orchestrix.cluster.leadership import Leadership
 from orchestrix.cluster.lease_store import LeaseStore
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs import coordinator
 from orchestrix.jobs.events import BatchResult, ChannelBatch, JobEventListener
+from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import Service
 from orchestrix.persistence.engine import Transaction
 from orchestrix.testing.simulation.virtual_time import current_process

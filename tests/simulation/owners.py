@@ -20,7 +20,7 @@ from random import Random
 
 from orchestrix import clock
 from orchestrix.jobs import worker_heartbeats
-from orchestrix.jobs.rescue import job_rescuer
+from orchestrix.jobs.rescue import orphan_detector, queue_cleaner
 from orchestrix.lifecycle import settle_memory
 from orchestrix.persistence.schema import migrator
 from orchestrix.testing.simulation.virtual_time import VirtualClock, VirtualLoop, elapse
@@ -61,7 +61,7 @@ async def days(realm: Owners, nemesis: Nemesis) -> None:
     realm.witness.judge()
     await elapse(SWEPT_AFTER + 2 * SWEEP)
     # One that stood still may just have made the queues of an ended job anew: they are cleared as what nobody owns.
-    await until(realm.is_quiet, 2 * job_rescuer.UNOWNED_TIMEOUT_S)
+    await until(realm.is_quiet, 2 * orphan_detector.UNOWNED_TIMEOUT_S)
     for queue in realm.server.queues:
         if queue.endswith((".status", ".logs")):
             realm.witness.complain(f"I11: {queue} is left behind")
@@ -156,13 +156,14 @@ SLEEPS = frozenset(("sleep", "sleep too", "worker", "worker too"))
 @contextmanager
 def _soon() -> Iterator[None]:
     """The queues of ended jobs are swept a little earlier."""
-    before = job_rescuer.QUEUE_CLEANER_AGE_S, job_rescuer.QUEUE_CLEANER_INTERVAL_S, worker_heartbeats._REOPEN_AFTER
-    job_rescuer.QUEUE_CLEANER_AGE_S, job_rescuer.QUEUE_CLEANER_INTERVAL_S = SWEPT_AFTER, SWEEP  # type: ignore[misc]
-    worker_heartbeats._REOPEN_AFTER = timedelta(seconds=SWEPT_AFTER / 2)  # type: ignore[misc]
+    cleaner, beats = queue_cleaner, worker_heartbeats
+    before = cleaner.QUEUE_CLEANER_AGE_S, cleaner.QUEUE_CLEANER_INTERVAL_S, beats._REOPEN_AFTER
+    cleaner.QUEUE_CLEANER_AGE_S, cleaner.QUEUE_CLEANER_INTERVAL_S = SWEPT_AFTER, SWEEP  # type: ignore[misc]
+    beats._REOPEN_AFTER = timedelta(seconds=SWEPT_AFTER / 2)  # type: ignore[misc]
     try:
         yield
     finally:
-        job_rescuer.QUEUE_CLEANER_AGE_S, job_rescuer.QUEUE_CLEANER_INTERVAL_S, worker_heartbeats._REOPEN_AFTER = before  # type: ignore[misc]
+        cleaner.QUEUE_CLEANER_AGE_S, cleaner.QUEUE_CLEANER_INTERVAL_S, beats._REOPEN_AFTER = before  # type: ignore[misc]
 
 
 @contextmanager

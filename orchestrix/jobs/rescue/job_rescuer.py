@@ -1,108 +1,31 @@
-"""Job rescuer: the leader's periodic checks for lost workers, time-outs, orphan jobs and stale queues."""
+"""Job rescuer: the leader's periodic check for time-outs, silent workers and jobs that the broker has lost."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
 
-from orchestrix import clock, crash
+from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState
 from orchestrix.broker.probe import takes_messages
-from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain import job_diagnosis
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.handoff import NODE_CRASH
-from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, ORPHAN_PENDING, WORKER_SILENT, AttemptEnding, JobRow
-from orchestrix.domain.leases import Fence
-from orchestrix.errors import StaleTermError
-from orchestrix.jobs import outbox_rows, step_results
+from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, WORKER_SILENT, AttemptEnding, JobRow
+from orchestrix.jobs import step_results
 from orchestrix.jobs.events import StopRequest
-from orchestrix.lifecycle import Loop, WakeSignal
-from orchestrix.outbox.relay import OutboxRelay
-from orchestrix.persistence import outbox
+from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence.cluster import leases
-from orchestrix.persistence.engine import Connection, Database, Transaction
+from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_predicates, job_queues, jobs
 from orchestrix.persistence.jobs.job_predicates import JobsToRescue
 
-T = TypeVar("T")
 Find = Callable[[Transaction, int], Awaitable[list[JobRow]]]
-Work = Callable[[Transaction], Awaitable[list[JobRow]]]
 Judge = Callable[[Transaction, Sequence[JobRow]], Awaitable[list[AttemptEnding]]]
 log = logging.getLogger("orchestrix.jobs")
-
-RESCUE_BATCH_LIMIT: Final = 200
-QUEUE_CLEANER_INTERVAL_S: Final = 30.0
-QUEUE_CLEANER_AGE_S: Final = 120.0
-"""Seconds after its end at which a job's queues are deleted once more."""
-RETRY_INTERVAL_S: Final = 1.0
-"""Seconds until the next check where something cannot be done just now."""
-UNOWNED_TIMEOUT_S: Final = 30.0
-"""Seconds for which a job that was dispatched may be without an owner."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderContext:
-    """What every duty of the leader depends on.
-
-    `stop` tells workers; `due` says that a job waits for another attempt.
-    """
-
-    database: Database
-    fence: Fence
-    relay: OutboxRelay
-    stop: Callable[[Sequence[StopRequest]], None]
-    due: Callable[[], None]
-
-    async def write(self, work: Callable[[Transaction], Awaitable[list[T]]]) -> list[T]:
-        """What `work` returns, written as the leader of this term unless it is nothing. Raises `StaleTermError`."""
-        done = await self.database.run(partial(self._fenced, work))
-        if done:
-            crash.point("jobs.sweep.after_commit")
-        return done
-
-    async def _fenced(self, work: Callable[[Transaction], Awaitable[list[T]]], tx: Transaction) -> list[T]:
-        done = await work(tx)
-        if done:
-            await leases.check(tx, self.fence)
-            crash.point("jobs.sweep.before_commit")
-        return done
-
-
-class PeriodicDuty:
-    """One duty: checks, then again after the seconds that the check returns, or when it is woken.
-
-    A term that has ended is no failure: there is nothing more to do.
-    """
-
-    def __init__(self, name: str, look: Callable[[], Awaitable[float]], wake: WakeSignal | None = None) -> None:
-        self._name = name
-        self._look = look
-        self._wake = wake or WakeSignal()
-        self._loop = Loop(name, self._round)
-
-    async def start(self) -> None:
-        """Begins to check."""
-        await self._loop.start()
-
-    async def stop(self) -> None:
-        """Stops checking."""
-        await self._loop.stop()
-
-    async def _round(self) -> None:
-        try:
-            seconds = await self._look()
-        except StaleTermError as over:
-            log.warning("%s: %s", self._name, over)
-            await asyncio.Event().wait()
-        else:
-            await self._wake.wait(seconds)
 
 
 class JobRescuer:
@@ -255,95 +178,3 @@ def _always(ending: AttemptEnding) -> Judge:
         return [ending] * len(found)
 
     return judge
-
-
-class OrphanJobDetector:
-    """Offers jobs whose owner is dead, or that nobody has ever owned, to the live nodes.
-
-    Not while no offer could be published: each check would write others for the same jobs.
-    """
-
-    def __init__(self, office: LeaderContext, broker: Broker, *, every: float) -> None:
-        self._office = office
-        self._broker = broker
-        self._every = every
-
-    async def orphans(self) -> float:
-        """Checks once for those whose owner is dead; seconds until the next check."""
-        return await self._look(0, self._offer, self._every)
-
-    async def unowned(self) -> float:
-        """Checks once for those that nobody has ever owned; seconds until the next check."""
-        return await self._look(1, self._assign, UNOWNED_TIMEOUT_S / 3)
-
-    async def _look(self, which: int, work: Work, every: float) -> float:
-        if self._broker.blocked is not None:
-            return RETRY_INTERVAL_S
-        async with self._office.database.read() as connection:
-            found = (await job_predicates.ownerless(connection, self._every, UNOWNED_TIMEOUT_S))[which]
-        if not found:
-            return every
-        linked = self._broker.state is LinkState.UP  # else another node may have a connection that takes offers
-        if linked and not await takes_messages(self._broker):
-            return RETRY_INTERVAL_S
-        # Rows that others have locked are skipped: they are checked again soon, not only at the next turn.
-        return every if await self._all(work) else min(every, RETRY_INTERVAL_S)
-
-    async def _all(self, work: Work) -> int:
-        count = 0
-        while found := await self._office.write(work):
-            self._office.relay.poke()
-            count += len(found)
-            if len(found) < RESCUE_BATCH_LIMIT:
-                break
-        return count
-
-    async def _offer(self, tx: Transaction) -> list[JobRow]:
-        found = await jobs.orphans(tx, self._every, RESCUE_BATCH_LIMIT)
-        if found:
-            owners = sorted({str(job.owner) for job in found})
-            log.warning("jobs of %s need another owner: %d", ", ".join(owners), len(found))
-        now = self._office.database.now()
-        fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
-        await self._store(tx, found, fresh)
-        rows = [outbox_rows.offer(job, NODE_CRASH, now) for job in fresh]
-        await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
-        return fresh
-
-    async def _assign(self, tx: Transaction) -> list[JobRow]:
-        found = await jobs.unowned(tx, UNOWNED_TIMEOUT_S, RESCUE_BATCH_LIMIT)
-        now = self._office.database.now()
-        fresh = [rules.offered(job, "Unowned", None, now) for job in found]
-        await self._store(tx, found, fresh)
-        await outbox.insert(tx, [outbox_rows.assigned(job, now) for job in fresh], claimed_by=None, lease_s=0.0)
-        return fresh
-
-    @staticmethod
-    async def _store(tx: Transaction, found: Sequence[JobRow], fresh: Sequence[JobRow]) -> None:
-        await jobs.store(tx, [(before.version, job) for before, job in zip(found, fresh, strict=True)])
-
-
-class QueueCleaner:
-    """Deletes the queues of jobs that have ended once more, a while later.
-
-    A late or redelivered message makes a worker declare them again; nobody consumes them then.
-    """
-
-    def __init__(self, office: LeaderContext, broker: Broker) -> None:
-        self._office = office
-        self._broker = broker
-        self._after: tuple[datetime, str] | None = None
-
-    async def look(self) -> float:
-        """Checks once; seconds until the next check."""
-        if self._broker.state is not LinkState.UP:
-            return QUEUE_CLEANER_INTERVAL_S
-        database = self._office.database
-        after = self._after or (database.now() - timedelta(seconds=3 * QUEUE_CLEANER_AGE_S), "")
-        async with database.read() as connection:
-            found = await jobs.cleared(connection, after, QUEUE_CLEANER_AGE_S, RESCUE_BATCH_LIMIT)
-        for _, job_id in found:
-            for queue in (status_queue(job_id), logs_queue(job_id)):
-                await self._broker.delete(queue)
-        self._after = found[-1] if found else after
-        return 1.0 if len(found) == RESCUE_BATCH_LIMIT else QUEUE_CLEANER_INTERVAL_S

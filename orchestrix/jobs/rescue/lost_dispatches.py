@@ -12,7 +12,7 @@ from orchestrix.broker.port import Broker, LinkState
 from orchestrix.broker.probe import takes_messages
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.jobs import redispatch
-from orchestrix.jobs.rescue.job_rescuer import RESCUE_BATCH_LIMIT, LeaderContext
+from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import job_queues
 

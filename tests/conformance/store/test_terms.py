@@ -20,8 +20,10 @@ from orchestrix.errors import StaleTermError
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import ChannelBatch, ChannelState, JobEventListener
 from orchestrix.jobs.log_lines import LogLimit
-from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer
+from orchestrix.jobs.rescue.leader_context import LeaderContext
 from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.jobs.rescue.orphan_detector import OrphanJobDetector
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import broker_incarnation

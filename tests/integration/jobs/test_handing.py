@@ -256,7 +256,7 @@ async def ended_long_ago(plant: Plant, job: JobRow) -> None:
 
 async def test_a_job_without_an_owner_gets_one(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message that asks for one is lost."""
-    monkeypatch.setattr("orchestrix.jobs.rescue.job_rescuer.UNOWNED_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("orchestrix.jobs.rescue.orphan_detector.UNOWNED_TIMEOUT_S", 1.0)
     node = await plant.node("node", tuned=CALM)
     await node.jobs.taker.stop()
     await node.lead()
@@ -370,8 +370,8 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
 
 
 async def test_queues_that_come_back_after_the_end_are_swept(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.jobs.rescue.job_rescuer.QUEUE_CLEANER_AGE_S", 0.5)
-    monkeypatch.setattr("orchestrix.jobs.rescue.job_rescuer.QUEUE_CLEANER_INTERVAL_S", 0.2)
+    monkeypatch.setattr("orchestrix.jobs.rescue.queue_cleaner.QUEUE_CLEANER_AGE_S", 0.5)
+    monkeypatch.setattr("orchestrix.jobs.rescue.queue_cleaner.QUEUE_CLEANER_INTERVAL_S", 0.2)
     node = await plant.node("node", leads=True, tuned=CALM)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)

@@ -18,8 +18,10 @@ from orchestrix.errors import StaleTermError
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.jobs.ownership.reconciler import OwnershipReconciler
-from orchestrix.jobs.rescue.job_rescuer import JobRescuer, LeaderContext, OrphanJobDetector
+from orchestrix.jobs.rescue.job_rescuer import JobRescuer
+from orchestrix.jobs.rescue.leader_context import LeaderContext
 from orchestrix.jobs.rescue.lost_dispatches import LostDispatchDetector
+from orchestrix.jobs.rescue.orphan_detector import OrphanJobDetector
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database
