@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrix import file_descriptors
-from orchestrix.api.application import build
+from orchestrix.api.app import build
 from orchestrix.api.connections import ConnectionLimits, Server, config, out_of_descriptors
 from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.origin_guard import OriginGuard

@@ -1,147 +1,88 @@
-"""Answers: how the instances of a resource look in JSON, by the author's model."""
+"""Answers: what the API says; the model of an answer is the only list of its fields."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
 
-from orchestrix.api import serializers
-from orchestrix.api.operation_names import Noun
-from orchestrix.api.requests import RequestModel, has_value, is_customized
-from orchestrix.api.schemas import PageBase, PreviewBase
-from orchestrix.resource import DATA, FIXED, Resource
-from orchestrix.saga.state import Instance
-from orchestrix.saga.validation.round_trip import called_in_data
-from orchestrix.telemetry.log_throttle import LogThrottle
+from orchestrix.saga.commands import NEVER
 
-log = logging.getLogger("orchestrix.api")
-
-_KINDS: Final[Mapping[str, Any]] = {
-    "id": int,
-    "createdBy": str,
-    "state": str,
-    "version": int,
-    "correlationId": str,
-    "createdAt": datetime,
-    "updatedAt": datetime,
-    "attempt": int,
-    "wakeAt": datetime | None,
-    "wakeReason": str | None,
-    "blocker": str | None,
-    "deadlineAt": datetime | None,
-    DATA: dict[str, Any],
-}
-_TIMES: Final = tuple(name for name, kind in _KINDS.items() if kind in (datetime, datetime | None))
+T = TypeVar("T")
+JSON: Final = "application/json"
+_DATE_TIME: Final = {"type": "string", "format": "date-time"}
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerModel:
-    """The model of a resource's answers, made once. All names are those that the fields have in JSON."""
+def moment(value: datetime) -> str:
+    """RFC 3339 in UTC with six digits and `Z`."""
+    return value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
-    resource: Resource
-    reads: Mapping[str, str]
-    """The names by which the model reads its fields."""
-    times: tuple[str, ...]
-    """Fields that are written as everywhere, with six digits."""
-    plain: bool
-    """Whether it is made of what every instance has alone, and as it is."""
-    lines: LogThrottle
+
+def perhaps(value: datetime | None) -> str | None:
+    """`moment`, where there is one that will ever come."""
+    return None if value is None or value >= NEVER else moment(value)
+
+
+Time = Annotated[datetime, PlainSerializer(moment), WithJsonSchema(_DATE_TIME)]
+OptionalTime = Annotated[
+    datetime | None, PlainSerializer(perhaps), WithJsonSchema({"anyOf": [_DATE_TIME, {"type": "null"}]})
+]
+Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
+OptionalId = Annotated[str | None, WithJsonSchema({"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]})]
+
+
+class Answer(BaseModel):
+    """The body of an answer. A field has the name of the attribute that it is read from; its alias is that in JSON."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        from_attributes=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
 
     @classmethod
-    def of(cls, resource: Resource, request: RequestModel) -> AnswerModel:
-        """Raises `DefinitionError` if there cannot be such an answer at the beginning."""
-        model = resource.answer
-        fields = {field.serialization_alias or name: (name, field) for name, field in model.model_fields.items()}
-        kinds = {**_KINDS, resource.key_name: str}
-        same = {called for called, (_, field) in fields.items() if field.annotation == kinds.get(called)}
-        bare = all(called == name and not field.metadata for called, (name, field) in fields.items())
-        customized = is_customized(model)
-        reads = {called: _read_as(resource, *one) for called, one in fields.items()}
-        found = cls(
-            resource,
-            reads,
-            times=() if customized else tuple(name for name in _TIMES if name in same),
-            plain=bare and same == fields.keys() and not customized,
-            lines=LogThrottle(),
-        )
-        found._check({called for called, (_, field) in fields.items() if field.is_required()}, request)
-        return found
+    def of(cls, row: object, **more: Any) -> Self:
+        """Made of the attributes of `row`, and of what `more` has in their place or besides."""
+        return cls.model_validate(_Over(row, more) if more else row)
 
-    def view(self, instance: Instance) -> dict[str, Any]:
-        """What is answered about `instance`: first what every instance has, then what is of its data."""
-        every = serializers.named(instance, self.resource.key_name)
-        if self.plain and len(every) == len(self.reads):
-            return every
-        given = {called: every[called] for called in every if called in self.reads}
-        if self.plain:
-            return given
-        data = instance.data
-        return self._made(
-            {**given, **{one: data[one] for one in self.reads if one not in every and one in data}}, instance
-        )
-
-    def _made(self, given: dict[str, Any], instance: Instance) -> dict[str, Any]:
-        """The answer of what is `given`, which the model reads and writes. What it refuses is shown as it is: a client
-        that has been told nothing of what it has started would be worse off.
-        """
-        try:
-            model = self.resource.answer.model_validate({self.reads[called]: one for called, one in given.items()})
-            made = model.model_dump(mode="json", by_alias=True, warnings=False)
-        except Exception as refused:  # an author's own code can fail in any way
-            self._tell(instance, refused)
-            return given
-        made |= {name: given[name] for name in self.times}
-        return {**{called: made[called] for called in given if called in made}, **made}
-
-    def _tell(self, instance: Instance, refused: Exception) -> None:
-        if (left_out := self.lines.due(self.resource.path)) is not None:
-            what = (instance.saga, instance.id, self.resource.answer.__name__, _why(refused))
-            log.warning("%s %d is shown as it is, for it does not fit %s: %s", *what, extra={"left_out": left_out})
-
-    def _check(self, required: set[str], request: RequestModel) -> None:
-        model = self.resource.saga.data
-        own = {called_in_data(*one) for one in model.model_fields.items() if has_value(one[1])}
-        if lacking := sorted(required - {*FIXED, self.resource.key_name} - own - request.begins_with()):
-            raise self.resource.refused(
-                f"{self.resource.answer.__name__}.{lacking[0]} is required, but at the beginning there need be no "
-                f"{lacking[0]!r} in the data: give it a default, such as None"
-            )
+    def json_bytes(self) -> bytes:
+        """Compact JSON in UTF-8."""
+        return self.__pydantic_serializer__.to_json(self)
 
 
-def _why(refused: Exception) -> str:
-    """Without what is in the data."""
-    if not isinstance(refused, ValidationError):
-        return f"its own code fails with {type(refused).__name__}"
-    first = refused.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+class _Over:
+    """An object with some other attributes."""
+
+    __slots__ = ("_more", "_row")
+
+    def __init__(self, row: object, more: Mapping[str, Any]) -> None:
+        self._row, self._more = row, more
+
+    def __getattr__(self, name: str) -> Any:
+        return self._more[name] if name in self._more else getattr(self._row, name)
 
 
-def page_of(answer: type[BaseModel], noun: Noun) -> type[BaseModel]:
-    """A page of answers."""
-    about = f"Some {noun.many}, and where the next ones begin."
-    items: Any = (list[answer], ...)  # type: ignore[valid-type]
-    return create_model(f"{noun.name}Page", __base__=PageBase, __doc__=about, items=items)
+class Page(Answer, Generic[T]):
+    """What every page has."""
+
+    items: list[T]
+    next_cursor: str | None = Field(None, description="For `cursor` of the next call; null at the end.")
 
 
-def preview_of(answer: type[BaseModel], noun: Noun) -> type[BaseModel]:
-    """What a verb would do, with what it would be about."""
-    about = f"What a verb would do to {noun.a_one}; nothing has been changed."
-    fields: dict[str, Any] = {member_of(noun): (answer, Field(description="As it would be."))}
-    return create_model(f"{noun.name}Preview", __base__=PreviewBase, __doc__=about, **fields)
+def example(**fields: Any) -> ConfigDict:
+    """The configuration of a model with an example for the document."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
-def member_of(noun: Noun) -> str:
-    """What the instance is called in a preview."""
-    return "instance" if noun.member in PreviewBase.model_fields else noun.member
-
-
-def _read_as(resource: Resource, name: str, field: Any) -> str:
-    called = called_in_data(name, field)
-    if called is None:
-        raise resource.refused(f"{resource.answer.__name__}.{name} must be read by one name: give it a plain alias")
-    return called
+def respond(answer: Answer, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer over the wire; with its version, where it has one, as the ETag."""
+    version = getattr(answer, "version", None)
+    tag = {"ETag": f'"{version}"'} if version is not None else {}
+    return Response(answer.json_bytes(), status, {**tag, **(headers or {})}, JSON)

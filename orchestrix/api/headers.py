@@ -6,11 +6,18 @@ import re
 from typing import Final
 
 from starlette.requests import Request
+from starlette.responses import Response
 
-from orchestrix.api.problems import bad_header
+from orchestrix.api.problems import Problem, bad_header
 from orchestrix.saga.messages import MAX_ID
 
 CORRELATION: Final = "X-Correlation-ID"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+IF_MATCH: Final = "If-Match"
+IF_NONE_MATCH: Final = "If-None-Match"
+LAST_EVENT_ID: Final = "Last-Event-ID"
+START_HEADERS: Final = (IDEMPOTENCY_KEY, CORRELATION, "traceparent")
+"""What a start takes."""
 ALWAYS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 """What every answer has that says nothing else."""
 SCOPE_KEY: Final = "orchestrix.correlation_id"
@@ -67,6 +74,12 @@ def matches(request: Request, etag: str) -> bool:
     return value == "*" or etag in _TAG.findall(value)
 
 
+def not_modified(request: Request, version: int) -> Response | None:
+    """304 where the client has that version already."""
+    tag = f'"{version}"'
+    return Response(status_code=304, headers={"ETag": tag}) if matches(request, tag) else None
+
+
 def if_match(request: Request) -> int | None:
     """The version that the client last saw, by `If-Match`; None where any will do. Raises `Problem` 400.
 
@@ -77,13 +90,14 @@ def if_match(request: Request) -> int | None:
         return None
     match = _VERSION.fullmatch(values[0].strip())
     if match is None or len(values) > 1:
-        raise bad_header("If-Match", 'must be the ETag that was last seen: the version in quotes, such as "3".')
+        raise bad_header(IF_MATCH, 'must be the ETag that was last seen: the version in quotes, such as "3".')
     return int(match[1])
 
 
-def moved_on(current: int) -> str:
-    """What is said to somebody whose `If-Match` names another version than the one that it has."""
-    return f'It is at version {current} now: look at it again, then send If-Match: "{current}" if you still want it.'
+def moved_on(current: int) -> Problem:
+    """412 for an `If-Match` that names another version than the `current` one."""
+    said = f'It is at version {current} now: look at it again, then send If-Match: "{current}" if you still want it.'
+    return Problem("version_mismatch", said, headers={"ETag": f'"{current}"'}, current=current)
 
 
 def last_event_id(request: Request) -> int | None:
@@ -92,5 +106,5 @@ def last_event_id(request: Request) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) < MAX_ID):
-        raise bad_header("Last-Event-ID", "must be the id of an event of this stream.")
+        raise bad_header(LAST_EVENT_ID, "must be the id of an event of this stream.")
     return int(text)

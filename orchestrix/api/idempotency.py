@@ -11,13 +11,12 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from orchestrix.api.headers import CORRELATION, correlation_id
+from orchestrix.api.headers import CORRELATION, IDEMPOTENCY_KEY, correlation_id
 from orchestrix.api.problems import Problem, bad_header
 from orchestrix.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed, StoredAnswer
 from orchestrix.saga.messages import dump
 
 R = TypeVar("R")
-HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
 REUSED: Final = (
     "This Idempotency-Key came before, with another body. Send the same body again for the answer to that request, "
@@ -28,30 +27,29 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
-def key_of(
-    request: Request, actor: str, body: Mapping[str, Any], answer: Callable[[R, str], StoredAnswer]
-) -> Keyed[R] | None:
-    """The request's key, whose answers are made by `answer(what was done, fingerprint)`; None without one.
+def key_of(request: Request, actor: str, body: Mapping[str, Any], render: Callable[[R], Response]) -> Keyed[R] | None:
+    """The request's key, whose answers are made by `render` of what was done; None without one.
 
     It is the key of `actor` alone: nobody gets an answer that was made for somebody else. Raises `Problem` 400.
     """
-    values = request.headers.getlist(HEADER)
+    values = request.headers.getlist(IDEMPOTENCY_KEY)
     if not values:
         return None
     if len(values) > 1:
-        raise bad_header(HEADER, "was given more than once.")
+        raise bad_header(IDEMPOTENCY_KEY, "was given more than once.")
     key = plain_key(values[0])
     place = [request.method, request.scope["path"]]
     canonical = json.dumps([*place, body], sort_keys=True, separators=(",", ":"))
     fingerprint = sha256(canonical.encode()).hexdigest()
     scope = sha256(dump([actor, *place])).hexdigest()
-    return Keyed(scope, key, fingerprint, lambda done: answer(done, fingerprint))
 
+    def stored(done: R) -> StoredAnswer:
+        answer = render(done)
+        headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+        headers[CORRELATION.lower()] = correlation_id(request)
+        return StoredAnswer(fingerprint, answer.status_code, headers, bytes(answer.body))
 
-def stored(request: Request, body: bytes, fingerprint: str) -> StoredAnswer:
-    """The answer 200 with a JSON `body`, to be given again."""
-    headers = {"Content-Type": "application/json", CORRELATION: correlation_id(request)}
-    return StoredAnswer(fingerprint, 200, headers, body)
+    return Keyed(scope, key, fingerprint, stored)
 
 
 def repeated(result: Repeated) -> Response:
@@ -73,5 +71,5 @@ def plain_key(value: str) -> str:
         match = _QUOTED.fullmatch(text)
         text = re.sub(r"\\(.)", r"\1", match[1]) if match else ""
     if not _KEY.fullmatch(text):
-        raise bad_header(HEADER, "must be 1 to 255 visible ASCII characters, bare or in quotes.")
+        raise bad_header(IDEMPOTENCY_KEY, "must be 1 to 255 visible ASCII characters, bare or in quotes.")
     return text

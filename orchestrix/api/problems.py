@@ -135,7 +135,7 @@ def bad_header(name: str, detail: str) -> Problem:
 
 
 def not_found(what: str) -> Problem:
-    """404."""
+    """404: there is no `what`."""
     return Problem("not_found", f"There is no {what}.")
 
 
@@ -166,11 +166,17 @@ def add_handlers(app: FastAPI, health: Health) -> None:
     app.add_exception_handler(RetryableError, unavailable)
 
 
+def body_of(code: str, detail: str, kind: ProblemType | None = None) -> dict[str, Any]:
+    """The members that every problem has; `kind` only for a code that is not in the table."""
+    row = kind or CODES[code]
+    return {"type": TYPE_PREFIX + code, "title": row.title, "status": row.status, "detail": detail, "code": code}
+
+
 def _response(
     kind: ProblemType, code: str, detail: str, headers: Mapping[str, str], members: Mapping[str, Any] | None = None
 ) -> Response:
-    body = {"type": TYPE_PREFIX + code, "title": kind.title, "status": kind.status, "detail": detail, "code": code}
-    return Response(dump({**body, **(members or {})}), kind.status, dict(headers), MEDIA_TYPE)
+    body = {**body_of(code, detail, kind), **(members or {})}
+    return Response(dump(body), kind.status, dict(headers), MEDIA_TYPE)
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -8,10 +8,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from orchestrix.api.names import Name
 from orchestrix.api.problems import Problem, invalid_body
 from orchestrix.api.validation_errors import pointer, wrong_fields
 from orchestrix.saga.definition import InvalidDataError, Saga
@@ -21,20 +20,6 @@ from orchestrix.saga.validation.json_syntax import stopped
 from orchestrix.saga.validation.model_errors import errors_of
 
 M = TypeVar("M", bound=BaseModel)
-DATA_ABOUT: Final = "The saga's own data. Steps read it and add to it; the saga's model has the last word."
-
-
-class NewSaga(BaseModel):
-    """An instance to start."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"key": "order-4711", "createdBy": "ada", "data": {"amount": 12}}]},
-    )
-
-    key: Name
-    createdBy: Name
-    data: dict[str, Any] = Field(default_factory=dict, description=DATA_ABOUT)
 
 
 async def read_object(request: Request) -> dict[str, Any]:

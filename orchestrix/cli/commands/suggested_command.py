@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic_core import to_jsonable_python
 
-from orchestrix.api.requests import RequestModel
+from orchestrix.api.resources.requests import RequestModel
 from orchestrix.api.schema_text import form_of
 from orchestrix.resource import Resource
 from orchestrix.saga.messages import dump

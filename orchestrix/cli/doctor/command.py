@@ -122,7 +122,7 @@ def _modules(settings: Settings) -> list[CheckResult]:
 
 def _check_resources(settings: Settings) -> None:
     """Raises what a node that is to serve them raises."""
-    from orchestrix.api.application import check
+    from orchestrix.api.app import check
     from orchestrix.bootstrap import load_catalog
     from orchestrix.worker.module_loader import load_resources
 

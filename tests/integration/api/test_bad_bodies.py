@@ -10,20 +10,17 @@ import pytest
 from pydantic import BaseModel
 
 from app.apps import APPS, NewApp
-from orchestrix.api import cluster, dead_letters, jobs, redispatch, resources, sagas, schedules
-from orchestrix.api.components import BODIES
-from orchestrix.api.routes import Route
+from orchestrix.api.app import own_operations
+from orchestrix.api.operations import Operation
+from orchestrix.api.resources import routes as resources
+from orchestrix.api.sagas import routes as sagas
 from orchestrix.errors import NotFound
 from orchestrix.saga.actions.control import InvalidActionError
 from orchestrix.saga.definition import InvalidDataError
 
 from .world import ORDER, SERVED_APPS, World
 
-CALLS = [
-    *resources.routes([SERVED_APPS]),
-    *sagas.routes([APPS]),
-    *(route for module in (cluster, dead_letters, jobs, redispatch, schedules) for route in module.ROUTES),
-]
+CALLS = [*resources.operations_of(SERVED_APPS), *sagas.operations_of([APPS]), *own_operations()]
 ROUTES = [route for route in CALLS if route.body is not None]
 PATH = {
     "id": "1",
@@ -34,7 +31,7 @@ PATH = {
     "schedule": "nightly",
 }
 WRONG: tuple[Any, ...] = (5, -1.5, True, None, "", "x", [], [5], {}, {"x": 5})
-MODELS: tuple[type[BaseModel], ...] = (NewApp, *BODIES)
+MODELS: set[type[BaseModel]] = {NewApp, *(route.body for route in ROUTES if route.body is not None)}
 NAMES = "|".join(sorted({model.__name__ for model in MODELS}))
 FOREIGN = re.compile(
     r"Input should|Field required|Extra inputs|not permitted|valid (string|integer|dictionary|list|number)|instance of"
@@ -74,7 +71,7 @@ def wrong(body: dict[str, Any], model: type[BaseModel]) -> Iterator[dict[str, An
             yield from ({**body, name: {**below, inner: value}} for inner in below for value in WRONG)
 
 
-async def refusals(world: World, route: Route, bodies: Iterator[dict[str, Any]]) -> list[Mapping[str, str]]:
+async def refusals(world: World, route: Operation, bodies: Iterator[dict[str, Any]]) -> list[Mapping[str, str]]:
     """What is said of the fields of these bodies."""
     path = re.sub(r"\{(\w+)\}", lambda part: PATH[part[1]], route.path)
     found: list[Mapping[str, str]] = []
@@ -90,7 +87,7 @@ async def refusals(world: World, route: Route, bodies: Iterator[dict[str, Any]])
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-async def test_a_wrong_body_is_told_in_our_own_words(world: World, route: Route) -> None:
+async def test_a_wrong_body_is_told_in_our_own_words(world: World, route: Operation) -> None:
     assert route.body is not None
     world.control.answer = NotFound("there is none")
     body = example(route.body)

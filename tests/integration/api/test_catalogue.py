@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrix.api.catalogue import CatalogueBody
+from orchestrix.api.sagas.models import CatalogueBody
 from orchestrix.persistence.sagas import definitions
 from orchestrix.persistence.sagas.definitions import StoredDefinition
 from orchestrix.saga.catalog import Catalog

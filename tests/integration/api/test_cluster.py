@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from orchestrix.api.cluster_schemas import ClusterBody
+from orchestrix.api.cluster.models import ClusterBody
 from orchestrix.domain.leases import Candidacy, Fence, LeaderMode
 from orchestrix.domain.nodes import NodeState
 from orchestrix.persistence.cluster import leases, nodes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.apps import AppBody
-from orchestrix.api.schemas import WhyBody
+from orchestrix.api.instances.models import WhyBody
 from orchestrix.engine.actions import ActionResult, VersionMismatch
 from orchestrix.errors import Invalid, NotFound, Unavailable
 from orchestrix.saga.actions.control import InvalidActionError

@@ -12,7 +12,8 @@ from uuid import NAMESPACE_URL, uuid5
 import httpx
 import pytest
 
-from orchestrix.api.schemas import DeadLetterBody, DeadLetterSummary, MessageBody, RedrivenBody
+from orchestrix.api.dead_letters.models import DeadLetterBody, DeadLetterSummary, RedrivenBody
+from orchestrix.api.instances.models import MessagePage
 from orchestrix.persistence import audit, dead_letters, outbox
 from orchestrix.persistence.dead_letters import DeadLetter, kept
 
@@ -271,9 +272,9 @@ async def test_they_stand_on_the_timeline_of_their_saga(world: World) -> None:
     mine = letter(1, instance_id=app.id, message_id="m-1", deliveries=3)
     await put(world, mine, letter(2, instance_id=app.id, queue="cmd.createGitRepo", type="cmd.createGitRepo"))
     await put(world, letter(3, instance_id=app.id, saga="order"), letter(4))
-    items = (await world.client.get(f"/apps/{app.id}/messages")).json()["items"]
-    for item in items:
-        MessageBody.model_validate(item)
+    page = (await world.client.get(f"/apps/{app.id}/messages")).json()
+    MessagePage.model_validate(page)
+    items = page["items"]
     dead = {item["deadLetter"]: item for item in items if item["status"] == "dead"}
     assert set(dead) == {mine.id, letter(2).id}
     assert dead[letter(2).id]["kind"] == "command"

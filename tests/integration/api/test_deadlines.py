@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from orchestrix.api.schemas import WakeUpPage
-from orchestrix.api.serializers import moment
+from orchestrix.api.answers import moment
+from orchestrix.api.deadlines.models import WakeUpPage
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.commands import NEVER
 from orchestrix.saga.transition import block

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrix.api.auth import GUESSES
 from orchestrix.api.docs import STATIC
+from orchestrix.api.health.models import HealthBody
 from orchestrix.api.problems import CODES
-from orchestrix.api.schemas import HealthBody
 from orchestrix.errors import Unavailable
 
 from .answers import problem

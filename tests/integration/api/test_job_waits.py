@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from orchestrix import clock
-from orchestrix.api.job_schemas import JobBody, JobPage
+from orchestrix.api.jobs.models import JobBody, JobPage
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.leases import Fence

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from orchestrix import clock
-from orchestrix.api.job_schemas import JobBody, JobPage, JobSummary, LogPage
+from orchestrix.api.jobs.models import JobBody, JobPage, JobSummary, LogPage
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import AttemptStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.domain.nodes import NodeState

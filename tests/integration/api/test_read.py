@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import insert, update
 
 from orchestrix import clock
-from orchestrix.api.schemas import ChangePage, MessagePage
-from orchestrix.api.serializers import moment
+from orchestrix.api.answers import moment
+from orchestrix.api.instances.models import ChangePage, MessagePage
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.tables import apps, outbox, saga_notes
 from orchestrix.saga.messages import StepError

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from app.apps import APPS
 from orchestrix import Resource
-from orchestrix.api.catalogue import CatalogueBody
+from orchestrix.api.sagas.models import CatalogueBody
 from orchestrix.engine.actions import ActionResult
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import instances

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from orchestrix import clock
-from orchestrix.api.job_schemas import JobBody
-from orchestrix.api.schedule_bodies import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
+from orchestrix.api.jobs.models import JobBody
+from orchestrix.api.schedules.models import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
 from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, JobRow
 from orchestrix.domain.schedules import BACKFILL_LIMIT, HELD_WAKE_AT, Schedule
 from orchestrix.persistence.jobs import jobs, schedules

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from orchestrix.api import stream
-from orchestrix.api.schemas import StateEvent
+from orchestrix.api import streams
+from orchestrix.api.instances import reads
+from orchestrix.api.instances.models import StateEvent
 from orchestrix.errors import Unavailable
 from tests.support import eventually
 
@@ -91,7 +92,7 @@ async def test_a_last_event_id_that_is_none_is_400(world: World, value: str) -> 
 
 
 async def test_many_changes_come_in_several_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "CHUNK", 2)
+    monkeypatch.setattr(reads, "CHUNK", 2)
     instance = await world.completed()
     async with Exchange(world.app, f"/apps/{instance.id}/events") as exchange:
         await exchange.done()
@@ -99,7 +100,7 @@ async def test_many_changes_come_in_several_reads(world: World, monkeypatch: pyt
 
 
 async def test_silence_is_broken_by_a_comment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.05)
     instance = await world.started()
     async with Exchange(world.app, f"/apps/{instance.id}/events") as exchange:
         await eventually(lambda: exchange.body.count(b"\n: ") >= 2, deadline=5)

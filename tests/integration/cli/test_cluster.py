@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.api.cluster_schemas import CLUSTER
+from orchestrix.api.cluster.models import CLUSTER
 from tests.integration.cli.fake_api import FakeApi, Reply
 from tests.unit.cli.shell import Shell
 

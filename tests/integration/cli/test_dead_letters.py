@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.examples import DEAD_LETTER
+from orchestrix.api.dead_letters.models import DEAD_LETTER
 from tests.integration.cli.fake_api import FakeApi, Reply, problem
 from tests.unit.cli.shell import Shell
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrix.api.job_schemas import JOB
+from orchestrix.api.jobs.models import JOB
 from tests.integration.cli.fake_api import FakeApi, Reply
 from tests.unit.cli.shell import Shell
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.api.job_schemas import JOB
-from orchestrix.api.schedule_bodies import COMING, SCHEDULE
+from orchestrix.api.jobs.models import JOB
+from orchestrix.api.schedules.models import COMING, SCHEDULE
 from tests.integration.cli.fake_api import FakeApi, Reply, problem
 from tests.unit.cli.shell import Shell
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.api import cursors
+from orchestrix.api import pagination as cursors
 from orchestrix.api.problems import Problem
 
 IDS = st.integers(0, 2**53 - 1)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrix.api.action_requests import LONGEST_REASON, read_span, sentence
+from orchestrix.api.values import LONGEST_REASON, read_span, sentence
 
 
 @pytest.mark.parametrize(

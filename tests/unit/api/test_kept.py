@@ -23,7 +23,7 @@ from pydantic import (
 from typing_extensions import TypeAliasType, TypedDict
 
 from orchestrix import DefinitionError, Saga
-from orchestrix.api.requests import RequestModel
+from orchestrix.api.resources.requests import RequestModel
 from orchestrix.saga.messages import dump
 
 from .test_resources import ORDER, model, resource

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.api.names import normal
+from orchestrix.saga.validation.names import normal
 
 FINE = [
     "billing",

@@ -13,29 +13,18 @@ from pydantic.alias_generators import to_camel
 
 from app.apps import APPS
 from orchestrix import COMPLETED, DefinitionError, NothingToUndo, Resource, Saga, Step
-from orchestrix.api import (
-    catalogue,
-    cluster,
-    components,
-    dead_letters,
-    deadlines,
-    health,
-    jobs,
-    redispatch,
-    resources,
-    schedules,
-)
-from orchestrix.api.operation_names import noun_of
+from orchestrix.api.app import check, own_operations
 from orchestrix.api.problems import Problem
-from orchestrix.api.requests import RequestModel
+from orchestrix.api.resources import schemas
+from orchestrix.api.resources.names import noun_of
+from orchestrix.api.resources.requests import RequestModel
+from orchestrix.api.resources.routes import Served, served
 from orchestrix.resource import OWN_PATHS
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.messages import dump
 from orchestrix.saga.transition import SagaStart, numbered
 from orchestrix.saga.transition import start as begin
 from sagas.app_provisioning import APP_PROVISIONING
-
-OWN = (catalogue, cluster, dead_letters, deadlines, health, jobs, redispatch, schedules)
 
 
 class Data(BaseModel):
@@ -75,15 +64,11 @@ def resource(path: str = "/orders", **more: Any) -> Resource:
     return Resource(path=path, **fields)
 
 
-def serve(*found: Resource) -> tuple[resources.Served, ...]:
+def serve(*found: Resource) -> tuple[Served, ...]:
     """All that is done with resources before the first request."""
     catalog = Catalog({id(one.saga): one.saga for one in found}.values())
-    served = resources.served(found, catalog)
-    own = (
-        module.ROUTES for module in (catalogue, jobs, schedules, cluster, deadlines, dead_letters, redispatch, health)
-    )
-    components.check(served, [*resources.routes(served), *(route for routes in own for route in routes)])
-    return served
+    check(found, catalog)
+    return served(found, catalog)
 
 
 def model(name: str = "NewOrder", base: type[BaseModel] = NewOrder, **fields: Any) -> type[BaseModel]:
@@ -102,7 +87,7 @@ def test_a_path_of_our_own_is_taken(path: str) -> None:
 
 
 def test_all_our_own_paths_are_known() -> None:
-    first = {route.path.split("/")[1] for module in OWN for route in module.ROUTES}
+    first = {operation.path.split("/")[1] for operation in own_operations()}
     assert first <= OWN_PATHS
 
 
@@ -190,12 +175,12 @@ def test_examples_of_any_form_come_into_the_document(examples: Any, written: str
     request.model_config["json_schema_extra"] = {"examples": examples}
     request.model_rebuild(force=True)
     made = serve(resource(saga=saga(data=model("Data", Data, dueOn=(str, ""))), request=request))
-    assert written in json.dumps(components.schemas(made)["NewOrder"]["examples"])
+    assert written in json.dumps(schemas.of_resource(made[0])["NewOrder"]["examples"])
 
 
 def test_the_saga_must_be_known() -> None:
     with pytest.raises(DefinitionError, match="this process has no saga 'order': name its module in `sagas`"):
-        resources.served([resource()], Catalog([APP_PROVISIONING]))
+        served([resource()], Catalog([APP_PROVISIONING]))
 
 
 def test_operations_and_models_are_called_once() -> None:
@@ -230,8 +215,8 @@ def test_the_noun_is_that_of_the_path(path: str, one: str, many: str, name: str,
 
 
 def test_a_preview_keeps_its_own_fields() -> None:
-    (served,) = serve(resource("/notes"))
-    assert served.preview.model_fields.keys() >= {"note", "instance"}
+    (one,) = serve(resource("/notes"))
+    assert one.preview.model_fields.keys() >= {"note", "instance"}
 
 
 def wish(found: Resource, body: dict[str, Any]) -> Any:
@@ -284,11 +269,11 @@ def test_a_model_may_take_fields_that_nobody_has_named() -> None:
 
 def test_times_have_six_digits_also_where_the_model_writes_them() -> None:
     answer = model("OrderBody", OrderBody, createdAt=datetime, deadlineAt=datetime | None, amount=int)
-    (served,) = serve(resource(answer=answer))
+    (one,) = serve(resource(answer=answer))
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     wanted = SagaStart(key="o", created_by="ada", correlation_id="c", data={"amount": 1})
     instance = numbered(ORDER, begin(ORDER, wanted, "m-1", noon), 5).instance
-    shown = served.answer.view(instance)
+    shown = one.answer.view(instance)
     assert shown == {
         "id": 5,
         "orderId": "o",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 
-from orchestrix.api.message_history import commands, events
+from orchestrix.api.instances.message_history import commands, events
 from orchestrix.saga.actions.control import act
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.advance import advance

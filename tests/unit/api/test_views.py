@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from orchestrix.api.serializers import moment
+from orchestrix.api.answers import moment
 
 
 @pytest.mark.parametrize(

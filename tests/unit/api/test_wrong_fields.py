@@ -16,7 +16,8 @@ from pydantic_core.core_schema import ErrorType
 
 from app.apps import NewApp
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step
-from orchestrix.api.action_requests import BodyDemand, RedispatchDemand
+from orchestrix.api.actions.models import Redispatch
+from orchestrix.api.dead_letters.models import EditLetter
 from orchestrix.api.problems import Problem
 from orchestrix.api.request_body import parsed
 from orchestrix.api.validation_errors import UNSEEN, pointer, wrong_fields
@@ -145,9 +146,9 @@ def test_what_is_known_is_told_where_nothing_is_near() -> None:
 
 
 def test_a_union_is_one_field() -> None:
-    assert told({"reason": "r", "body": 5}, BodyDemand) == {"/body": "must be an object or a text"}
+    assert told({"reason": "r", "body": 5}, EditLetter) == {"/body": "must be an object or a text"}
     sentence = "must be a whole number from 1 to 9007199254740991"
-    assert told({"saga": "app", "ids": [0, "x"]}, RedispatchDemand) == {"/ids/0": sentence, "/ids/1": sentence}
+    assert told({"saga": "app", "ids": [0, "x"]}, Redispatch) == {"/ids/0": sentence, "/ids/1": sentence}
 
 
 def test_the_fields_around_are_named_too() -> None:

@@ -137,8 +137,8 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 
 
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
-    from orchestrix.api.parameters import MAX_LIMIT
-    from orchestrix.api.schedules import MOST_PREVIEWED
+    from orchestrix.api.query import MAX_LIMIT
+    from orchestrix.api.schedules.routes import MOST_PREVIEWED
     from orchestrix.cli import arguments, job_arguments, parsing, schedule_arguments
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT

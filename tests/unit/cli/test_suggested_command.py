@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from app.apps import APPS
 from orchestrix import COMPLETED, NothingToUndo, Resource, Saga, Step
-from orchestrix.api.requests import RequestModel
+from orchestrix.api.resources.requests import RequestModel
 from orchestrix.cli.commands.suggested_command import first_line
 
 UNDO = NothingToUndo("it is gone")

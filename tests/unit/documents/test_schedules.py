@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from orchestrix.api.schedule_schemas import NewSchedule
+from orchestrix.api.schedules.requests import NewSchedule
 from orchestrix.cli.arguments import parse
 from orchestrix.domain.cron import ALIASES, Cron
 from orchestrix.domain.schedules import BACKFILL_LIMIT, CATCH_UP_LIMIT, HELD_RUNS_LIMIT, Misfire, Overlap

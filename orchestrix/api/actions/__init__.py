@@ -1,0 +1,1 @@
+"""Actions: what an operator can do to a saga, and sending commands again."""

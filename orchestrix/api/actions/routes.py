@@ -1,0 +1,260 @@
+"""Action routes: the calls by which an operator acts on a saga, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from orchestrix.api.actions.models import (
+    DeadlineAction,
+    EditAction,
+    Redispatch,
+    RedispatchBody,
+    RetryAction,
+    SkipAction,
+)
+from orchestrix.api.answers import JSON, respond
+from orchestrix.api.dead_letters.models import DryRunQuery
+from orchestrix.api.headers import IDEMPOTENCY_KEY, IF_MATCH, if_match, moved_on
+from orchestrix.api.idempotency import repeated
+from orchestrix.api.instances.kinds import InstanceKind, InstanceRef, KindOf, one_of
+from orchestrix.api.instances.models import ChangeBody, PreviewBase
+from orchestrix.api.instances.reads import shown
+from orchestrix.api.operations import Call, Handler, Operations
+from orchestrix.api.problems import Problem, invalid_body, not_found, said
+from orchestrix.api.validation_errors import UNSEEN, wrong_fields
+from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, RequiredReason, reason_of
+from orchestrix.engine.actions import Action, ActionResult, VersionMismatch
+from orchestrix.errors import Invalid, NotFound
+from orchestrix.saga.actions.control import InvalidActionError, unchanged
+from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, SagaAction
+from orchestrix.saga.definition import InvalidDataError
+from orchestrix.saga.messages import dump
+from orchestrix.saga.state import Instance
+
+DONE: Final = "As it is from now on; with `dryRun`, as it would be."
+ACTIONS: Final[tuple[tuple[SagaAction, str, str, type[BaseModel], str, str], ...]] = (
+    (
+        SagaAction.RETRY,
+        "POST",
+        "/retry",
+        RetryAction,
+        "Retry the failed step of {}",
+        "Ends the wait for the next try, retries a step that is held or an undo that has failed, or starts a failed "
+        "run again; with `data`, on changed data.",
+    ),
+    (
+        SagaAction.SKIP,
+        "POST",
+        "/skip",
+        SkipAction,
+        "Skip the present step of {}",
+        "It goes on as if the step had succeeded; where an undo has failed, as if the step had been undone.",
+    ),
+    (
+        SagaAction.PAUSE,
+        "POST",
+        "/pause",
+        RequiredReason,
+        "Pause {}",
+        "Nothing more is sent. What workers are processing goes on, and its success counts; its failure is judged when "
+        "the pause ends.",
+    ),
+    (
+        SagaAction.RESUME,
+        "POST",
+        "/resume",
+        RequiredReason,
+        "Resume {}",
+        "Sends what is due, and waits on for the rest. Also releases what is held, and a copy of another "
+        "installation's.",
+    ),
+    (
+        SagaAction.CANCEL,
+        "POST",
+        "/cancel",
+        RequiredReason,
+        "Cancel {}",
+        "What was done is undone, in reverse order; a step in progress is waited for, then undone too.",
+    ),
+    (
+        SagaAction.TERMINATE,
+        "POST",
+        "/terminate",
+        RequiredReason,
+        "Terminate {}",
+        "At once; nothing is undone.",
+    ),
+    (
+        SagaAction.EDIT,
+        "PATCH",
+        "",
+        EditAction,
+        "Edit the data of {}",
+        "A merge patch, checked by the saga's model. Only while it is blocked or has failed.",
+    ),
+    (
+        SagaAction.SET_DEADLINE,
+        "PATCH",
+        "/deadline",
+        DeadlineAction,
+        "Set or extend the deadline of {}",
+        "The deadline of what it waits for. If the whole run has a deadline that would come earlier, that one is moved "
+        "to the same time.",
+    ),
+)
+"""Each with its method, the end of its path, its body, and what the document says of it."""
+
+redispatches = Operations("control")
+
+
+class DeadlineQuery(DryRunQuery, ReasonQuery):
+    """Whether anything is to change, and why."""
+
+
+def declare(
+    operations: Operations,
+    path: str,
+    noun: str,
+    a_one: str,
+    kind_of: KindOf,
+    answer: type[BaseModel],
+    preview: type[BaseModel],
+) -> None:
+    """The actions on one instance below `path`; they answer an `answer`, or a `preview` where nothing is to change."""
+    methods = {"POST": operations.post, "PATCH": operations.patch}
+    more: dict[str, Any] = {
+        "of": one_of(kind_of),
+        "answer": answer,
+        "or_answer": preview,
+        "done": DONE,
+        "headers": (IDEMPOTENCY_KEY, IF_MATCH),
+        "problems": ("illegal_transition", "invalid_body"),
+    }
+    for action, method, suffix, body, summary, about in ACTIONS:
+        name, told = f"{_camel(action)}{noun}", summary.format(a_one)
+        declared = methods[method](f"{path}/{{id}}{suffix}", name, told, about, query=DryRunQuery, body=body, **more)
+        declared(_acting(action))
+    operations.delete(
+        f"{path}/{{id}}/deadline",
+        f"cancelDeadline{noun}",
+        f"Remove the deadline of {a_one}",
+        "What it waits for, and the whole run, may take any time.",
+        query=DeadlineQuery,
+        body=OptionalReason,
+        **more,
+    )(cancel_deadline)
+
+
+def _acting(action: SagaAction) -> Handler:
+    async def act(call: Call, ref: InstanceRef, query: DryRunQuery, body: Any) -> Response:
+        fields = body.request_fields() if hasattr(body, "request_fields") else {}
+        request = ActionRequest(action, call.actor, body.reason or NO_REASON, **fields)
+        return await _act(call, ref, request, dry_run=query.dry_run)
+
+    return act
+
+
+async def cancel_deadline(call: Call, ref: InstanceRef, query: DeadlineQuery, why: OptionalReason) -> Response:
+    """`DELETE …/{id}/deadline`."""
+    reason = reason_of(query, why)
+    request = ActionRequest(SagaAction.CANCEL_DEADLINE, call.actor, reason)
+    return await _act(call, ref, request, {"reason": reason}, dry_run=query.dry_run)
+
+
+async def _act(
+    call: Call, ref: InstanceRef, request: ActionRequest, sent: Mapping[str, Any] | None = None, *, dry_run: bool
+) -> Response:
+    """Does it, or tells what it would do. `sent` is what its key is for, if that is not the body."""
+    kind = ref.kind
+    action = Action(kind.saga.name, ref.id, request, if_match(call.request), dry_run)
+    key = call.key(partial(_answer, kind), sent)
+    with _refusals(ref, request.verb):
+        if key is None or dry_run:  # what changes nothing needs no stored answer
+            done = await call.context.control.act(action)
+        else:
+            once = await call.context.control.act_once(action, key)
+            if not isinstance(once, ActionResult):
+                return repeated(once)
+            done = once
+    return _preview(kind, done, request.verb) if dry_run else _answer(kind, done.instance)
+
+
+def _answer(kind: InstanceKind, instance: Instance) -> Response:
+    return shown(kind, instance)
+
+
+def _preview(kind: InstanceKind, done: ActionResult, verb: SagaAction) -> Response:
+    changes = PreviewBase(
+        history=[ChangeBody.of(change) for change in done.history],
+        undo=list(done.undo),
+        command=done.command.type if done.command else None,
+        note=None if done.history else unchanged(done.instance, verb),
+    )
+    body = {"dryRun": True, kind.member: kind.view(done.instance), **changes.model_dump(mode="json")}
+    return Response(dump(body), media_type=JSON)
+
+
+@contextmanager
+def _refusals(ref: InstanceRef, verb: SagaAction) -> Iterator[None]:
+    """Makes a problem of each way to refuse."""
+    try:
+        yield
+    except NotFound:
+        raise not_found(f"{ref.kind.saga.name} {ref.id}") from None
+    except ActionNotAllowed as refused:
+        allowed = [verb.value for verb in refused.allowed]
+        raise Problem("illegal_transition", said(refused), allowed=allowed) from None
+    except VersionMismatch as other:
+        raise moved_on(other.current) from None
+    except InvalidActionError as refused:
+        raise invalid_body(wrong_fields(refused.errors, None)) from None
+    except InvalidDataError as refused:
+        raise _bad_data(ref.kind, refused, verb) from None
+    except Invalid as refused:
+        raise invalid_body([{"pointer": "", "detail": str(refused).removesuffix(".")}]) from None
+
+
+def _bad_data(kind: InstanceKind, refused: InvalidDataError, verb: SagaAction) -> Problem:
+    """What the saga's model refuses. It has seen the row's data too, which are not known here."""
+    if verb is SagaAction.SKIP:  # its errors name the field themselves
+        errors = [{**error, "loc": error["loc"][1:]} for error in refused.errors]
+        return invalid_body(wrong_fields(errors, kind.saga.data, UNSEEN, "output"))
+    return invalid_body(wrong_fields(refused.errors, kind.saga.data, UNSEEN, "data"))
+
+
+def _camel(action: SagaAction) -> str:
+    first, *others = action.value.split("-")
+    return first + "".join(word.capitalize() for word in others)
+
+
+@redispatches.post(
+    "/redispatch",
+    "redispatch",
+    "Send outstanding commands again",
+    "The commands that live sagas wait for, with the same ids: a worker that has handled one already drops the copy. "
+    "What waits for its next try is not sent.",
+    body=Redispatch,
+    answer=RedispatchBody,
+    headers=(IDEMPOTENCY_KEY,),
+    problems=("not_found",),
+)
+async def redispatch(call: Call, wanted: Redispatch) -> Response:
+    """`POST /redispatch`."""
+    if wanted.saga is not None and call.context.catalog.saga(wanted.saga) is None:
+        raise not_found(f"saga {wanted.saga[:60]!r}")
+    sagas, key = None if wanted.saga is None else [wanted.saga], call.key(_sent)
+    by, again = {"actor": call.actor, "reason": wanted.reason or NO_REASON}, call.context.redispatcher
+    if key is None:
+        return _sent(await again.redispatch(sagas, wanted.ids, **by))
+    done = await again.redispatch_once(sagas, wanted.ids, **by, key=key)
+    return _sent(done) if isinstance(done, int) else repeated(done)
+
+
+def _sent(count: int) -> Response:
+    return respond(RedispatchBody(redispatched=count))

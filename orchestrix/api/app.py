@@ -1,0 +1,87 @@
+"""App: builds the HTTP application of the declared operations."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from orchestrix.api import docs, openapi, operations, problems
+from orchestrix.api.actions.routes import redispatches
+from orchestrix.api.auth import Door
+from orchestrix.api.cluster.routes import operations as cluster
+from orchestrix.api.dead_letters.routes import operations as dead_letters
+from orchestrix.api.deadlines.routes import operations as deadlines
+from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.health.routes import operations as health
+from orchestrix.api.jobs.routes import operations as jobs
+from orchestrix.api.middleware import ApiMiddleware
+from orchestrix.api.operations import Operation
+from orchestrix.api.resources import routes as resources
+from orchestrix.api.resources import schemas, unconfigured
+from orchestrix.api.sagas import routes as sagas
+from orchestrix.api.schedules.routes import operations as schedules
+from orchestrix.resource import Resource
+from orchestrix.saga.catalog import Catalog
+
+UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
+OWN: Final = (sagas.catalogue, jobs, schedules, cluster, deadlines, dead_letters, redispatches, health)
+"""The nouns that are there whatever sagas and resources there are."""
+
+
+def build(context: ApiContext) -> FastAPI:
+    """The ASGI application. Raises `DefinitionError` for resources that cannot be served."""
+    served = resources.served(context.resources, context.catalog)
+    app = FastAPI(
+        title="Orchestrix",
+        version=context.version,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
+    )
+    door = Door(context.tokens)
+    calls = _operations(context.resources, served)
+    models = schemas.check(served, calls, own_schemas())
+    operations.add(app, context, door, calls)
+    unconfigured.add(app, context.resources)
+    docs.add(app, door)
+    problems.add_handlers(app, context.health)
+    app.add_middleware(ApiMiddleware, guard=context.guard)
+
+    @cache
+    def document() -> openapi.Schema:
+        every = {**models, **openapi.models_of(sagas.operations_of(context.resources))}
+        return openapi.document(app.title, app.version, {one.tag: one.about for one in served}, calls, every)
+
+    app.openapi = document  # type: ignore[method-assign]
+    return app
+
+
+def check(wanted: Sequence[Resource], catalog: Catalog) -> None:
+    """Raises the `DefinitionError` of `build`."""
+    served = resources.served(wanted, catalog)
+    schemas.check(served, _operations(wanted, served), own_schemas())
+
+
+def own_operations() -> list[Operation]:
+    """Those that are there whatever resources there are, but for those of instances."""
+    return [one for noun in OWN for one in noun.all]
+
+
+@cache
+def own_schemas() -> openapi.Schema:
+    """The schemas that are there without any resource."""
+    return openapi.models_of([*own_operations(), *sagas.operations_of(())], openapi.ProblemBody)
+
+
+def _untraced(scope: MutableMapping[str, Any]) -> bool:
+    return str(scope.get("path", "")).startswith(UNTRACED)
+
+
+def _operations(wanted: Sequence[Resource], served: Sequence[resources.Served]) -> list[Operation]:
+    declared = [one for each in served for one in resources.operations_of(each)]
+    return [*declared, *sagas.operations_of(wanted), *own_operations()]

@@ -1,0 +1,1 @@
+"""Cluster: the nodes, the workers, and who leads."""

@@ -1,0 +1,67 @@
+"""Cluster routes: the leader, the nodes and workers, and draining a node."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from orchestrix.api.cluster.models import ClusterBody, HandoverBody, LeaseBody, NodeBody, WorkerBody
+from orchestrix.api.operations import Call, Operations
+from orchestrix.api.problems import Problem, said
+from orchestrix.errors import ConflictError
+from orchestrix.persistence.cluster import leases, nodes
+
+MOST_NODES: Final = 200
+MOST_WORKERS: Final = 200
+MOST_HANDOVERS: Final = 20
+SHOWN_S: Final = 600.0
+"""Seconds for which a worker is shown that ended without a word."""
+
+operations = Operations("cluster")
+
+
+@operations.get(
+    "/cluster",
+    "getCluster",
+    "Show the leader, the nodes and the workers",
+    "Read from the database: every node gives the same answer.",
+    answer=ClusterBody,
+)
+async def show(call: Call) -> ClusterBody:
+    """`GET /cluster`."""
+    async with call.context.database.read() as connection:
+        lease = await leases.read(connection)
+        members = await nodes.listed(connection, MOST_NODES)
+        workers = await nodes.listed_workers(connection, MOST_WORKERS, SHOWN_S)
+        now, limit = connection.now(), timedelta(seconds=call.context.silent)
+        handovers = await leases.last_handovers(connection, MOST_HANDOVERS)
+    leader = lease.holder if lease is not None and not lease.lapsed else None
+    return ClusterBody(
+        leader=leader,
+        term=lease.term if lease is not None else 0,
+        mode=lease.mode if lease is not None and leader is not None else None,
+        lease=None if lease is None else LeaseBody.of(lease),
+        nodes=[NodeBody.made(one, leader) for one in members],
+        workers=[WorkerBody.made(one, now - one.beat_at, limit) for one in workers],
+        handovers=[HandoverBody.made(one) for one in handovers],
+    )
+
+
+@operations.post(
+    "/cluster/nodes/{node}/drain",
+    "drainNode",
+    "Drain a node",
+    "It hands its jobs over to other nodes and takes no more until it is restarted. Asking again changes nothing. By "
+    "its id, or by a name that no other living node has.",
+    answer=NodeBody,
+    problems=("illegal_transition",),
+)
+async def drain(call: Call) -> NodeBody:
+    """`POST /cluster/nodes/{node}/drain`."""
+    try:
+        node = await call.context.drainer.drain(call.path("node"))
+    except ConflictError as refused:
+        raise Problem("illegal_transition", said(refused), allowed=[]) from None
+    async with call.context.database.read() as connection:
+        lease = await leases.read(connection)
+    return NodeBody.made(node, lease.holder if lease is not None and not lease.lapsed else None)

@@ -1,0 +1,1 @@
+"""Dead letters: messages that could not be handled."""

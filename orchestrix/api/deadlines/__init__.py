@@ -1,0 +1,1 @@
+"""Deadlines: what the engine will do by itself, and when."""

@@ -1,0 +1,1 @@
+"""Health: whether the process is alive, and whether it can take work."""

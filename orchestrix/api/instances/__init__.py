@@ -1,0 +1,1 @@
+"""Instances: what apps, other declared resources and sagas of any name have in common."""

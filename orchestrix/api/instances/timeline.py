@@ -1,0 +1,108 @@
+"""Timeline: the commands and events that belong to one instance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from orchestrix.api.instances.kinds import InstanceKind
+from orchestrix.api.instances.message_history import MessageHistory, commands, events
+from orchestrix.api.instances.models import DeadMessage, MessageBody, MessagePage
+from orchestrix.api.operations import Call
+from orchestrix.persistence import dead_letters, outbox
+from orchestrix.persistence.dead_letters import DeadLetter
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.sagas import history, ignored_messages
+from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
+from orchestrix.saga.state import PAUSED, RETRY, UNSENT, Instance, StateChange
+
+CHUNK: Final = 500
+
+
+async def messages_of(call: Call, kind: InstanceKind, instance: Instance) -> MessagePage:
+    """Commands and events of one instance, the oldest first.
+
+    Composed of history, pending outbox, notes and dead letters.
+    """
+    async with call.context.database.read() as connection:
+        changes = await _all_changes(connection, kind, instance.id)
+        unsent = await outbox.of_instance(connection, kind.saga.name, instance.id)
+        ignored = await ignored_messages.listing(connection, kind.saga.name, instance.id)
+        dead = await dead_letters.of_instance(connection, kind.saga.name, instance.id)
+    saga = call.context.catalog.of(instance) or kind.saga
+    present = {row.id for row in unsent}
+    sent = [told for told in commands(saga, instance, changes) if told.change.command_id not in present]
+    found = [_unsent(row) for row in unsent]
+    found += [_sent(told, instance) for told in sent]
+    found += [_accepted(told) for told in events(saga, changes)]
+    found += [_ignored(note) for note in ignored]
+    found += [_dead(letter) for letter in dead]
+    found.sort(key=lambda one: (one.at, one.version or 0, one.kind == "command"))
+    return MessagePage(items=found)
+
+
+async def _all_changes(connection: Connection, kind: InstanceKind, wanted: int) -> Sequence[StateChange]:
+    found: list[StateChange] = []
+    while True:
+        after = found[-1].version if found else 0
+        more = await history.listing(connection, kind.pair, wanted, after, CHUNK)
+        found += more
+        if len(more) < CHUNK:
+            return found
+
+
+def _sent(told: MessageHistory, instance: Instance) -> MessageBody:
+    change = told.change
+    later = _later(instance) if change.command_id == instance.command_id else None
+    status = "pending" if later else "sent"
+    return _message("command", told.type, change.command_id, status, change.at, version=change.version, reason=later)
+
+
+def _later(instance: Instance) -> str | None:
+    """Why the command that is out for `instance` is not to leave yet; history names it when it is decided on."""
+    paused = instance.blocker == PAUSED
+    reason = instance.progress.resume if paused else instance.wake_reason
+    if paused and reason in (RETRY, UNSENT):
+        return "it is paused"
+    return "it waits for its next try" if reason == RETRY else None
+
+
+def _accepted(told: MessageHistory) -> MessageBody:
+    change = told.change
+    return _message(
+        "event", told.type, change.caused_by, "accepted", change.at, version=change.version, reason=told.said
+    )
+
+
+def _unsent(row: OutboxRow) -> MessageBody:
+    status = "parked" if row.parked_reason else "pending"
+    why = row.parked_reason
+    return _message("command", row.type, row.id, status, row.created_at, version=row.version, reason=why)
+
+
+def _ignored(note: IgnoredMessage) -> MessageBody:
+    kind = "command" if note.type.startswith("cmd.") else "event"
+    more = {"reason": note.reason, "count": note.count, "last_at": note.last_at}
+    return _message(kind, note.type, None, "ignored", note.first_at, **more)
+
+
+def _dead(letter: DeadLetter) -> MessageBody:
+    kind = "command" if letter.queue.startswith("cmd.") else "event"
+    return DeadMessage.of(
+        letter,
+        kind=kind,
+        id=letter.message_id,
+        status="dead",
+        count=1,
+        version=None,
+        at=letter.died_at,
+        last_at=letter.died_at,
+        dead_letter=letter.id,
+        deliveries=letter.deliveries or None,
+    )
+
+
+def _message(kind: Any, name: str, message_id: str | None, status: Any, at: datetime, **more: Any) -> MessageBody:
+    return MessageBody(kind=kind, type=name, id=message_id, status=status, at=at, **{"last_at": at, **more})

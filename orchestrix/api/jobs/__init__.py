@@ -1,0 +1,1 @@
+"""Jobs: submit, list, show, follow and cancel long work."""

@@ -1,0 +1,217 @@
+"""Job routes: submit, list, show, follow and cancel jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from starlette.responses import Response
+
+from orchestrix.api import pagination, streams
+from orchestrix.api.answers import respond
+from orchestrix.api.headers import (
+    IF_NONE_MATCH,
+    LAST_EVENT_ID,
+    START_HEADERS,
+    correlation_id,
+    not_modified,
+    trace_context,
+)
+from orchestrix.api.idempotency import repeated
+from orchestrix.api.jobs import logs
+from orchestrix.api.jobs.models import (
+    JobBody,
+    JobItem,
+    JobPage,
+    JobQuery,
+    JobSummary,
+    LogBody,
+    LogEnd,
+    LogPage,
+    LogQuery,
+    NewJob,
+)
+from orchestrix.api.operations import Call, Operations
+from orchestrix.api.problems import Problem, bad_parameter, not_found, said
+from orchestrix.api.values import RequiredReason, milliseconds
+from orchestrix.broker.topology import dispatch_queue
+from orchestrix.domain.job_diagnosis import may_wait, waits_for
+from orchestrix.domain.jobs import DISPATCHED, JobRow
+from orchestrix.engine.broker_status import COUNT_TTL_S
+from orchestrix.errors import ConflictError
+from orchestrix.jobs.submission import JobRequest
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.jobs import job_queues, jobs
+from orchestrix.persistence.jobs.job_logs import complete
+from orchestrix.persistence.jobs.jobs import JobFilter
+
+ORDER: Final = "-createdAt job"
+ONE: Final = "/jobs/{job}"
+
+operations = Operations("jobs")
+
+
+def job_id(call: Call) -> str:
+    """The id in the path; raises `Problem` 404 for what no job can have."""
+    text = call.path("job")
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise not_found(f"job {text[:60]!r}") from None
+
+
+@operations.post(
+    "/jobs",
+    "submitJob",
+    "Submit a job",
+    "It is committed when the answer comes; a worker of its queue gets it soon after.",
+    body=NewJob,
+    answer=JobBody,
+    status=201,
+    headers=START_HEADERS,
+)
+async def submit(call: Call, new: NewJob) -> Response:
+    """`POST /jobs`."""
+    assert new.queue is not None, "the model has seen to that"
+    traceparent, tracestate = trace_context(call.request)
+    wanted = JobRequest(
+        queue=new.queue,
+        handler=new.handler,
+        payload=new.payload,
+        retries=new.retries,
+        timeout_ms=None if new.timeout is None else milliseconds(new.timeout),
+        created_by=new.createdBy or call.actor,
+        correlation_id=correlation_id(call.request),
+        traceparent=traceparent,
+        tracestate=tracestate,
+    )
+    done = await call.context.submitter.submit(wanted, call.key(created))
+    return created(done) if isinstance(done, JobRow) else repeated(done)
+
+
+def created(job: JobRow) -> Response:
+    """201 with a new job."""
+    return respond(JobBody.whole(job), 201, {"Location": f"/jobs/{job.id}"})
+
+
+@operations.get(
+    "/jobs",
+    "listJobs",
+    "List jobs",
+    "The newest first. Each with what it waits for, if it does not go on though it should.",
+    query=JobQuery,
+    answer=JobPage,
+)
+async def list_jobs(call: Call, query: JobQuery) -> JobPage:
+    """`GET /jobs`."""
+    wanted = JobFilter(
+        states=tuple(dict.fromkeys(query.state)),
+        queue=query.queue,
+        created_by=query.created_by,
+        schedule_id=query.schedule_id,
+        step_of=_step_of(query),
+    )
+    limit, after = query.limit, pagination.decode_row(ORDER, query.cursor)
+    async with call.context.database.read() as connection:
+        found = await jobs.page(connection, wanted, limit + 1, after)
+    shown, empty = found[:limit], await _empty(call, found[:limit])
+    async with call.context.database.read() as connection:
+        waits = await _waits(call, connection, shown, empty)
+        done = await complete(connection, shown)
+    items = [JobItem.made(job, done=job.id in done, waits_for=waits.get(job.id)) for job in shown]
+    last = shown[-1] if len(found) > limit else None
+    return JobPage(items=items, next_cursor=pagination.encode_row(ORDER, last.created_at, last.id) if last else None)
+
+
+def _step_of(query: JobQuery) -> tuple[str, int] | None:
+    if query.saga is not None and query.saga_id is None:
+        raise bad_parameter("saga", "needs a sagaId beside it.")
+    return None if query.saga_id is None else (query.saga or "app", query.saga_id)
+
+
+async def _load(call: Call, wanted: str) -> JobRow:
+    async with call.context.database.read() as connection:
+        job = await jobs.get(connection, wanted)
+    if job is None:
+        raise not_found(f"job {wanted}")
+    return job
+
+
+@operations.get(
+    ONE,
+    "getJob",
+    "Show a job",
+    "With its payload, its attempts, and what it waits for.",
+    of=job_id,
+    answer=JobBody,
+    headers=(IF_NONE_MATCH,),
+)
+async def show(call: Call, wanted: str) -> Response:
+    """`GET /jobs/{job}`; 304 where the client has it."""
+    job = await _load(call, wanted)
+    empty = await _empty(call, [job])
+    async with call.context.database.read() as connection:
+        tried = await jobs.attempts(connection, job.id)
+        waits = (await _waits(call, connection, [job], empty)).get(job.id)
+        done = job.id in await complete(connection, [job])
+    answer = JobBody.whole(job, tried, waits, done=done)
+    is_settled = waits is None and not (job.ended and job.channels)
+    # What it waits for, and its log, can change while the job does not.
+    return (not_modified(call.request, job.version) if is_settled else None) or respond(answer)
+
+
+@operations.get(
+    f"{ONE}/logs",
+    "getJobLogs",
+    "Show or follow the log of a job",
+    "Attempt by attempt. With `follow` as server-sent events: the lines so far, then each new one, until the end.",
+    of=job_id,
+    query=LogQuery,
+    answer=LogPage,
+    events={"log": LogBody, "end": LogEnd},
+    headers=(LAST_EVENT_ID,),
+    others=streams.OVER,
+)
+async def list_lines(call: Call, wanted: str, query: LogQuery) -> Response | LogPage:
+    """`GET /jobs/{job}/logs`."""
+    return await logs.list_lines(call, await _load(call, wanted), query)
+
+
+@operations.post(
+    f"{ONE}/cancel",
+    "cancelJob",
+    "Cancel a job",
+    "One that a worker is processing ends when the worker has heard of it. Asking again changes nothing.",
+    of=job_id,
+    body=RequiredReason,
+    answer=JobSummary,
+    problems=("illegal_transition",),
+)
+async def cancel(call: Call, wanted: str, why: RequiredReason) -> Response:
+    """`POST /jobs/{job}/cancel`."""
+    try:
+        job = await call.context.canceller.cancel(wanted, why.reason)
+    except ConflictError as refused:
+        raise Problem("illegal_transition", said(refused), allowed=[]) from None
+    async with call.context.database.read() as connection:
+        done = job.id in await complete(connection, [job])
+    return respond(JobSummary.made(job, done=done))
+
+
+async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
+    """The queues of those jobs that have no order in them. The broker is asked, with no connection to the database."""
+    now, limit = call.context.database.now(), call.context.silent
+    waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
+    sent = {dispatch_queue(job.queue): job.queue for job in waiting}
+    return [sent[name] for name in await call.context.surroundings.empty(sent, fresh=COUNT_TTL_S)]
+
+
+async def _waits(
+    call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
+) -> dict[str, str | None]:
+    """What those of the jobs wait for that may wait; as many questions for all as for one."""
+    now, limit, trouble = connection.now(), call.context.silent, call.context.surroundings.trouble
+    waiting = [job for job in found if may_wait(job, now, limit)]
+    around = await job_queues.around(connection, waiting, limit, empty)
+    return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}

@@ -1,0 +1,1 @@
+"""Resources: the calls at the paths that authors have chosen for their sagas."""

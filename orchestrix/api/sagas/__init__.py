@@ -1,0 +1,1 @@
+"""Sagas: the catalogue, and the calls for instances of any saga."""

@@ -1,0 +1,1 @@
+"""Schedules: jobs that start by themselves."""

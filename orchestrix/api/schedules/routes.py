@@ -1,0 +1,266 @@
+"""Schedule routes: create, list, change, pause, run and delete schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
+from starlette.responses import Response
+
+from orchestrix.api import pagination
+from orchestrix.api.answers import respond
+from orchestrix.api.headers import IF_MATCH, IF_NONE_MATCH, if_match, moved_on, not_modified
+from orchestrix.api.jobs.models import JobBody
+from orchestrix.api.jobs.routes import created
+from orchestrix.api.operations import Call, Operations
+from orchestrix.api.problems import Problem, invalid_body, not_found, said
+from orchestrix.api.query import Paging, Query, read_whole
+from orchestrix.api.schedules.models import (
+    BackfilledBody,
+    ComingBody,
+    DeletedBody,
+    PreviewBody,
+    ScheduleBody,
+    SchedulePage,
+)
+from orchestrix.api.schedules.requests import NAME, Backfill, NewSchedule, SchedulePatch
+from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
+from orchestrix.domain.schedules import Schedule
+from orchestrix.errors import NotFound
+from orchestrix.persistence.jobs import schedules
+from orchestrix.schedules.service import (
+    InvalidSchedule,
+    ScheduleBusy,
+    ScheduleNameTaken,
+    ScheduleRequester,
+    ScheduleService,
+    ScheduleVersionMismatch,
+)
+
+ORDER: Final = "name of schedule"
+MOST_PREVIEWED: Final = 100
+ONE: Final = "/schedules/{schedule}"
+
+operations = Operations("schedules")
+
+
+class PreviewQuery(Query):
+    """How far to look."""
+
+    count: Annotated[int, Field(ge=1, le=MOST_PREVIEWED), BeforeValidator(read_whole)] = Field(
+        10, description="How many due times."
+    )
+
+
+def key_of(call: Call) -> str:
+    """The id or the name in the path. Raises `Problem` 404 for what can be neither."""
+    key = call.path("schedule")
+    if not NAME.fullmatch(key):
+        raise not_found(f"schedule {key[:100]!r}")
+    return key
+
+
+@operations.post(
+    "/schedules",
+    "createSchedule",
+    "Create a schedule",
+    "From then on its jobs start by themselves, one for each due time.",
+    body=NewSchedule,
+    answer=ScheduleBody,
+    status=201,
+    problems=("already_exists",),
+)
+async def create(call: Call, new: NewSchedule) -> Response:
+    """`POST /schedules`."""
+    fields = {name: value for name, value in new.fields().items() if value is not None}
+    with _refusals(""):
+        made = await _timetable(call).create(fields, _by(call, None))
+    return respond(ScheduleBody.made(made), 201, {"Location": f"/schedules/{made.id}"})
+
+
+@operations.get(
+    "/schedules", "listSchedules", "List schedules", "In the order of their names.", query=Paging, answer=SchedulePage
+)
+async def list_schedules(call: Call, query: Paging) -> SchedulePage:
+    """`GET /schedules`."""
+    after = pagination.decode(ORDER, query.cursor, str)[0] if query.cursor else None
+    async with call.context.database.read() as connection:
+        found = await schedules.page(connection, query.limit + 1, after)
+    shown = found[: query.limit]
+    cursor = pagination.encode(ORDER, shown[-1].name, 0) if len(found) > query.limit else None
+    return SchedulePage(items=[ScheduleBody.made(one) for one in shown], next_cursor=cursor)
+
+
+@operations.get(
+    ONE,
+    "getSchedule",
+    "Show a schedule",
+    "By its id or its name, as all operations on one schedule.",
+    of=key_of,
+    answer=ScheduleBody,
+    headers=(IF_NONE_MATCH,),
+)
+async def show(call: Call, key: str) -> Response:
+    """`GET /schedules/{schedule}`; 304 where the client has it."""
+    with _refusals(key):
+        found = await _timetable(call).get(key)
+    return not_modified(call.request, found.version) or respond(ScheduleBody.made(found))
+
+
+@operations.patch(
+    ONE,
+    "changeSchedule",
+    "Change a schedule",
+    "What is not named stays, also of the job. A new timing counts from now; null removes startsAt, endsAt, jitter or "
+    "the job's timeout. Existing runs keep the job that they were made with.",
+    of=key_of,
+    body=SchedulePatch,
+    answer=ScheduleBody,
+    headers=(IF_MATCH,),
+)
+async def change(call: Call, key: str, patch: SchedulePatch) -> ScheduleBody:
+    """`PATCH /schedules/{schedule}`."""
+    version = if_match(call.request)
+    with _refusals(key):
+        return ScheduleBody.made(await _changed(_timetable(call), key, patch, _by(call, patch.reason), version))
+
+
+async def _changed(
+    timetable: ScheduleService, key: str, patch: SchedulePatch, by: ScheduleRequester, version: int | None
+) -> Schedule:
+    """A change of the job is one of what it is now; where somebody else changes it meanwhile, it is looked at again."""
+    if patch.job is None:
+        return await timetable.change(key, patch.fields(), by, version)
+    while True:
+        now = await timetable.get(key)
+        fields = {**patch.fields(), "job": patch.job.over(now.job)}
+        try:
+            return await timetable.change(key, fields, by, now.version if version is None else version)
+        except ScheduleVersionMismatch:
+            if version is not None:
+                raise
+
+
+_VERB: Final[dict[str, Any]] = {"of": key_of, "body": OptionalReason, "answer": ScheduleBody}
+
+
+@operations.post(
+    f"{ONE}/pause",
+    "pauseSchedule",
+    "Pause a schedule",
+    "Its due times pass without runs. Existing runs go on.",
+    **_VERB,
+)
+async def pause(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
+    """`POST /schedules/{schedule}/pause`."""
+    with _refusals(key):
+        return ScheduleBody.made(await _timetable(call).pause(key, _by(call, why.reason)))
+
+
+@operations.post(
+    f"{ONE}/resume",
+    "resumeSchedule",
+    "Resume a schedule",
+    "With the first due time from now on; those of the pause are not made up for.",
+    **_VERB,
+)
+async def resume(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
+    """`POST /schedules/{schedule}/resume`."""
+    with _refusals(key):
+        return ScheduleBody.made(await _timetable(call).resume(key, _by(call, why.reason)))
+
+
+@operations.delete(
+    ONE,
+    "deleteSchedule",
+    "Delete a schedule",
+    "Runs that no worker has started are cancelled; one that was started goes on to its end, with its retries.",
+    of=key_of,
+    query=ReasonQuery,
+    body=OptionalReason,
+    answer=DeletedBody,
+)
+async def delete(call: Call, key: str, query: ReasonQuery, why: OptionalReason) -> DeletedBody:
+    """`DELETE /schedules/{schedule}`."""
+    with _refusals(key):
+        gone = await _timetable(call).delete(key, _by(call, reason_of(query, why)))
+    return DeletedBody.made(gone.schedule, runs_cancelled=gone.cancelled, runs_ongoing=gone.ongoing)
+
+
+@operations.post(
+    f"{ONE}/run",
+    "runSchedule",
+    "Run a schedule now",
+    "Once, also while it is paused. An earlier run that has not ended counts as `overlap` says: with skip it is 409.",
+    of=key_of,
+    body=OptionalReason,
+    answer=JobBody,
+    status=201,
+    problems=("illegal_transition",),
+)
+async def run(call: Call, key: str, why: OptionalReason) -> Response:
+    """`POST /schedules/{schedule}/run`."""
+    with _refusals(key):
+        return created(await _timetable(call).run(key, _by(call, why.reason)))
+
+
+@operations.post(
+    f"{ONE}/backfill",
+    "backfillSchedule",
+    "Run what was due in the past",
+    "The due times of the range that have no job yet, one after another. `to` itself is not in the range.",
+    of=key_of,
+    body=Backfill,
+    answer=BackfilledBody,
+    problems=("illegal_transition",),
+)
+async def backfill(call: Call, key: str, wanted: Backfill) -> BackfilledBody:
+    """`POST /schedules/{schedule}/backfill`."""
+    by, dry_run = _by(call, wanted.reason), wanted.dryRun
+    with _refusals(key):
+        done = await _timetable(call).backfill(key, wanted.from_, wanted.to, by, dry_run=dry_run)
+    return BackfilledBody.of(done, dry_run=dry_run)
+
+
+@operations.get(
+    f"{ONE}/preview",
+    "previewSchedule",
+    "Show the next due times",
+    "Of a paused schedule: when it would be due if it were resumed now.",
+    of=key_of,
+    query=PreviewQuery,
+    answer=PreviewBody,
+    problems=("invalid_body",),
+)
+async def preview(call: Call, key: str, query: PreviewQuery) -> PreviewBody:
+    """`GET /schedules/{schedule}/preview`."""
+    with _refusals(key):
+        found = await _timetable(call).preview(key, query.count)
+    return PreviewBody(items=[ComingBody.of(one) for one in found])
+
+
+def _by(call: Call, reason: str | None) -> ScheduleRequester:
+    return ScheduleRequester(call.actor, reason or NO_REASON)
+
+
+def _timetable(call: Call) -> ScheduleService:
+    return call.context.timetable
+
+
+@contextmanager
+def _refusals(key: str) -> Iterator[None]:
+    """Makes a problem of each way to refuse."""
+    try:
+        yield
+    except NotFound:
+        raise not_found(f"schedule {key[:100]!r}") from None
+    except InvalidSchedule as wrong:
+        raise invalid_body([{"pointer": f"/{name}", "detail": what} for name, what in wrong.faults]) from None
+    except ScheduleNameTaken as taken:
+        raise Problem("already_exists", said(taken), existing=f"/schedules/{taken.id}") from None
+    except ScheduleVersionMismatch as other:
+        raise moved_on(other.current) from None
+    except ScheduleBusy as refused:
+        raise Problem("illegal_transition", said(refused)) from None
