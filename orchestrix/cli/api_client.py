@@ -70,9 +70,9 @@ class ApiClient:
         """
         return self._call("GET", path + _query(query), None, {}, patience, also)
 
-    def document(self, path: str) -> dict[str, Any]:
+    def document(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JSON object of a page."""
-        return self._object(self.get(path))
+        return self._object(self.get(path, query))
 
     def page(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
         """One page of a list: `items` and `nextCursor`."""
@@ -85,20 +85,16 @@ class ApiClient:
         """One saga instance; `patience` as for `get`."""
         return self.instance_of(self.get(path, query, patience=patience))
 
-    def all_items(self, path: str) -> list[Any]:
+    def all_items(self, path: str, query: Mapping[str, Any] | None = None) -> list[Any]:
         """The items of all pages."""
         items: list[Any] = []
         cursor: str | None = None
         while True:
-            page = self.page(path, {"cursor": cursor})
+            page = self.page(path, {**(query or {}), "cursor": cursor})
             items += page["items"]
             cursor = page.get("nextCursor")
             if not cursor:
                 return items
-
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The instance that a POST of `body` gives. Raises `OutcomeUnknown` if the answer got lost on its way."""
-        return self.instance_of(self.send("POST", path, body, headers))
 
     def send(
         self,

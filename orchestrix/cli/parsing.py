@@ -1,4 +1,4 @@
-"""Parsing: makes commands, and the options that many of them share."""
+"""Parsing: the parser of a table of commands, and readers of single values."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import argparse
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
-Command = Callable[[argparse.Namespace], int]
+from orchestrix.cli.declarations import Command, Noun, OneOf, Option, option
 
-LIMIT = 1, 200
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
 """Negative numbers and times are no options: whoever gives one is to read what is wrong with it."""
 _AN_ID = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
 EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
+CONFIG = option("--config", "the settings (ORCHESTRIX_CONFIG, else ./orchestrix.toml)", "FILE")
+OUTPUT = option("-o", "json is for scripts", dest="output", choices=("table", "json"), default="table")
+CLIENT = (
+    option("--api", "the API (ORCHESTRIX_API_URL, else the dev of this folder)", "URL"),
+    option("--token", "who asks (prefer ORCHESTRIX_API__TOKEN: arguments are visible in ps)", "SECRET"),
+    OUTPUT,
+)
+KEY = option(
+    "--idempotency-key",
+    "asking again with the same key does nothing more, but gives the same answer (a fresh one)",
+    "KEY",
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,66 +42,46 @@ class Parser(argparse.ArgumentParser):
         raise Invalid(f"{message}: see `{self.prog} --help`")
 
 
-def add_reason(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--reason", metavar="TEXT", help="why (by hand, and who you are here)")
+def add_commands(
+    parser: argparse.ArgumentParser, table: Iterable[Noun | Command], words: Collection[str] | None
+) -> None:
+    """The commands of the table, but options of those alone that are among the words; of all without words."""
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for entry in table:
+        made = commands.add_parser(entry.name, help=entry.about, description=entry.about, epilog=_epilog(entry))
+        if words is not None and entry.name not in words:
+            continue
+        if isinstance(entry, Noun):
+            add_commands(made, entry.commands, words)
+        else:
+            _add_options(made, entry)
 
 
-def add_key(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--idempotency-key",
-        metavar="KEY",
-        help="asking again with the same key does nothing more, but gives the same answer (a fresh one)",
-    )
+def _epilog(entry: Noun | Command) -> str:
+    return EXIT_CODES if isinstance(entry, Noun) else f"example: orchestrix {entry.example}   {EXIT_CODES}"
 
 
-def add_client(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--api", metavar="URL", help="the API (ORCHESTRIX_API_URL, else the dev of this folder)")
-    command.add_argument(
-        "--token", metavar="SECRET", help="who asks (better as ORCHESTRIX_API__TOKEN: others see your arguments)"
-    )
-    add_output(command)
+def _add_options(made: argparse.ArgumentParser, command: Command) -> None:
+    made.set_defaults(run=functools.partial(_run, command), **command.fixed)
+    made.add_argument(*CONFIG.flags, help=CONFIG.about, default=argparse.SUPPRESS, **CONFIG.more)
+    for entry in (*command.options, *((KEY,) if command.keyed else ()), *(CLIENT if command.client else ())):
+        if isinstance(entry, OneOf):
+            chosen = made.add_mutually_exclusive_group(required=entry.required)
+            for one in entry.options:
+                _add(chosen, one)
+        else:
+            _add(made, entry)
 
 
-def add_output(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-o", dest="output", choices=("table", "json"), default="table", help="json is for scripts")
+def _add(parser: Any, one: Option) -> None:
+    parser.add_argument(*one.flags, help=one.about, **one.more)
 
 
-def add_urls(command: argparse.ArgumentParser) -> None:
-    add_database_url(command)
-    command.add_argument(
-        "--broker-url", metavar="URL", help="amqp://… (better as ORCHESTRIX_BROKER_URL: others see your arguments)"
-    )
-
-
-def add_database_url(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--database-url", metavar="URL", help="(better as ORCHESTRIX_DATABASE_URL: others see your arguments)"
-    )
-
-
-def add_config(command: argparse.ArgumentParser, **options: Any) -> None:
-    about = "the settings (ORCHESTRIX_CONFIG, else ./orchestrix.toml)"
-    command.add_argument("--config", metavar="FILE", help=about, **options)
-
-
-def group(commands: Any, name: str, meaning: str) -> Any:
-    """Commands that begin with `name`."""
-    first = commands.add_parser(name, help=meaning, description=meaning, epilog=EXIT_CODES)
-    return first.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-
-
-def leaf(commands: Any, name: str, where: str, meaning: str) -> argparse.ArgumentParser:
-    """The command `name`, which is the function `where`: module and name, as `sagas:show`."""
-    made: argparse.ArgumentParser = commands.add_parser(name, help=meaning, description=meaning, epilog=EXIT_CODES)
-    add_config(made, default=argparse.SUPPRESS)
-    made.set_defaults(run=functools.partial(_run, where))
-    return made
-
-
-def _run(where: str, arguments: argparse.Namespace) -> int:
-    module, name = where.split(":")
-    command: Command = getattr(importlib.import_module(f"orchestrix.cli.{module}"), name)
-    return command(arguments)
+def _run(command: Command, arguments: argparse.Namespace) -> int:
+    module, name = command.run.split(":")
+    arguments.declared = command
+    code: int = getattr(importlib.import_module(f"orchestrix.cli.{module}"), name)(arguments)
+    return code
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:

@@ -1,98 +1,81 @@
-"""Control commands: explain a saga, act on it, list deadlines, and redispatch."""
+"""Control commands: those whose request or answer depends on more than a declaration says."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.api_request import api_of, json_object, keyed, path_of, reason_of
-from orchestrix.cli.commands.sagas import show_instance
+from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
+from orchestrix.cli.commands.call import call
+from orchestrix.cli.declarations import columns
+from orchestrix.cli.node_phase import phase
+from orchestrix.cli.views import print_rows, shown
 from orchestrix.errors import Invalid
 
-_CALLS = {"edit": ("PATCH", ""), "extend": ("PATCH", "/deadline"), "withdraw": ("DELETE", "/deadline")}
-"""Method and end of the path, where they are not `POST` and the verb."""
-_WAKE_UPS = ("saga", "id", "key", "state", "step", "attempt", "wakeReason", "wakeAt", "deadlineAt")
-
-
-def why(arguments: argparse.Namespace) -> int:
-    """`why`: one sentence on why a saga does not go on, and what helps."""
-    found = api_of(arguments).document(path_of(arguments, arguments.id) + "/why")
-    if arguments.output == "json":
-        output.print_json(found)
-    else:
-        titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
-        output.print_fields({title: found.get(name) for title, name in titles.items() if found.get(name) is not None})
-    return exit_codes.OK
-
-
-def act(arguments: argparse.Namespace) -> int:
-    """A verb: does it, or with `--dry-run` shows what it would do. Each command has a key of its own."""
-    method, suffix = _CALLS.get(arguments.verb, ("POST", f"/{arguments.verb}"))
-    body = _body(arguments)
-    headers = {} if arguments.if_version is None else {"If-Match": f'"{arguments.if_version}"'}
-    path, api = path_of(arguments, arguments.id) + suffix, api_of(arguments)
-    with keyed(arguments) as key:
-        if arguments.dry_run:
-            _show_preview(arguments, api.send(method, path, body, headers | key, {"dryRun": "true"}))
-            return exit_codes.OK
-        done = api.instance_of(api.send(method, path, body, headers | key))
-    show_instance(arguments, done)
-    return exit_codes.OK
-
-
-def deadlines(arguments: argparse.Namespace) -> int:
-    """`deadlines list`: what the engine will do by itself, the soonest first; one page."""
-    page = api_of(arguments).page("/deadlines", {"limit": arguments.limit, "cursor": arguments.cursor})
-    if arguments.output == "json":
-        output.print_json(page)
-        return exit_codes.OK
-    heads = ("SAGA", "ID", "KEY", "STATE", "STEP", "ATTEMPT", "WAITS FOR", "UNTIL", "RUN ENDS")
-    output.print_table(heads, [[item.get(name) for name in _WAKE_UPS] for item in page["items"]])
-    if page.get("nextCursor"):
-        exit_codes.warn(f"there are more: the same command with --cursor {page['nextCursor']}", "note")
-    return exit_codes.OK
+_CLUSTER = {
+    "nodes": columns("id=NODE state isLeader=LEADER jobCount=JOBS beatAt=HEARD_OF startedAt=STARTED endedAt=ENDED"),
+    "workers": columns("id=WORKER state queues jobs lostPlaces=LOST_PLACES beatAt=HEARD_OF startedAt=STARTED"),
+    "handovers": columns("term from to mode reason gainedAt=AT tookMs=TOOK_MS"),
+}
 
 
 def redispatch(arguments: argparse.Namespace) -> int:
     """`redispatch`: sends commands in flight again, of all sagas, of one, or of some of its instances."""
     if arguments.ids and arguments.saga is None:
         raise Invalid("ids alone do not say whose they are: add --saga, as --saga app")
-    body: dict[str, Any] = {"reason": reason_of(arguments)}
-    body |= {"saga": arguments.saga} if arguments.saga is not None else {}
-    body |= {"ids": arguments.ids} if arguments.ids else {}
-    with keyed(arguments) as key:
-        found = api_of(arguments).send("POST", "/redispatch", body, key)
-    if arguments.output == "json":
-        output.print_json(found)
+    return call(arguments)
+
+
+def edit(arguments: argparse.Namespace) -> int:
+    """`schedules edit`: changes what is named."""
+    if body_of(arguments).keys() == {"reason"}:
+        raise Invalid("nothing is to be changed: name what, as --cron, --overlap or --payload")
+    return call(arguments)
+
+
+def redrive(arguments: argparse.Namespace) -> int:
+    """`dlq redrive`: sends one again, or all that match; answers 1 if some of them cannot be sent."""
+    chosen = query_of(arguments)
+    if arguments.id is None and not chosen and not arguments.all:
+        raise Invalid("which ones? give an id, or --queue, --saga, --app or --died-of, or --all")
+    body, api = body_of(arguments), api_of(arguments)
+    with headers_of(arguments) as headers:
+        if arguments.id is None:
+            body |= {"filter": chosen, "dryRun": arguments.dry_run}
+            found = api.send("POST", "/dead-letters/redrive", body, headers)
+        elif chosen or arguments.all or arguments.dry_run:
+            raise Invalid("an id names one dead letter: leave out the filters, --all and --dry-run")
+        else:
+            arguments.declared = arguments.declared._replace(view=None)
+            found = api.send("POST", f"/dead-letters/{arguments.id}/redrive", body, headers)
+    shown(arguments, found)
+    return exit_codes.FAILED if found.get("refused") else exit_codes.OK
+
+
+def cluster_status(arguments: argparse.Namespace) -> int:
+    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads.
+
+    Says so where the node that answers is only starting or stopping: it may be the only one.
+    """
+    found = answer(arguments)
+    leader = found.get("leader")
+    why = None if leader else phase(api_of(arguments))
+    if arguments.output != "json":
+        _tell(found, leader or (f"nobody (this node is {why})" if why else "nobody"))
     else:
-        print(f"commands that are sent again: {output.cell(found.get('redispatched'))}")
-    return exit_codes.OK
-
-
-def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    body: dict[str, Any] = {"reason": reason_of(arguments)}
-    if arguments.verb == "skip" and arguments.step_output is not None:
-        body["output"] = json_object(arguments.step_output, "--output")
-    elif arguments.verb == "edit" or (arguments.verb == "retry" and arguments.data is not None):
-        body["data"] = json_object(arguments.data, "--data")
-    elif arguments.verb == "extend":
-        body |= {"at": arguments.at} if arguments.at is not None else {"extendBy": arguments.by}
-    return body
-
-
-def _show_preview(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
-    if arguments.output == "json":
         output.print_json(found)
-        return
-    rows = found.get("history") or []
-    note = found.get("note") or "it is so already"
-    print("nothing is changed; this would be:" if rows else f"nothing would change: {output.visible(str(note))}")
-    if rows:
-        columns = ("version", "fromState", "toState", "reason", "actor")
-        heads = ("VERSION", "FROM", "TO", "REASON", "ACTOR")
-        output.print_table(heads, [[row.get(name) for name in columns] for row in rows])
-    if undo := found.get("undo"):
-        print(f"undone, in this order: {output.visible(', '.join(map(str, undo)))}")
-    if command := found.get("command"):
-        print(f"sent: {output.visible(str(command))}")
+        if why:
+            print(f"this node is {why}", file=sys.stderr)
+    return exit_codes.OK if leader else exit_codes.FAILED
+
+
+def _tell(found: dict[str, Any], leader: str) -> None:
+    lease = found.get("lease") or {}
+    head = {"leader": leader, "term": found.get("term"), "mode": found.get("mode"), "lease until": lease.get("until")}
+    output.print_fields(head)
+    for name, view in _CLUSTER.items():
+        if rows := found.get(name):
+            print()
+            print_rows(view, rows)

@@ -139,21 +139,20 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.api.parameters import MAX_LIMIT
     from orchestrix.api.schedules import MOST_PREVIEWED
-    from orchestrix.cli import arguments, job_arguments, parsing, schedule_arguments
+    from orchestrix.cli.nouns import local, options, schedules
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT
     from orchestrix.domain.schedules import CATCH_UP_LIMIT
     from orchestrix.saga.messages import MAX_ID
 
-    assert parsing.LIMIT[1] == MAX_LIMIT
-    assert job_arguments._RETRIES[1] == RETRIES_LIMIT
-    assert arguments._ID[1] == MAX_ID - 1
-    assert schedule_arguments.CATCH_UP[1] == CATCH_UP_LIMIT
-    assert schedule_arguments.COUNT[1] == MOST_PREVIEWED
-    assert schedule_arguments.RETRIES[1] == RETRIES_LIMIT
-    WorkerSettings(concurrency=arguments._CONCURRENCY[1])
+    assert options.LIMITS[1] == MAX_LIMIT
+    assert options.RETRIES[1] == RETRIES_LIMIT
+    assert options.IDS[1] == MAX_ID - 1
+    assert schedules.CATCH_UP[1] == CATCH_UP_LIMIT
+    assert schedules.COUNT[1] == MOST_PREVIEWED
+    WorkerSettings(concurrency=local.CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
-        WorkerSettings(concurrency=arguments._CONCURRENCY[1] + 1)
+        WorkerSettings(concurrency=local.CONCURRENCY[1] + 1)
 
 
 def test_version(shell: Shell) -> None:

@@ -1,0 +1,61 @@
+"""Commands `deadlines`, `redispatch` and `dlq`: what a person does about waits and lost messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrix.cli.declarations import Command, Noun, OneOf, columns, option, switch
+from orchestrix.cli.nouns.options import IDS, PAGE, REASON
+from orchestrix.cli.nouns.sagas import VERB
+from orchestrix.cli.parsing import longer, uuid, whole
+from orchestrix.cli.values import file_object, json_object
+
+_OF = option("--saga", "whose ID it is (app)", "SAGA", default="app")
+_UNTIL = OneOf((
+    option("--by", "so much longer, as 30s, 5m or 2h", "TIME", "extendBy", type=longer),
+    option("--at", "RFC 3339, as 2026-01-31T12:00:00Z", "TIME", "at"),
+), required=True)  # fmt: skip
+DEADLINES: Final = Noun("deadlines", "what sagas wait for, and until when", (
+    Command("list", "every next wake-up, the soonest first", "deadlines list --limit 20", PAGE, "GET /deadlines",
+            columns("saga id key state step attempt wakeReason=WAITS_FOR wakeAt=UNTIL deadlineAt=RUN_ENDS")),
+    Command("extend", "set or extend the deadline of what one waits for", "deadlines extend 1 --by 30m",
+            (_UNTIL, _OF, *VERB), "PATCH {base}/{id}/deadline", "changed", keyed=True),
+    Command("cancel", "take the deadline away", "deadlines cancel 1", (_OF, *VERB), "DELETE {base}/{id}/deadline",
+            "changed", keyed=True),
+))  # fmt: skip
+REDISPATCH: Final = Command(
+    "redispatch", "send outstanding commands again, under their ids", "redispatch --saga app 1 2",
+    (
+        option("ids", "only these of --saga", "ID", "ids", nargs="*", type=whole(*IDS)),
+        option("--saga", "only of this saga (all)", "SAGA", "saga"),
+        REASON,
+    ),
+    "POST /redispatch", "redispatched", "commands.control:redispatch", keyed=True,
+)  # fmt: skip
+
+_FILTERS = (
+    option("--queue", "only those that died in this queue", "QUEUE", "?queue"),
+    option("--saga", "only those of this saga", "SAGA", "?saga"),
+    option("--app", "only those of this instance (of --saga, if given)", "ID", "?appId", type=whole(*IDS)),
+    option("--died-of", "only dead letters whose reason starts with REASON", "REASON", "?reason"),
+)
+_LETTER = option("id", "as `dlq list` shows it", "ID", type=uuid)
+_BODY = OneOf((
+    option("--body", "the new body: an object", "JSON", "body", json_object),
+    option("--file", "the same from a file, or from standard input (-)", "PATH", "body", file_object),
+), required=True)  # fmt: skip
+_A_LETTER: Final = "0b6d5a4e-1f0c-8a7b-9d3e-2c4b6a8f0e1d"
+DEAD_LETTERS: Final = Noun("dlq", "dead letters: messages that could not be handled", (
+    Command("list", "list dead letters, newest first", "dlq list --queue cmd.registerApp",
+            (*_FILTERS, switch("--redriven", "also those that were sent again", "?redriven"), *PAGE),
+            "GET /dead-letters",
+            columns("id queue saga appId=APP reason deliveries diedAt=DIED redriven redrivenAt=AT")),
+    Command("show", "show one with its body", f"dlq show {_A_LETTER}", (_LETTER,), "GET /dead-letters/{id}"),
+    Command("edit", "change the body of one", f"dlq edit {_A_LETTER} --file body.json", (_BODY, _LETTER, REASON),
+            "PATCH /dead-letters/{id}", keyed=True),
+    Command("redrive", "send one again, or all that match", "dlq redrive --queue cmd.registerApp --dry-run",
+            (option("id", "only this one", "ID", nargs="?", type=uuid), *_FILTERS,
+             switch("--all", "all that are there"), switch("--dry-run", "only count those that match"), REASON),
+            view="redriven", run="commands.control:redrive", keyed=True),
+    Command("drop", "delete one", f"dlq drop {_A_LETTER}", (_LETTER, REASON), "DELETE /dead-letters/{id}", keyed=True),
+))  # fmt: skip

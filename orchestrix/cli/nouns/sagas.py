@@ -1,0 +1,119 @@
+"""Commands `apps` and `sagas`: the second has the same for sagas of any name, and more for versions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from orchestrix.cli.declarations import Command, Noun, Option, columns, option, switch
+from orchestrix.cli.nouns.options import (
+    CREATED_BY,
+    DATABASE_URL,
+    DRY_RUN,
+    IDS,
+    PAGE,
+    REASON,
+    SAGA,
+    STATE,
+    VERSIONS,
+)
+from orchestrix.cli.parsing import OUTPUT, renamed, seconds, whole
+from orchestrix.cli.values import json_object
+
+ID: Final = option("id", "its number", "ID", type=whole(*IDS))
+IF_VERSION: Final = option("--if-version", "only if it is still at this version", "N", type=whole(*VERSIONS))
+VERB: Final = (ID, REASON, DRY_RUN, IF_VERSION)
+_WAIT: Final = option(
+    "--wait", "wait until it ends (60 s at most if no number is given)", "SECONDS", nargs="?", type=seconds, const=60.0
+)
+_CREATION: Final = (
+    option("--by", "who asks for it (createdBy)", "WHO", "createdBy", required=True),
+    option("--data", "a JSON object to start with", "JSON", "data", json_object),
+    _WAIT,
+    option("--idempotency-key", "asking again with the same key starts nothing, but gives the same answer", "KEY"),
+)
+_FILTERS: Final = (
+    STATE,
+    CREATED_BY,
+    option("--created-after", "RFC 3339, as 2026-01-31T12:00:00Z", "TIME", "?createdAfter"),
+    option("--created-before", "RFC 3339", "TIME", "?createdBefore"),
+    option("--q", "only where the name begins like this (case matters)", "PREFIX", "?q"),
+    switch("--stuck", "only those that wait for a person, the broker or workers, or are overdue", "?stuck"),
+    option("--sort", "createdAt, updatedAt, appName or key; - in front descends (-createdAt)", "FIELD", "?sort"),
+    *PAGE,
+)
+_PATCH: Final = "an object: a merge patch of the data, what is null is taken away (RFC 7396)"
+_DATA: Final = option("--data", _PATCH, "JSON", "data", json_object)
+_OUTPUT: Final = "what the step would have answered: an object"
+_HISTORY: Final = columns("version fromState=FROM toState=TO reason actor at")
+
+
+def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[Command, ...]:
+    """The commands that apps and other sagas have alike. `saga` is the argument that names the saga, if one does."""
+
+    def one(word: str, about: str, *own: Option, more: str = "", **told: Any) -> Command:
+        told.setdefault("request", f"POST {{base}}/{{id}}/{word}")
+        example = f"{noun} {word} {'order ' if saga else ''}{more or '1'}"
+        return Command(word, about, example, (*saga, *own), fixed=fixed, **told)
+
+    def reader(word: str, about: str, **told: Any) -> Command:
+        end = "" if word in ("show", "watch") else f"/{word}"
+        return one(word, about, ID, request=f"GET {{base}}/{{id}}{end}", **told)
+
+    def verb(word: str, about: str, *own: Option, **told: Any) -> Command:
+        return one(word, about, *own, *VERB, view="changed", keyed=True, **told)
+
+    name = option("key", "its name, unique within its saga", "KEY" if saga else "NAME", "key" if saga else "appName")
+    heads = columns(f"id {'key' if saga else 'appName=NAME'} state version createdBy=BY createdAt=CREATED")
+    create = {"request": "POST {base}", "run": "commands.sagas:create", "more": "billing --by ada --wait"}
+    filters: dict[str, Any] = {"request": "GET {base}", "view": heads, "more": "--state FAILED"}
+    patch = _DATA._replace(more={**_DATA.more, "required": True})
+    return (
+        one("create", "start one", name, *_CREATION, **create),
+        one("list", "list them, newest first", *_FILTERS, **filters),
+        reader("show", "show one"),
+        reader("history", "every change of its state", view=_HISTORY),
+        reader("messages", "its messages: sent, waiting, ignored, dead", view=columns("*")),
+        reader("watch", "follow its changes until it ends", run="commands.sagas:watch"),
+        reader("why", "what it waits for, and what helps", view="why"),
+        verb("retry", "try again now, also what is held, or begin a failed one from the start", _DATA),
+        verb(
+            "skip",
+            "go on as if the present step had succeeded",
+            option("--output", _OUTPUT, "JSON", "output", json_object, dest="step_output"),
+        ),
+        verb(
+            "edit",
+            "change the data of a blocked or failed one",
+            patch,
+            request="PATCH {base}/{id}",
+            more="""1 --data '{"team": "blue"}'""",
+        ),
+        verb("pause", "send nothing more for it"),
+        verb("resume", "end the pause"),
+        verb("cancel", "give up, and undo what was done"),
+        verb("terminate", "give up, and undo nothing"),
+    )
+
+
+_CHECK = Command(
+    "check", "hold this code against the instances that are live", "sagas check --against https://orchestrix.example",
+    (option("--against", "of a database, or of an API (the settings' database)", "URL"),),
+    run="commands.version_check:check",
+)  # fmt: skip
+_RENAMED: Final[dict[str, Any]] = {"type": renamed, "action": "append", "default": []}
+_MIGRATE = Command(
+    "migrate", "move live instances of older versions to a later one", "sagas migrate order --to 2 --dry-run",
+    (
+        SAGA,
+        option("--to", "the version to move them to", "N", type=whole(*VERSIONS), required=True),
+        option("--map", "a state that has another name there; again for more", "OLD=NEW", **_RENAMED),
+        option("--map-step", "a step that has another name there; again for more", "OLD=NEW", **_RENAMED),
+        switch("--wait", "wait for steps that are out, and send nothing behind them"),
+        option("--for", "how long --wait waits (60)", "SECONDS", dest="wait_s", type=seconds),
+        switch("--dry-run", "only count what would be moved"),
+        REASON, DATABASE_URL, OUTPUT,
+    ),
+    run="commands.migrate:migrate", client=False,
+)  # fmt: skip
+APPS: Final = Noun("apps", "apps: start them, look at them", _of_one("apps", saga="app"))
+SAGAS: Final = Noun("sagas", "the same for any saga", (*_of_one("sagas", SAGA), _CHECK, _MIGRATE))
