@@ -14,8 +14,8 @@ from urllib.parse import quote
 from orchestrix import clock
 from orchestrix.cli import endpoints
 from orchestrix.cli.api_client import ApiClient
-from orchestrix.cli.declarations import NULL, Columns, Command, Option
 from orchestrix.cli.settings import load
+from orchestrix.cli.syntax.declarations import NULL, Columns, Option, ShellCommand
 from orchestrix.config.file import HERE
 from orchestrix.config.settings import Settings
 from orchestrix.errors import Invalid, OutcomeUnknown
@@ -47,7 +47,7 @@ def answer(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises `OrchestrixError`: what the API refuses, and what cannot be sent.
     """
-    command: Command = arguments.declared
+    command: ShellCommand = arguments.declared
     method, _, template = command.request.partition(" ")
     path, query = path_of(arguments, template), query_of(arguments)
     if method != "GET":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from orchestrix.cli.nouns import TABLE
-from orchestrix.cli.parsing import CONFIG, EXIT_CODES, Parser, add_commands
+from orchestrix.cli.syntax.parsing import CONFIG, EXIT_CODES, Parser, add_commands
 from orchestrix.version import VERSION
 
 

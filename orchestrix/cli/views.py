@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.declarations import Columns, columns
+from orchestrix.cli.syntax.declarations import Columns, columns
 
 Document = dict[str, Any]
 _HISTORY = columns("version fromState=FROM toState=TO reason actor")

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
 from orchestrix.cli.commands.call import call
-from orchestrix.cli.declarations import columns
 from orchestrix.cli.node_phase import phase
+from orchestrix.cli.syntax.declarations import columns
 from orchestrix.cli.views import print_rows, shown
 from orchestrix.errors import Invalid
 

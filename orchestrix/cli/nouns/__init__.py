@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.declarations import Command, Noun
 from orchestrix.cli.nouns.cluster import CLUSTER
 from orchestrix.cli.nouns.control import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.jobs import JOBS
 from orchestrix.cli.nouns.local import CONFIG, DATABASE, DEV, DOCTOR, INIT, OPENAPI, SERVE, WORKER
 from orchestrix.cli.nouns.sagas import APPS, SAGAS
 from orchestrix.cli.nouns.schedules import SCHEDULES
+from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
 
-TABLE: Final[tuple[Noun | Command, ...]] = (
+TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
     INIT,
     DEV,
     SERVE,

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.declarations import Command, Noun, OneOf, columns, option, switch
 from orchestrix.cli.nouns.options import IDS, PAGE, REASON
 from orchestrix.cli.nouns.sagas import VERB
-from orchestrix.cli.parsing import longer, uuid, whole
-from orchestrix.cli.values import file_object, json_object
+from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, ShellCommand, columns, option, switch
+from orchestrix.cli.syntax.parsing import longer, uuid, whole
+from orchestrix.cli.syntax.values import file_object, json_object
 
 _OF = option("--saga", "whose ID it is (app)", "SAGA", default="app")
 _UNTIL = OneOf((
     option("--by", "so much longer, as 30s, 5m or 2h", "TIME", "extendBy", type=longer),
     option("--at", "RFC 3339, as 2026-01-31T12:00:00Z", "TIME", "at"),
 ), required=True)  # fmt: skip
-DEADLINES: Final = Noun("deadlines", "what sagas wait for, and until when", (
-    Command("list", "every next wake-up, the soonest first", "deadlines list --limit 20", PAGE, "GET /deadlines",
+DEADLINES: Final = CommandGroup("deadlines", "what sagas wait for, and until when", (
+    ShellCommand("list", "every next wake-up, the soonest first", "deadlines list --limit 20", PAGE, "GET /deadlines",
             columns("saga id key state step attempt wakeReason=WAITS_FOR wakeAt=UNTIL deadlineAt=RUN_ENDS")),
-    Command("extend", "set or extend the deadline of what one waits for", "deadlines extend 1 --by 30m",
+    ShellCommand("extend", "set or extend the deadline of what one waits for", "deadlines extend 1 --by 30m",
             (_UNTIL, _OF, *VERB), "PATCH {base}/{id}/deadline", "changed", keyed=True),
-    Command("cancel", "take the deadline away", "deadlines cancel 1", (_OF, *VERB), "DELETE {base}/{id}/deadline",
+    ShellCommand("cancel", "take the deadline away", "deadlines cancel 1", (_OF, *VERB), "DELETE {base}/{id}/deadline",
             "changed", keyed=True),
 ))  # fmt: skip
-REDISPATCH: Final = Command(
+REDISPATCH: Final = ShellCommand(
     "redispatch", "send outstanding commands again, under their ids", "redispatch --saga app 1 2",
     (
         option("ids", "only these of --saga", "ID", "ids", nargs="*", type=whole(*IDS)),
@@ -45,17 +45,18 @@ _BODY = OneOf((
     option("--file", "the same from a file, or from standard input (-)", "PATH", "body", file_object),
 ), required=True)  # fmt: skip
 _A_LETTER: Final = "0b6d5a4e-1f0c-8a7b-9d3e-2c4b6a8f0e1d"
-DEAD_LETTERS: Final = Noun("dlq", "dead letters: messages that could not be handled", (
-    Command("list", "list dead letters, newest first", "dlq list --queue cmd.registerApp",
+DEAD_LETTERS: Final = CommandGroup("dlq", "dead letters: messages that could not be handled", (
+    ShellCommand("list", "list dead letters, newest first", "dlq list --queue cmd.registerApp",
             (*_FILTERS, switch("--redriven", "also those that were sent again", "?redriven"), *PAGE),
             "GET /dead-letters",
             columns("id queue saga appId=APP reason deliveries diedAt=DIED redriven redrivenAt=AT")),
-    Command("show", "show one with its body", f"dlq show {_A_LETTER}", (_LETTER,), "GET /dead-letters/{id}"),
-    Command("edit", "change the body of one", f"dlq edit {_A_LETTER} --file body.json", (_BODY, _LETTER, REASON),
+    ShellCommand("show", "show one with its body", f"dlq show {_A_LETTER}", (_LETTER,), "GET /dead-letters/{id}"),
+    ShellCommand("edit", "change the body of one", f"dlq edit {_A_LETTER} --file body.json", (_BODY, _LETTER, REASON),
             "PATCH /dead-letters/{id}", keyed=True),
-    Command("redrive", "send one again, or all that match", "dlq redrive --queue cmd.registerApp --dry-run",
+    ShellCommand("redrive", "send one again, or all that match", "dlq redrive --queue cmd.registerApp --dry-run",
             (option("id", "only this one", "ID", nargs="?", type=uuid), *_FILTERS,
              switch("--all", "all that are there"), switch("--dry-run", "only count those that match"), REASON),
             view="redriven", run="commands.control:redrive", keyed=True),
-    Command("drop", "delete one", f"dlq drop {_A_LETTER}", (_LETTER, REASON), "DELETE /dead-letters/{id}", keyed=True),
+    ShellCommand("drop", "delete one", f"dlq drop {_A_LETTER}", (_LETTER, REASON), "DELETE /dead-letters/{id}",
+                 keyed=True),
 ))  # fmt: skip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.declarations import Command, Noun, columns, option, switch
 from orchestrix.cli.nouns.options import BY, CREATED_BY, PAGE, REASON, RETRIES, STATE
-from orchestrix.cli.parsing import uuid, whole
-from orchestrix.cli.values import json_object
+from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand, columns, option, switch
+from orchestrix.cli.syntax.parsing import uuid, whole
+from orchestrix.cli.syntax.values import json_object
 
 _JOB = option("id", "as `jobs list` shows it", "ID", type=uuid)
 _A_JOB: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
@@ -25,15 +25,15 @@ _SUBMIT = (
 _COLUMNS = columns(
     "id queue handler state attempt progress workerId=WORKER createdBy=BY createdAt=CREATED waitsFor=WAITS_FOR"
 )
-JOBS: Final = Noun("jobs", "jobs: long work for the workers of a queue", (
-    Command("submit", "submit a job", """jobs submit reports monthly --payload '{"month": 3}'""", _SUBMIT,
+JOBS: Final = CommandGroup("jobs", "jobs: long work for the workers of a queue", (
+    ShellCommand("submit", "submit a job", """jobs submit reports monthly --payload '{"month": 3}'""", _SUBMIT,
             "POST /jobs"),
-    Command("list", "list jobs, newest first", "jobs list --state RUNNING --queue reports",
+    ShellCommand("list", "list jobs, newest first", "jobs list --state RUNNING --queue reports",
             (STATE, option("--queue", "only those for the workers of QUEUE", "QUEUE", "?queue"), CREATED_BY, *PAGE),
             "GET /jobs", _COLUMNS),
-    Command("show", "show a job with its attempts", f"jobs show {_A_JOB}", (_JOB,), "GET /jobs/{id}"),
-    Command("logs", "what it has logged", f"jobs logs -f {_A_JOB}",
+    ShellCommand("show", "show a job with its attempts", f"jobs show {_A_JOB}", (_JOB,), "GET /jobs/{id}"),
+    ShellCommand("logs", "what it has logged", f"jobs logs -f {_A_JOB}",
             (_JOB, switch("-f --follow", "go on with each line as it comes, until the end")),
             "GET /jobs/{id}/logs", run="commands.jobs:logs"),
-    Command("cancel", "stop a job", f"jobs cancel {_A_JOB}", (_JOB, REASON), "POST /jobs/{id}/cancel"),
+    ShellCommand("cancel", "stop a job", f"jobs cancel {_A_JOB}", (_JOB, REASON), "POST /jobs/{id}/cancel"),
 ))  # fmt: skip

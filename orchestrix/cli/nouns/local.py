@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.declarations import Command, Noun, option, switch
 from orchestrix.cli.nouns.options import DATABASE_URL, URLS
-from orchestrix.cli.parsing import OUTPUT, whole
+from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand, option, switch
+from orchestrix.cli.syntax.parsing import OUTPUT, whole
 
 PORTS: Final = 0, 65_535
 CONCURRENCY: Final = 1, 1000
 _PROCESSES = "commands.processes"
 
 
-def _command(name: str, about: str, example: str, run: str, *options: object) -> Command:
-    return Command(name, about, example, options, run=run, client=False)  # type: ignore[arg-type]
+def _command(name: str, about: str, example: str, run: str, *options: object) -> ShellCommand:
+    return ShellCommand(name, about, example, options, run=run, client=False)  # type: ignore[arg-type]
 
 
 INIT: Final = _command(
@@ -43,7 +43,7 @@ WORKER: Final = _command(
     *URLS,
 )  # fmt: skip
 _ALONE = switch("--yes", "do not wait to see whether nodes that were heard of lately still beat")
-DATABASE: Final = Noun("db", "the database schema", (
+DATABASE: Final = CommandGroup("db", "the database schema", (
     _command("upgrade", "bring the schema to this version", "db upgrade", "commands.schema:upgrade", DATABASE_URL),
     _command("current", "show the schema's revision", "db current", "commands.schema:current", DATABASE_URL, OUTPUT),
     _command("check", "compare the schema with what this version needs", "db check", "commands.schema:check",
@@ -51,11 +51,12 @@ DATABASE: Final = Noun("db", "the database schema", (
     _command("clone-reset", "make a copy of a database an installation of its own", "db clone-reset",
              "commands.clone_reset:reset", _ALONE, DATABASE_URL, OUTPUT),
 ))  # fmt: skip
-DOCTOR: Final = Command(
+DOCTOR: Final = ShellCommand(
     "doctor", "check settings, database, broker, git and API", "doctor", URLS, run="doctor.command:doctor"
 )
-CONFIG: Final = Noun("config", "the settings", (
-    Command("show", "every setting, its value and where that comes from", "config show", URLS, run="settings:show"),
+CONFIG: Final = CommandGroup("config", "the settings", (
+    ShellCommand("show", "every setting, its value and where that comes from", "config show", URLS,
+                 run="settings:show"),
 ))  # fmt: skip
 OPENAPI: Final = _command(
     "openapi", "print the HTTP API as an OpenAPI document", "openapi > openapi.json", f"{_PROCESSES}:openapi"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.declarations import option, switch
-from orchestrix.cli.parsing import whole
+from orchestrix.cli.syntax.declarations import option, switch
+from orchestrix.cli.syntax.parsing import whole
 
 IDS: Final = 1, 2**53 - 1
 RETRIES: Final = 0, 1000

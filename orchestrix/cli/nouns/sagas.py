@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from orchestrix.cli.declarations import Command, Noun, Option, columns, option, switch
 from orchestrix.cli.nouns.options import (
     CREATED_BY,
     DATABASE_URL,
@@ -16,8 +15,9 @@ from orchestrix.cli.nouns.options import (
     STATE,
     VERSIONS,
 )
-from orchestrix.cli.parsing import OUTPUT, renamed, seconds, whole
-from orchestrix.cli.values import json_object
+from orchestrix.cli.syntax.declarations import CommandGroup, Option, ShellCommand, columns, option, switch
+from orchestrix.cli.syntax.parsing import OUTPUT, renamed, seconds, whole
+from orchestrix.cli.syntax.values import json_object
 
 ID: Final = option("id", "its number", "ID", type=whole(*IDS))
 IF_VERSION: Final = option("--if-version", "only if it is still at this version", "N", type=whole(*VERSIONS))
@@ -47,19 +47,19 @@ _OUTPUT: Final = "what the step would have answered: an object"
 _HISTORY: Final = columns("version fromState=FROM toState=TO reason actor at")
 
 
-def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[Command, ...]:
+def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
     """The commands that apps and other sagas have alike. `saga` is the argument that names the saga, if one does."""
 
-    def one(word: str, about: str, *own: Option, more: str = "", **told: Any) -> Command:
+    def one(word: str, about: str, *own: Option, more: str = "", **told: Any) -> ShellCommand:
         told.setdefault("request", f"POST {{base}}/{{id}}/{word}")
         example = f"{noun} {word} {'order ' if saga else ''}{more or '1'}"
-        return Command(word, about, example, (*saga, *own), fixed=fixed, **told)
+        return ShellCommand(word, about, example, (*saga, *own), fixed=fixed, **told)
 
-    def reader(word: str, about: str, **told: Any) -> Command:
+    def reader(word: str, about: str, **told: Any) -> ShellCommand:
         end = "" if word in ("show", "watch") else f"/{word}"
         return one(word, about, ID, request=f"GET {{base}}/{{id}}{end}", **told)
 
-    def verb(word: str, about: str, *own: Option, **told: Any) -> Command:
+    def verb(word: str, about: str, *own: Option, **told: Any) -> ShellCommand:
         return one(word, about, *own, *VERB, view="changed", keyed=True, **told)
 
     name = option("key", "its name, unique within its saga", "KEY" if saga else "NAME", "key" if saga else "appName")
@@ -95,13 +95,13 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[Command, ...]:
     )
 
 
-_CHECK = Command(
+_CHECK = ShellCommand(
     "check", "hold this code against the instances that are live", "sagas check --against https://orchestrix.example",
     (option("--against", "of a database, or of an API (the settings' database)", "URL"),),
     run="commands.version_check:check",
 )  # fmt: skip
 _RENAMED: Final[dict[str, Any]] = {"type": renamed, "action": "append", "default": []}
-_MIGRATE = Command(
+_MIGRATE = ShellCommand(
     "migrate", "move live instances of older versions to a later one", "sagas migrate order --to 2 --dry-run",
     (
         SAGA,
@@ -115,5 +115,5 @@ _MIGRATE = Command(
     ),
     run="commands.migrate:migrate", client=False,
 )  # fmt: skip
-APPS: Final = Noun("apps", "apps: start them, look at them", _of_one("apps", saga="app"))
-SAGAS: Final = Noun("sagas", "the same for any saga", (*_of_one("sagas", SAGA), _CHECK, _MIGRATE))
+APPS: Final = CommandGroup("apps", "apps: start them, look at them", _of_one("apps", saga="app"))
+SAGAS: Final = CommandGroup("sagas", "the same for any saga", (*_of_one("sagas", SAGA), _CHECK, _MIGRATE))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.declarations import NULL, Command, Noun, OneOf, Option, columns, option, switch
 from orchestrix.cli.nouns.options import BY, PAGE, REASON, RETRIES
-from orchestrix.cli.parsing import whole
-from orchestrix.cli.values import json_object
+from orchestrix.cli.syntax.declarations import NULL, CommandGroup, OneOf, Option, ShellCommand, columns, option, switch
+from orchestrix.cli.syntax.parsing import whole
+from orchestrix.cli.syntax.values import json_object
 
 CATCH_UP: Final = 1, 100
 COUNT: Final = 1, 100
@@ -51,23 +51,23 @@ _PAST = (
     switch("--dry-run", "only tell which due times these are", "dryRun"),
 )
 _ONE = "/schedules/{name}"
-SCHEDULES: Final = Noun("schedules", "schedules: jobs that begin by themselves", (
-    Command("create", "make a schedule", "schedules create nightly reports monthly --cron '30 2 * * *'",
+SCHEDULES: Final = CommandGroup("schedules", "schedules: jobs that begin by themselves", (
+    ShellCommand("create", "make a schedule", "schedules create nightly reports monthly --cron '30 2 * * *'",
             (option("name", "how it is called, unique", "NAME", "name"), *_job(named=True), BY,
              OneOf(_WHEN, required=True), *_MORE), "POST /schedules"),
-    Command("list", "list schedules by name", "schedules list", PAGE, "GET /schedules",
+    ShellCommand("list", "list schedules by name", "schedules list", PAGE, "GET /schedules",
             columns("name state when timeZone=ZONE overlap dueAt=NEXT lastDueAt=LAST lastOutcome=OUTCOME")),
-    Command("show", "show one", "schedules show nightly", (_NAME,), f"GET {_ONE}"),
-    Command("edit", "change what is named, and leave the rest", "schedules edit nightly --cron '0 3 * * *'",
+    ShellCommand("show", "show one", "schedules show nightly", (_NAME,), f"GET {_ONE}"),
+    ShellCommand("edit", "change what is named, and leave the rest", "schedules edit nightly --cron '0 3 * * *'",
             (_NAME, *_job(named=False), OneOf(_WHEN), *_MORE, REASON), f"PATCH {_ONE}", run="commands.control:edit"),
-    Command("pause", "pause the schedule", "schedules pause nightly", (_NAME, REASON), f"POST {_ONE}/pause"),
-    Command("resume", "end the pause", "schedules resume nightly", (_NAME, REASON), f"POST {_ONE}/resume"),
-    Command("run", "run it once, now", "schedules run nightly", (_NAME, REASON), f"POST {_ONE}/run"),
-    Command("backfill", "run what was due in the past and has no run",
+    ShellCommand("pause", "pause the schedule", "schedules pause nightly", (_NAME, REASON), f"POST {_ONE}/pause"),
+    ShellCommand("resume", "end the pause", "schedules resume nightly", (_NAME, REASON), f"POST {_ONE}/resume"),
+    ShellCommand("run", "run it once, now", "schedules run nightly", (_NAME, REASON), f"POST {_ONE}/run"),
+    ShellCommand("backfill", "run what was due in the past and has no run",
             "schedules backfill nightly --from 2026-01-01T00:00:00Z --to 2026-01-31T00:00:00Z --dry-run",
             (_NAME, *_PAST, REASON), f"POST {_ONE}/backfill", "backfilled"),
-    Command("preview", "when it will be due", "schedules preview nightly --count 5",
+    ShellCommand("preview", "when it will be due", "schedules preview nightly --count 5",
             (_NAME, option("--count", "how many times (10)", "N", "?count", type=whole(*COUNT))), f"GET {_ONE}/preview",
             columns("local dueAt=DUE beginsAt=BEGINS")),
-    Command("delete", "delete it", "schedules delete nightly", (_NAME, REASON), f"DELETE {_ONE}", "deleted"),
+    ShellCommand("delete", "delete it", "schedules delete nightly", (_NAME, REASON), f"DELETE {_ONE}", "deleted"),
 ))  # fmt: skip

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
-from orchestrix.cli.declarations import Command, Noun, OneOf, Option, option
+from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, Option, ShellCommand, option
 
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
 """Negative numbers and times are no options: whoever gives one is to read what is wrong with it."""
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_commands(
-    parser: argparse.ArgumentParser, table: Iterable[Noun | Command], words: Collection[str] | None
+    parser: argparse.ArgumentParser, table: Iterable[CommandGroup | ShellCommand], words: Collection[str] | None
 ) -> None:
     """The commands of the table, but options of those alone that are among the words; of all without words."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -51,17 +51,17 @@ def add_commands(
         made = commands.add_parser(entry.name, help=entry.about, description=entry.about, epilog=_epilog(entry))
         if words is not None and entry.name not in words:
             continue
-        if isinstance(entry, Noun):
+        if isinstance(entry, CommandGroup):
             add_commands(made, entry.commands, words)
         else:
             _add_options(made, entry)
 
 
-def _epilog(entry: Noun | Command) -> str:
-    return EXIT_CODES if isinstance(entry, Noun) else f"example: orchestrix {entry.example}   {EXIT_CODES}"
+def _epilog(entry: CommandGroup | ShellCommand) -> str:
+    return EXIT_CODES if isinstance(entry, CommandGroup) else f"example: orchestrix {entry.example}   {EXIT_CODES}"
 
 
-def _add_options(made: argparse.ArgumentParser, command: Command) -> None:
+def _add_options(made: argparse.ArgumentParser, command: ShellCommand) -> None:
     made.set_defaults(run=functools.partial(_run, command), **command.fixed)
     made.add_argument(*CONFIG.flags, help=CONFIG.about, default=argparse.SUPPRESS, **CONFIG.more)
     for entry in (*command.options, *((KEY,) if command.keyed else ()), *(CLIENT if command.client else ())):
@@ -77,7 +77,7 @@ def _add(parser: Any, one: Option) -> None:
     parser.add_argument(*one.flags, help=one.about, **one.more)
 
 
-def _run(command: Command, arguments: argparse.Namespace) -> int:
+def _run(command: ShellCommand, arguments: argparse.Namespace) -> int:
     module, name = command.run.split(":")
     arguments.declared = command
     code: int = getattr(importlib.import_module(f"orchestrix.cli.{module}"), name)(arguments)

@@ -44,7 +44,7 @@ class Columns(NamedTuple):
     heads: tuple[str, ...]
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """A command. `run` is its function, as `module:function`; for most it is the one that calls the API.
 
     `request` is the method and path of the call, and `view` how the answer is shown: the columns of its items, a
@@ -69,12 +69,12 @@ class Command(NamedTuple):
         return [one for entry in self.options for one in (entry.options if isinstance(entry, OneOf) else (entry,))]
 
 
-class Noun(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands that begin with `name`."""
 
     name: str
     about: str
-    commands: tuple[Command, ...]
+    commands: tuple[ShellCommand, ...]
 
 
 def option(
