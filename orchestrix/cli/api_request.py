@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from orchestrix import clock
 from orchestrix.cli import endpoints
 from orchestrix.cli.api_client import ApiClient
+from orchestrix.cli.instance_names import on_instance
 from orchestrix.cli.settings import load
 from orchestrix.cli.syntax.declarations import NULL, Columns, Option, ShellCommand
 from orchestrix.config.file import HERE
 from orchestrix.config.settings import Settings
 from orchestrix.errors import Invalid, OutcomeUnknown
 
-APP = "app"
-
 
 def api_of(arguments: argparse.Namespace) -> ApiClient:
     """The API of the settings, asked with their token. Raises `ConfigError` and `Unavailable` if nobody names one."""
-    return api_at(load(arguments), Path.cwd())
+    flags = {one.to.lstrip("?"): one.flags[-1] for one in arguments.declared.flat if one.flags[0].startswith("-")}
+    return api_at(load(arguments), Path.cwd(), flags)
 
 
-def api_at(settings: Settings, folder: Path) -> ApiClient:
+def api_at(settings: Settings, folder: Path, flags: Mapping[str, str] | None = None) -> ApiClient:
     """The same. The token goes only to an address that the user names, never to one that `dev.json` names."""
     token = settings.api.token.get_secret_value() if settings.api.token else None
     named = bool(settings.api_url) and not _by_the_folder(settings)
-    return ApiClient(endpoints.api(settings, folder), token if named else None, withheld=bool(token) and not named)
+    url, withheld = endpoints.api(settings, folder), bool(token) and not named
+    return ApiClient(url, token if named else None, withheld=withheld, flags=flags)
 
 
 def _by_the_folder(settings: Settings) -> bool:
@@ -49,26 +48,20 @@ def answer(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     command: ShellCommand = arguments.declared
     method, _, template = command.request.partition(" ")
-    path, query = path_of(arguments, template), query_of(arguments)
-    if method != "GET":
-        body = body_of(arguments)
-        with headers_of(arguments) as headers:
-            return api_of(arguments).send(method, path, body, headers, query)
-    if not isinstance(command.view, Columns):
-        return api_of(arguments).document(path, query)
-    if "limit" in vars(arguments):
-        return api_of(arguments).page(path, query)
-    return {"items": api_of(arguments).all_items(path, query)}
+    query, body = query_of(arguments), {} if method == "GET" else body_of(arguments)
+    with headers_of(arguments) as headers:
+        api = api_of(arguments)
 
+        def ask(path: str) -> dict[str, Any]:
+            if method != "GET":
+                return api.send(method, path, body, headers, query)
+            if not isinstance(command.view, Columns):
+                return api.document(path, query)
+            if "limit" in vars(arguments):
+                return api.page(path, query)
+            return {"items": api.all_items(path, query)}
 
-def path_of(arguments: argparse.Namespace, template: str) -> str:
-    """The template with the arguments in its fields; `{base}` is where the instances of the saga are."""
-    given = vars(arguments)
-    fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
-    values = {name: quoted(str(given[name]), name) for name in fields - {"base"}}
-    if "base" in fields:
-        values["base"] = "/apps" if arguments.saga == APP else f"/sagas/{quoted(arguments.saga, 'saga')}"
-    return template.format(**values)
+        return on_instance(arguments, api, template, ask)
 
 
 def query_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -136,16 +129,3 @@ def reason_of(arguments: argparse.Namespace) -> str:
         return f"by hand ({getpass.getuser()})"
     except (OSError, KeyError, ImportError):  # a container can run under a number that nobody has
         return "by hand"
-
-
-def quoted(text: str, what: str) -> str:
-    """`text` as one part of a path. Raises `Invalid` for what cannot be one."""
-    if text in ("", ".", ".."):
-        raise Invalid(f"{text!r} is no name of a {_KINDS.get(what, what)}")
-    try:
-        return quote(text, safe="")
-    except UnicodeEncodeError as wrong:
-        raise Invalid(f"the {_KINDS.get(what, what)}'s name is not valid text: write it in UTF-8") from wrong
-
-
-_KINDS = {"name": "schedule"}

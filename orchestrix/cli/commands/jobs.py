@@ -11,7 +11,8 @@ from typing import Any
 from orchestrix import clock
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
-from orchestrix.cli.api_request import api_of, path_of
+from orchestrix.cli.api_request import api_of
+from orchestrix.cli.instance_names import path_of
 from orchestrix.cli.interruptible_sleep import pause
 from orchestrix.cli.saga_watch import RECONNECT_TIMEOUT_S, STREAM_IDLE_TIMEOUT_S
 from orchestrix.cli.sse import ServerSentEvent, events

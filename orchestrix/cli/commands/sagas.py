@@ -6,16 +6,23 @@ import argparse
 from typing import Any
 
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.api_client import ApiClient
-from orchestrix.cli.api_request import APP, answer, api_of, path_of
+from orchestrix.cli.api_client import AlreadyExists, ApiClient
+from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.instance_names import APP, base, on_instance
 from orchestrix.cli.saga_watch import ENDED, ProgressPrinter, until_end, watched
 from orchestrix.cli.views import shown
+from orchestrix.errors import ConflictError
 
 
 def create(arguments: argparse.Namespace) -> int:
     """`create`: starts one; with `--wait` shows its progress and answers 1 if it did not complete."""
     api = api_of(arguments)
-    instance = api.instance_of(answer(arguments))
+    try:
+        instance = api.instance_of(answer(arguments))
+    except AlreadyExists as taken:
+        there = api.document(taken.path)
+        said = f"it is {arguments.saga} {there.get('id')} ({there.get('state')})"
+        raise ConflictError(f"{arguments.key!r} already exists: {said}") from taken
     return shown(arguments, instance) if arguments.wait is None else _wait(arguments, api, instance)
 
 
@@ -25,7 +32,7 @@ def _wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any
         name = output.visible(str(instance.get("appName") or instance.get("key") or ""))
         print(f"{arguments.saga} {instance['id']}  {name}")
         progress = ProgressPrinter(str(instance["createdAt"]))
-    path = f"{path_of(arguments, '{base}')}/{instance['id']}"
+    path = f"{base(arguments.saga)}/{instance['id']}"
     instance = until_end(api, path, instance, arguments.wait, progress)
     if progress is None:
         output.print_json(instance)
@@ -41,14 +48,20 @@ def _wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any
 
 def watch(arguments: argparse.Namespace) -> int:
     """`watch`: each change as it comes, until the end; answers 1 if that is not COMPLETED."""
+    api = api_of(arguments)
+    state = on_instance(arguments, api, "{base}/{id}", lambda path: _follow(arguments, api, path))
+    return exit_codes.OK if state == "COMPLETED" else exit_codes.FAILED
+
+
+def _follow(arguments: argparse.Namespace, api: ApiClient, path: str) -> str:
     state = ""
-    for change in watched(api_of(arguments), path_of(arguments, "{base}/{id}")):
+    for change in watched(api, path):
         state = change["toState"]
         if arguments.output == "json":
             output.print_json_line(change)
         else:
             print(_change(change), flush=True)
-    return exit_codes.OK if state == "COMPLETED" else exit_codes.FAILED
+    return state
 
 
 def _change(change: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from orchestrix.cli.nouns.options import (
     CREATED_BY,
     DATABASE_URL,
     DRY_RUN,
-    IDS,
     PAGE,
     REASON,
     SAGA,
@@ -17,9 +16,9 @@ from orchestrix.cli.nouns.options import (
 )
 from orchestrix.cli.syntax.declarations import CommandGroup, Option, ShellCommand, columns, option, switch
 from orchestrix.cli.syntax.parsing import OUTPUT, renamed, seconds, whole
-from orchestrix.cli.syntax.values import json_object
+from orchestrix.cli.syntax.values import json_object, moment
 
-ID: Final = option("id", "its number", "ID", type=whole(*IDS))
+ID: Final = option("id", "its id or its name", "ID")
 IF_VERSION: Final = option("--if-version", "only if it is still at this version", "N", type=whole(*VERSIONS))
 VERB: Final = (ID, REASON, DRY_RUN, IF_VERSION)
 _WAIT: Final = option(
@@ -34,8 +33,8 @@ _CREATION: Final = (
 _FILTERS: Final = (
     STATE,
     CREATED_BY,
-    option("--created-after", "RFC 3339, as 2026-01-31T12:00:00Z", "TIME", "?createdAfter"),
-    option("--created-before", "RFC 3339", "TIME", "?createdBefore"),
+    option("--created-after", "as 2h (ago), yesterday or 2026-01-31T12:00:00Z", "TIME", "?createdAfter", moment),
+    option("--created-before", "the same", "TIME", "?createdBefore", moment),
     option("--q", "only where the name begins like this (case matters)", "PREFIX", "?q"),
     switch("--stuck", "only those that wait for a person, the broker or workers, or are overdue", "?stuck"),
     option("--sort", "createdAt, updatedAt, appName or key; - in front descends (-createdAt)", "FIELD", "?sort"),

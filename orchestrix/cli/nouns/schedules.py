@@ -7,7 +7,7 @@ from typing import Final
 from orchestrix.cli.nouns.options import BY, PAGE, REASON, RETRIES
 from orchestrix.cli.syntax.declarations import NULL, CommandGroup, OneOf, Option, ShellCommand, columns, option, switch
 from orchestrix.cli.syntax.parsing import whole
-from orchestrix.cli.syntax.values import json_object
+from orchestrix.cli.syntax.values import json_object, moment
 
 CATCH_UP: Final = 1, 100
 COUNT: Final = 1, 100
@@ -44,10 +44,10 @@ _MORE = (
     option("--missed-after", "how late is missed (1m)", "TIME", "missedAfter"),
     option("--jitter", "begin up to so much later", "TIME", "jitter"),
 )
-_FROM: Final = "the first moment that counts, as 2026-01-31T12:00:00Z"
+_FROM: Final = "the first moment that counts, as 7d (ago), yesterday or 2026-01-31T12:00:00Z"
 _PAST = (
-    option("--from", _FROM, "TIME", "from", dest="from_", required=True),
-    option("--to", "the end", "TIME", "to", dest="to_", required=True),
+    option("--from", _FROM, "TIME", "from", moment, dest="from_", required=True),
+    option("--to", "the end, which does not count itself", "TIME", "to", moment, dest="to_", required=True),
     switch("--dry-run", "only tell which due times these are", "dryRun"),
 )
 _ONE = "/schedules/{name}"

@@ -6,7 +6,7 @@ import argparse
 import functools
 import importlib
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, Option, ShellCommand, option
@@ -36,10 +36,42 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
         self._negative_number_matcher = _BELOW_NOTHING
 
+        self._typed: list[str] = []
+
     def error(self, message: str) -> NoReturn:
         from orchestrix.errors import Invalid
 
-        raise Invalid(f"{message}: see `{self.prog} --help`")
+        raise Invalid(f"{message}{' See' if message.endswith('?') else ': see'} `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """argparse's, but what nobody knows is an error of the command that it was typed behind."""
+        self._typed = list(args)
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self._refuse(rest)
+        return found, rest
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        options = [word for word in unknown if word.startswith("-")]
+        hint = did_you_mean(options[0].partition("=")[0], self._option_string_actions) if options else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
+            super()._check_value(action, value)
+            return
+        before = self._typed[: self._typed.index(value)] if value in self._typed else []
+        if options := [word for word in before if word.startswith("-") and word not in self._option_string_actions]:
+            self._refuse(options)
+        self.error(f"no command {value!r}{did_you_mean(value, action.choices)}")
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The question, if one of them is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(given, list(known), 1)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def add_commands(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import re
+from typing import Any, Final, NoReturn
+
+_AGO: Final = re.compile(r"(\d{1,9})(s|m|min|h|d|w)(?: ago)?", re.ASCII)
+_UNITS_S: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DAYS_AGO: Final = {"today": 0, "yesterday": 1}
 
 
 def json_object(text: str, flag: str) -> dict[str, Any]:
@@ -46,3 +51,27 @@ def _small_enough(text: str) -> float:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def moment(text: str, flag: str) -> str:
+    """A time as the API takes it: `2h` is two hours ago; days begin at midnight UTC. Raises `Invalid`."""
+    from datetime import UTC, datetime, timedelta
+
+    from orchestrix import clock
+    from orchestrix.errors import Invalid
+
+    now, word = clock.now(), text.strip().lower()
+    try:
+        if word in _DAYS_AGO:
+            found = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS_AGO[word])
+        elif ago := _AGO.fullmatch(word):
+            found = now - timedelta(seconds=int(ago[1]) * _UNITS_S[ago[2]])
+        else:
+            found = now if word == "now" else datetime.fromisoformat(text.strip())
+            if found.tzinfo and word != "now":
+                return text.strip()
+        found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        said = "write how long ago, as 30m, 2h or 7d, or yesterday, or a time such as 2026-01-31T12:00:00Z"
+        raise Invalid(f"{flag} {text[:40]!r} is no time: {said}") from None
+    return found.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -165,7 +165,7 @@ def test_what_is_wrong_is_told_as_the_api_says_it(api: FakeApi, shell: Shell) ->
     errors = [{"pointer": "/cron", "detail": "has the minute '61', which cannot be read: write * or 0 to 59"}]
     api.on("POST", "/schedules", problem(422, "invalid_body", detail, errors=errors))
     answer = shell("schedules", "create", NAME, "reports", "monthly", "--cron", "61 * * * *")
-    assert (answer.code, answer.err) == (2, f"error: {detail.removesuffix('.')}\n")
+    assert (answer.code, answer.err) == (2, f"error: --{detail.removesuffix('.')}\n")
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, 3), (409, 4), (412, 4), (503, 5)])
