@@ -69,6 +69,11 @@ class ApiClient:
         self._parts = urlsplit(url)
         self._access = {"Authorization": f"Bearer {token}"} if token else {}
 
+    @property
+    def authenticated(self) -> bool:
+        """Whether it sends a token, by which the API knows who asks."""
+        return bool(self._access)
+
     def get(
         self,
         path: str,

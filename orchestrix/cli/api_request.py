@@ -14,7 +14,7 @@ from orchestrix.cli import endpoints
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.instance_names import on_instance
 from orchestrix.cli.settings import load
-from orchestrix.cli.syntax.declarations import NULL, Columns, Option, ShellCommand
+from orchestrix.cli.syntax.declarations import NULL, Option, ShellCommand
 from orchestrix.config.file import HERE
 from orchestrix.config.settings import Settings
 from orchestrix.errors import Invalid, OutcomeUnknown
@@ -22,8 +22,12 @@ from orchestrix.errors import Invalid, OutcomeUnknown
 
 def api_of(arguments: argparse.Namespace) -> ApiClient:
     """The API of the settings, asked with their token. Raises `ConfigError` and `Unavailable` if nobody names one."""
+    known: ApiClient | None = getattr(arguments, "client", None)
+    if known is not None:
+        return known
     flags = {one.to.lstrip("?"): one.flags[-1] for one in arguments.declared.flat if one.flags[0].startswith("-")}
-    return api_at(load(arguments), Path.cwd(), flags)
+    arguments.client = made = api_at(load(arguments), Path.cwd(), flags)
+    return made
 
 
 def api_at(settings: Settings, folder: Path, flags: Mapping[str, str] | None = None) -> ApiClient:
@@ -51,11 +55,13 @@ def answer(arguments: argparse.Namespace) -> dict[str, Any]:
     query, body = query_of(arguments), {} if method == "GET" else body_of(arguments)
     with headers_of(arguments) as headers:
         api = api_of(arguments)
+        if "createdBy" not in body and any(one.to == "createdBy" for one in command.flat) and not api.authenticated:
+            body |= {"createdBy": who} if (who := user()) else {}  # a token says who asks
 
         def ask(path: str) -> dict[str, Any]:
             if method != "GET":
                 return api.send(method, path, body, headers, query)
-            if not isinstance(command.view, Columns):
+            if not isinstance(command.view, tuple):
                 return api.document(path, query)
             if "limit" in vars(arguments):
                 return api.page(path, query)
@@ -125,7 +131,13 @@ def reason_of(arguments: argparse.Namespace) -> str:
     """The user's reason; without one, that it was done by hand, and by which user of this machine."""
     if arguments.reason is not None:
         return str(arguments.reason)
+    who = user()
+    return "by hand" if who is None else f"by hand ({who})"
+
+
+def user() -> str | None:
+    """This machine's user."""
     try:
-        return f"by hand ({getpass.getuser()})"
+        return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container can run under a number that nobody has
-        return "by hand"
+        return None

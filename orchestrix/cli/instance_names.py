@@ -15,7 +15,7 @@ from orchestrix.errors import Invalid, NotFound, OrchestrixError
 
 Answer = TypeVar("Answer")
 APP: Final = "app"
-_MAX_ID: Final = 2**53 - 1
+MAX_ID: Final = 2**53 - 1
 _KINDS: Final = {"name": "schedule"}
 
 
@@ -52,7 +52,7 @@ def id_of(saga: str, text: str, api: ApiClient) -> int:
 
 def is_id(text: str) -> bool:
     """Whether `text` can be the id of an instance."""
-    return text.isascii() and text.isdigit() and len(text) < 17 and 0 < int(text) <= _MAX_ID
+    return text.isascii() and text.isdigit() and len(text) < 17 and 0 < int(text) <= MAX_ID
 
 
 def named(saga: str, name: str, api: ApiClient) -> int | None:

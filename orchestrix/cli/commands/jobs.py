@@ -1,4 +1,4 @@
-"""Job commands: reads and follows the log of a job."""
+"""Job commands: submit one and wait for its end, list them, and read or follow a log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,47 @@ from typing import Any
 from orchestrix import clock
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
-from orchestrix.cli.api_request import api_of
-from orchestrix.cli.instance_names import path_of
+from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.instance_names import APP, id_of, path_of, quoted
 from orchestrix.cli.interruptible_sleep import pause
 from orchestrix.cli.saga_watch import RECONNECT_TIMEOUT_S, STREAM_IDLE_TIMEOUT_S
 from orchestrix.cli.sse import ServerSentEvent, events
+from orchestrix.cli.views import shown
 from orchestrix.errors import Unavailable
+
+_PATH = "/jobs"
+ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
+POLL_INTERVAL_S = 0.5
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """`jobs submit`; with `--wait` or `--follow` answers 1 if it did not succeed, 6 if it has not ended."""
+    job = answer(arguments)
+    if arguments.wait is None and not arguments.follow:
+        return shown(arguments, job)
+    api, path = api_of(arguments), f"{_PATH}/{job['id']}"
+    if arguments.follow:
+        return _follow(arguments, api, f"{path}/logs")
+    ends = clock.monotonic() + arguments.wait
+    while job["state"] not in ENDED and clock.monotonic() < ends:
+        pause(POLL_INTERVAL_S)
+        job = api.document(path)
+    shown(arguments, job)
+    if job["state"] in ENDED:
+        return exit_codes.OK if job["state"] == "SUCCEEDED" else exit_codes.FAILED
+    told = f"`orchestrix jobs logs -f {job['id']}` follows it, `orchestrix jobs why {job['id']}` says what it waits for"
+    exit_codes.warn(f"still {job['state']} after {arguments.wait:g} s: {told}", "error")
+    return exit_codes.NOT_ENDED
+
+
+def list_all(arguments: argparse.Namespace) -> int:
+    """`jobs list`: one page. A schedule and an instance may be named by their names."""
+    api = api_of(arguments)
+    if arguments.schedule is not None:
+        arguments.schedule = api.document(f"/schedules/{quoted(arguments.schedule, 'name')}")["id"]
+    if arguments.saga_id is not None:
+        arguments.saga_id = id_of(arguments.saga or APP, arguments.saga_id, api)
+    return shown(arguments, answer(arguments))
 
 
 def logs(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import AlreadyExists, ApiClient
 from orchestrix.cli.api_request import answer, api_of
 from orchestrix.cli.instance_names import APP, base, on_instance
-from orchestrix.cli.saga_watch import ENDED, ProgressPrinter, until_end, watched
+from orchestrix.cli.saga_watch import ENDED, UNDO_FAILED, ProgressPrinter, until_end, watched
 from orchestrix.cli.views import shown
 from orchestrix.errors import ConflictError
 
@@ -28,7 +28,7 @@ def create(arguments: argparse.Namespace) -> int:
 
 def _wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any]) -> int:
     progress = None
-    if arguments.output == "table":
+    if arguments.output != "json":
         name = output.visible(str(instance.get("appName") or instance.get("key") or ""))
         print(f"{arguments.saga} {instance['id']}  {name}")
         progress = ProgressPrinter(str(instance["createdAt"]))
@@ -36,14 +36,20 @@ def _wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any
     instance = until_end(api, path, instance, arguments.wait, progress)
     if progress is None:
         output.print_json(instance)
-    if instance["state"] not in ENDED:
-        noun = "apps watch" if arguments.saga == APP else f"sagas watch {arguments.saga}"
-        exit_codes.warn(
-            f"still {instance['state']} after {arguments.wait:g} s; it goes on by itself: "
-            f"`orchestrix {noun} {instance['id']}` follows it",
-            "error",
-        )
-    return exit_codes.OK if instance["state"] == "COMPLETED" else exit_codes.FAILED
+    if instance["state"] in ENDED:
+        return exit_codes.OK if instance["state"] == "COMPLETED" else exit_codes.FAILED
+    return _not_ended(arguments, instance)
+
+
+def _not_ended(arguments: argparse.Namespace, instance: dict[str, Any]) -> int:
+    noun = "apps {}" if arguments.saga == APP else f"sagas {{}} {arguments.saga}"
+    why, watch = (f"`orchestrix {noun.format(verb)} {instance['id']}`" for verb in ("why", "watch"))
+    if instance["state"] == UNDO_FAILED:
+        exit_codes.warn(f"an undo failed, and it waits for an operator: see {why}", "error")
+        return exit_codes.FAILED
+    said = f"still {instance['state']} after {arguments.wait:g} s: {watch} follows it, {why} says what it waits for"
+    exit_codes.warn(said, "error")
+    return exit_codes.NOT_ENDED
 
 
 def watch(arguments: argparse.Namespace) -> int:

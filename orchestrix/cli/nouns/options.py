@@ -7,7 +7,6 @@ from typing import Final
 from orchestrix.cli.syntax.declarations import option, switch
 from orchestrix.cli.syntax.parsing import whole
 
-IDS: Final = 1, 2**53 - 1
 RETRIES: Final = 0, 1000
 LIMITS: Final = 1, 200
 VERSIONS: Final = 1, 2**31 - 1
@@ -19,7 +18,7 @@ STATE = option("--state", "only in this state; again for more", "STATE", "?state
 CREATED_BY = option("--created-by", "only those asked for by WHO", "WHO", "?createdBy")
 REASON = option("--reason", 'reason (default: "by hand (<user>)")', "TEXT", "reason")
 BY = option("--by", "who asks for it (createdBy)", "WHO", "createdBy")
-SAGA = option("saga", "the saga's name", "SAGA")
+SAGA = option("saga", "the saga's name, as `sagas definitions` lists it", "SAGA")
 DRY_RUN = switch("--dry-run", "only tell what would happen", "?dryRun")
 DATABASE_URL = option("--database-url", "(prefer ORCHESTRIX_DATABASE_URL: arguments are visible in ps)", "URL")
 BROKER_URL = option("--broker-url", "amqp://… (prefer ORCHESTRIX_BROKER_URL: arguments are visible in ps)", "URL")

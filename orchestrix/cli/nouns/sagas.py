@@ -40,10 +40,15 @@ _FILTERS: Final = (
     option("--sort", "createdAt, updatedAt, appName or key; - in front descends (-createdAt)", "FIELD", "?sort"),
     *PAGE,
 )
+_TERMINATE: Final = "Terminate {saga} {id}? Nothing that it has done is undone."
 _PATCH: Final = "an object: a merge patch of the data, what is null is taken away (RFC 7396)"
 _DATA: Final = option("--data", _PATCH, "JSON", "data", json_object)
 _OUTPUT: Final = "what the step would have answered: an object"
-_HISTORY: Final = columns("version fromState=FROM toState=TO reason actor at")
+_HISTORY: Final = columns("version fromState=FROM toState=TO reason actor at=WHEN")
+_STUCK: Final = columns(
+    "saga id key=NAME state step? attempt? sentence|why|reason|blocker=WHY since|stuckSince|updatedAt=SINCE wakeAt=NEXT"
+    " createdAt+=AGE"
+)
 
 
 def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
@@ -62,7 +67,10 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
         return one(word, about, *own, *VERB, view="changed", keyed=True, **told)
 
     name = option("key", "its name, unique within its saga", "KEY" if saga else "NAME", "key" if saga else "appName")
-    heads = columns(f"id {'key' if saga else 'appName=NAME'} state version createdBy=BY createdAt=CREATED")
+    heads = columns(
+        f"id {'key' if saga else 'appName|key=NAME'} state version createdBy=BY createdAt=CREATED blocker?"
+        " attempt+ wakeReason+=WAITING_FOR wakeAt+=NEXT updatedAt+ correlationId+"
+    )
     create = {"request": "POST {base}", "run": "commands.sagas:create", "more": "billing --by ada --wait"}
     filters: dict[str, Any] = {"request": "GET {base}", "view": heads, "more": "--state FAILED"}
     patch = _DATA._replace(more={**_DATA.more, "required": True})
@@ -90,7 +98,7 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
         verb("pause", "send nothing more for it"),
         verb("resume", "end the pause"),
         verb("cancel", "give up, and undo what was done"),
-        verb("terminate", "give up, and undo nothing"),
+        verb("terminate", "give up, and undo nothing", question=_TERMINATE),
     )
 
 
@@ -115,4 +123,16 @@ _MIGRATE = ShellCommand(
     run="commands.migrate:migrate", client=False,
 )  # fmt: skip
 APPS: Final = CommandGroup("apps", "apps: start them, look at them", _of_one("apps", saga="app"))
-SAGAS: Final = CommandGroup("sagas", "the same for any saga", (*_of_one("sagas", SAGA), _CHECK, _MIGRATE))
+_DEFINITIONS = ShellCommand(
+    "definitions", "the sagas that there are, their versions, and what is live", "sagas definitions",
+    request="GET /sagas", view="definitions",
+)  # fmt: skip
+SAGAS: Final = CommandGroup("sagas", "the same for any saga", (*_of_one("sagas", SAGA), _DEFINITIONS, _CHECK, _MIGRATE))
+STUCK: Final = ShellCommand(
+    "stuck",
+    "what waits for a person, the broker or workers, over all sagas",
+    "stuck -o wide",
+    PAGE,
+    "GET /stuck",
+    _STUCK,
+)

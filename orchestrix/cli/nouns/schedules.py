@@ -68,6 +68,7 @@ SCHEDULES: Final = CommandGroup("schedules", "schedules: jobs that begin by them
             (_NAME, *_PAST, REASON), f"POST {_ONE}/backfill", "backfilled"),
     ShellCommand("preview", "when it will be due", "schedules preview nightly --count 5",
             (_NAME, option("--count", "how many times (10)", "N", "?count", type=whole(*COUNT))), f"GET {_ONE}/preview",
-            columns("local dueAt=DUE beginsAt=BEGINS")),
-    ShellCommand("delete", "delete it", "schedules delete nightly", (_NAME, REASON), f"DELETE {_ONE}", "deleted"),
+                 "preview"),
+    ShellCommand("delete", "delete it", "schedules delete nightly", (_NAME, REASON), f"DELETE {_ONE}", "deleted",
+                 question="Delete schedule {name}?"),
 ))  # fmt: skip

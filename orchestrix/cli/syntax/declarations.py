@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-CALL: Final = "commands.call:call"
+CALL: Final = "commands.control:call"
 NULL: Final = object()
 """What an option sends as JSON's `null`."""
 
@@ -37,11 +37,19 @@ class OneOf(NamedTuple):
     required: bool = False
 
 
-class Columns(NamedTuple):
-    """The columns of a table: `field=HEAD` or `field`, whose head is then its name; `_` is a blank of a head."""
+class Column(NamedTuple):
+    """One column of a table: the fields of which the first one that an item has is shown, and its head.
+
+    `wide`: shown by `-o wide` alone. `perhaps`: shown where one of the items has it.
+    """
 
     fields: tuple[str, ...]
-    heads: tuple[str, ...]
+    head: str
+    wide: bool = False
+    perhaps: bool = False
+
+
+Columns = tuple[Column, ...]
 
 
 class ShellCommand(NamedTuple):
@@ -49,7 +57,8 @@ class ShellCommand(NamedTuple):
 
     `request` is the method and path of the call, and `view` how the answer is shown: the columns of its items, a
     function of `views`, or nothing for one name and value a line. `keyed` says that each call has a key of
-    its own by which it is done once. `example` is a line to type, without the program's name.
+    its own by which it is done once. `question` is asked on a terminal before what cannot be undone. `example` is a
+    line to type, without the program's name.
     """
 
     name: str
@@ -61,6 +70,7 @@ class ShellCommand(NamedTuple):
     run: str = CALL
     client: bool = True
     keyed: bool = False
+    question: str | None = None
     fixed: Mapping[str, Any] = {}
 
     @property
@@ -97,8 +107,19 @@ def switch(flags: str, about: str, to: str = "") -> Option:
 
 
 def columns(spec: str) -> Columns:
-    """The columns of a text with one `field=HEAD` or `field` a word."""
-    pairs = [word.partition("=") for word in spec.split()]
-    return Columns(
-        tuple(name for name, _, _ in pairs), tuple((head or name).replace("_", " ").upper() for name, _, head in pairs)
-    )
+    """The columns of a text with one `field=HEAD` or `field` a word; `_` is a blank of a head.
+
+    `one|other` is a field with a second name; `field+` is shown by `-o wide` alone, `field?` where it is not empty.
+    """
+    return tuple(_column(*word.partition("=")) for word in spec.split())
+
+
+def _column(name: str, _: str, head: str) -> Column:
+    fields = tuple(name.rstrip("+?").split("|"))
+    return Column(fields, head.replace("_", " ") or title(fields[0]), name.endswith("+"), name.endswith("?"))
+
+
+def title(field: str) -> str:
+    """The head for a field without one of its own: `createdBy` is `CREATED BY`, `diedAt` is `DIED`."""
+    words = "".join(f" {char}" if char.isupper() else char for char in field).upper()
+    return words.removesuffix(" AT") if words != "AT" else words

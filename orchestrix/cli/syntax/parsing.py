@@ -9,18 +9,25 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
-from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, Option, ShellCommand, option
+from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, Option, ShellCommand, option, switch
 
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
 """Negative numbers and times are no options: whoever gives one is to read what is wrong with it."""
 _AN_ID = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
-EXIT_CODES = "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable"
+EXIT_CODES = (
+    "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable, 6 not ended yet"
+)
 CONFIG = option("--config", "the settings (ORCHESTRIX_CONFIG, else ./orchestrix.toml)", "FILE")
-OUTPUT = option("-o", "json is for scripts", dest="output", choices=("table", "json"), default="table")
+OUTPUT = option(
+    "-o", "wide cuts nothing, json is for scripts", dest="output", choices=("table", "wide", "json"), default="table"
+)
+UTC = switch("--utc", "show times in UTC instead of how long ago they were")
+YES = switch("--yes", "do not ask")
 CLIENT = (
     option("--api", "the API (ORCHESTRIX_API_URL, else the dev of this folder)", "URL"),
     option("--token", "who asks (prefer ORCHESTRIX_API__TOKEN: arguments are visible in ps)", "SECRET"),
     OUTPUT,
+    UTC,
 )
 KEY = option(
     "--idempotency-key",
@@ -96,7 +103,8 @@ def _epilog(entry: CommandGroup | ShellCommand) -> str:
 def _add_options(made: argparse.ArgumentParser, command: ShellCommand) -> None:
     made.set_defaults(run=functools.partial(_run, command), **command.fixed)
     made.add_argument(*CONFIG.flags, help=CONFIG.about, default=argparse.SUPPRESS, **CONFIG.more)
-    for entry in (*command.options, *((KEY,) if command.keyed else ()), *(CLIENT if command.client else ())):
+    also = (*((KEY,) if command.keyed else ()), *((YES,) if command.question else ()))
+    for entry in (*command.options, *also, *(CLIENT if command.client else ())):
         if isinstance(entry, OneOf):
             chosen = made.add_mutually_exclusive_group(required=entry.required)
             for one in entry.options:

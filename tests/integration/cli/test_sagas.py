@@ -81,8 +81,8 @@ def test_a_wait_that_is_over_says_how_to_go_on(api: FakeApi, shell: Shell) -> No
     api.on("GET", "/apps/42", Reply(body=app()))
     api.on("GET", "/apps/42/history", page(CREATED))
     answer = shell("apps", "create", "billing", "--by", "ada", "--wait", "0.1s")
-    assert answer.code == 1
-    assert "orchestrix apps watch 42" in answer.err
+    assert answer.code == 6
+    assert "`orchestrix apps watch 42` follows it, `orchestrix apps why 42` says what it waits for" in answer.err
 
 
 def test_a_wait_survives_a_restart_of_the_api(api: FakeApi, shell: Shell) -> None:
@@ -141,14 +141,14 @@ def test_history_follows_its_pages(api: FakeApi, shell: Shell) -> None:
 def test_history_as_a_table(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/apps/42/history", page(CREATED, MADE))
     lines = shell("apps", "history", "42").out.splitlines()
-    assert lines[0].split() == ["VERSION", "FROM", "TO", "REASON", "ACTOR", "AT"]
+    assert lines[0].split() == ["VERSION", "FROM", "TO", "REASON", "ACTOR", "WHEN"]
     assert lines[1].split()[:4] == ["1", "-", "APP_INITIATED", "created"]
 
 
 def test_messages_as_a_table(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/sagas/order/7/messages", page({"kind": "command", "type": "cmd.x", "lastAt": None, "count": 1}))
     lines = shell("sagas", "messages", "order", "7").out.splitlines()
-    assert [line.split() for line in lines] == [["KIND", "TYPE", "LAST", "AT", "COUNT"], ["command", "cmd.x", "-", "1"]]
+    assert [line.split() for line in lines] == [["KIND", "TYPE", "LAST", "COUNT"], ["command", "cmd.x", "-", "1"]]
 
 
 def test_what_others_wrote_does_not_steer_the_terminal(api: FakeApi, shell: Shell) -> None:

@@ -23,6 +23,9 @@ COMMANDS = {
         "db",
         "apps",
         "sagas",
+        "stuck",
+        "workers",
+        "audit",
         "deadlines",
         "redispatch",
         "dlq",
@@ -35,14 +38,14 @@ COMMANDS = {
     },
     ("db",): {"upgrade", "current", "check"},
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
-    ("sagas",): {"create", "list", "show", "history", "messages", "watch", "check", "migrate", *VERBS},
+    ("sagas",): {"create", "list", "show", "history", "messages", "watch", "definitions", "check", "migrate", *VERBS},
     ("dlq",): {"list", "show", "edit", "redrive", "drop"},
     ("schedules",): {
         *{"create", "list", "show", "edit", "pause", "resume", "run", "backfill", "preview", "delete"},
     },
     ("deadlines",): {"list", "extend", "cancel"},
     ("cluster",): {"status", "drain"},
-    ("jobs",): {"submit", "list", "show", "logs", "cancel"},
+    ("jobs",): {"submit", "list", "show", "why", "logs", "retry", "cancel"},
     ("config",): {"show"},
 }
 LATER = {
@@ -78,7 +81,6 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["apps", "retry", "1", "--if-version", "0"],
         ["deadlines", "extend", "1"],
         ["deadlines", "extend", "1", "--by", "5m", "--at", "2026-01-31T12:00:00Z"],
-        ["redispatch", "x"],
         ["dlq"],
         ["dlq", "show"],
         ["dlq", "show", "1"],
@@ -98,10 +100,10 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["apps", "list", "--lim", "3"],
         ["apps", "list", "--limit", "x"],
         ["apps", "list", "-o", "yaml"],
-        ["redispatch", "--saga", "app", "0"],
-        ["redispatch", "--saga", "app", "-5"],
-        ["redispatch", "--saga", "app", "٣"],
-        ["redispatch", "--saga", "app", "9" * 400],
+        ["apps", "list", "--limit", "0"],
+        ["apps", "list", "--limit", "-5"],
+        ["apps", "list", "--limit", "٣"],
+        ["apps", "list", "--limit", "9" * 400],
         ["apps", "create", "x"],
         ["apps", "create", "--by", "ada"],
         ["apps", "create", "x", "--by", "ada", "--wait", "soon"],
@@ -126,8 +128,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(shell: Shell, arguments
     [
         ("apps list --limit 201", "from 1 to 200"),
         ("apps list --limit x", "from 1 to 200"),
-        ("redispatch --saga app 0", "from 1 to 9007199254740991"),
-        ("redispatch --saga app 9007199254740992", "from 1 to 9007199254740991"),
+        ("apps retry 1 --if-version 0", "from 1 to 2147483647"),
         ("worker --concurrency 1001", "from 1 to 1000"),
         ("serve --port 65536", "from 0 to 65535"),
         ("apps create x --by y --wait 86401", "up to a day (86400)"),
@@ -144,6 +145,7 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.api.parameters import MAX_LIMIT
     from orchestrix.api.schedules import MOST_PREVIEWED
+    from orchestrix.cli import instance_names
     from orchestrix.cli.nouns import local, options, schedules
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT
@@ -152,7 +154,7 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
 
     assert options.LIMITS[1] == MAX_LIMIT
     assert options.RETRIES[1] == RETRIES_LIMIT
-    assert options.IDS[1] == MAX_ID - 1
+    assert instance_names.MAX_ID == MAX_ID - 1
     assert schedules.CATCH_UP[1] == CATCH_UP_LIMIT
     assert schedules.COUNT[1] == MOST_PREVIEWED
     WorkerSettings(concurrency=local.CONCURRENCY[1])
