@@ -10,11 +10,11 @@ from typing import Any
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
-from orchestrix.cli.confirmation import confirmed
+from orchestrix.cli.display.confirmation import confirmed
+from orchestrix.cli.display.views import Look, look_of, print_rows, shown
 from orchestrix.cli.instance_names import APP, id_of, is_id
 from orchestrix.cli.node_phase import phase
 from orchestrix.cli.syntax.declarations import columns
-from orchestrix.cli.views import Look, look_of, print_rows, shown
 from orchestrix.errors import Invalid, NotFound, OrchestrixError, Unavailable
 
 _CLUSTER = {

@@ -12,11 +12,11 @@ from orchestrix import clock
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.display.views import shown
 from orchestrix.cli.instance_names import APP, id_of, path_of, quoted
 from orchestrix.cli.interruptible_sleep import pause
 from orchestrix.cli.saga_watch import RECONNECT_TIMEOUT_S, STREAM_IDLE_TIMEOUT_S
 from orchestrix.cli.sse import ServerSentEvent, events
-from orchestrix.cli.views import shown
 from orchestrix.errors import Unavailable
 
 _PATH = "/jobs"

@@ -8,9 +8,9 @@ from typing import Any
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import AlreadyExists, ApiClient
 from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.display.views import shown
 from orchestrix.cli.instance_names import APP, base, on_instance
 from orchestrix.cli.saga_watch import ENDED, UNDO_FAILED, ProgressPrinter, until_end, watched
-from orchestrix.cli.views import shown
 from orchestrix.errors import ConflictError
 
 

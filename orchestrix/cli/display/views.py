@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrix import clock
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.ages import age, moment_of, utc
+from orchestrix.cli.display.ages import age, moment_of, utc
 from orchestrix.cli.syntax.declarations import Column, Columns, columns, title
 
 Document = dict[str, Any]
