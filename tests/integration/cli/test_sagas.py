@@ -288,7 +288,7 @@ def test_an_api_that_nobody_named_is_not_guessed(shell: Shell, command: str) -> 
     answer = shell(*command.split())
     assert answer.code == 2
     assert answer.err.startswith(
-        "error: no API is named: set --api or ORCHESTRIX_API_URL, or start `orchestrix dev` in "
+        "error: No API address given: set --api or ORCHESTRIX_API_URL, or run `orchestrix dev` in this folder ("
     )
 
 
