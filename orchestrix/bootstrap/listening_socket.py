@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -34,7 +35,7 @@ def listening(host: str, ports: Iterable[int]) -> socket.socket:
         try:
             found = socket.create_server(address, family=family, backlog=2048)
         except OSError as error:
-            refused = f"{host}:{port} ({error.strerror})"
+            refused = f"{host}:{port} ({os.strerror(error.errno) if error.errno else error.strerror})"  # said once
             if error.errno == errno.EADDRNOTAVAIL:
                 break
             continue

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from orchestrix.cli.endpoints import hidden
+from orchestrix.cli.refusals import sentence
 from orchestrix.errors import (
     ConfigError,
     ConflictError,
@@ -44,17 +45,34 @@ _ERRORS: dict[int, type[OrchestrixError]] = {
 }
 
 
+class AlreadyExists(ConflictError):
+    """There is one of that name; `path` is where."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class ApiClient:
     """The API at `url`, asked with `token`. Every call raises the error that fits the answer, else `Unavailable`.
 
-    `withheld`: there is a token, but it is not for this address.
+    `withheld`: there is a token, but it is not for this address. `flags` has the option for each name of the API, so
+    that its errors can speak of options.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, withheld: bool = False) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, *, withheld: bool = False, flags: Mapping[str, str] | None = None
+    ) -> None:
         self.url = hidden(url)
+        self._flags = flags or {}
         self._withheld = withheld
         self._parts = urlsplit(url)
         self._access = {"Authorization": f"Bearer {token}"} if token else {}
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether it sends a token, by which the API knows who asks."""
+        return bool(self._access)
 
     def get(
         self,
@@ -70,9 +88,9 @@ class ApiClient:
         """
         return self._call("GET", path + _query(query), None, {}, patience, also)
 
-    def document(self, path: str) -> dict[str, Any]:
+    def document(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JSON object of a page."""
-        return self._object(self.get(path))
+        return self._object(self.get(path, query))
 
     def page(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
         """One page of a list: `items` and `nextCursor`."""
@@ -85,20 +103,16 @@ class ApiClient:
         """One saga instance; `patience` as for `get`."""
         return self.instance_of(self.get(path, query, patience=patience))
 
-    def all_items(self, path: str) -> list[Any]:
+    def all_items(self, path: str, query: Mapping[str, Any] | None = None) -> list[Any]:
         """The items of all pages."""
         items: list[Any] = []
         cursor: str | None = None
         while True:
-            page = self.page(path, {"cursor": cursor})
+            page = self.page(path, {**(query or {}), "cursor": cursor})
             items += page["items"]
             cursor = page.get("nextCursor")
             if not cursor:
                 return items
-
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The instance that a POST of `body` gives. Raises `OutcomeUnknown` if the answer got lost on its way."""
-        return self.instance_of(self.send("POST", path, body, headers))
 
     def send(
         self,
@@ -189,7 +203,10 @@ class ApiClient:
         except (OSError, http.client.HTTPException) as error:
             raise self._lost(method, error) from error
 
-    def _lost(self, method: str, error: Exception) -> Unavailable:
+    def _lost(self, method: str, error: Exception) -> OrchestrixError:
+        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+            speaks = " (it speaks AMQP)" if str(error).lower().startswith("amqp") else ""
+            return ConfigError(f"{self.url} is no HTTP server{speaks}: check --api and ORCHESTRIX_API_URL")
         if method == "GET":
             return Unavailable(
                 f"{self.url} gave no answer ({_why(error)}): try again, or look with `orchestrix doctor`"
@@ -222,10 +239,11 @@ class ApiClient:
             if status in (502, 503, 504):
                 raise self._not_ready(method, status)
             raise self._stranger()
-        wait = response.getheader("Retry-After")
-        hint = f" (again in {wait} s)" if wait else self._hint(status)
+        said = sentence(problem, status, self._flags, response.getheader("Retry-After")) + self._hint(status)
+        if problem.get("code") == "already_exists" and isinstance(problem.get("existing"), str):
+            raise AlreadyExists(said, problem["existing"])
         kind = OutcomeUnknown if problem.get("code") == "outcome_unknown" else _ERRORS.get(status, PermanentError)
-        raise kind(_sentence(problem, status) + hint)
+        raise kind(said)
 
     def _not_ready(self, method: str, status: int) -> Unavailable:
         """The error for an answer of a proxy: it need not know what has become of the request."""
@@ -250,27 +268,6 @@ def _query(query: Mapping[str, Any] | None) -> str:
         return f"?{urlencode(given, doseq=True)}" if given else ""
     except UnicodeEncodeError as wrong:
         raise Invalid("an argument is not valid text: write it in UTF-8") from wrong
-
-
-def _sentence(problem: Mapping[str, Any], status: int) -> str:
-    text = str(problem.get("detail") or problem.get("title") or f"the API answers {status}").removesuffix(".")
-    details = problem.get("errors")
-    parts = [_part(error) for error in details] if isinstance(details, list) else []
-    verbs = problem.get("allowed")
-    if isinstance(verbs, list):
-        parts.append(f"possible now: {', '.join(map(str, verbs)) or 'nothing'}")
-    return "; ".join([text, *(part for part in parts if part and part not in text)])
-
-
-def _part(error: Any) -> str:
-    if not isinstance(error, dict):
-        return str(error)
-    where = error.get("pointer") or error.get("field") or error.get("loc") or error.get("parameter")
-    what = str(error.get("detail") or error.get("message") or error.get("msg") or "")
-    name = str(where or "").removeprefix("/")
-    if not name:
-        return what
-    return f"{name} {what}" if what[:1].islower() else f"{name}: {what}"
 
 
 def _why(error: Exception) -> str:

@@ -1,39 +1,41 @@
-"""API requests: which API and which saga a command means, and what it sends there."""
+"""API requests: which API a command means, and the path, query, body and headers of its declared request."""
 
 from __future__ import annotations
 
 import argparse
 import getpass
-import json
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
-from urllib.parse import quote
+from typing import Any
 
 from orchestrix import clock
 from orchestrix.cli import endpoints
 from orchestrix.cli.api_client import ApiClient
+from orchestrix.cli.instance_names import on_instance
 from orchestrix.cli.settings import load
+from orchestrix.cli.syntax.declarations import NULL, Option, ShellCommand
 from orchestrix.config.file import HERE
 from orchestrix.config.settings import Settings
 from orchestrix.errors import Invalid, OutcomeUnknown
-from orchestrix.saga.messages import explained
-
-APP = "app"
 
 
 def api_of(arguments: argparse.Namespace) -> ApiClient:
     """The API of the settings, asked with their token. Raises `ConfigError` and `Unavailable` if nobody names one."""
-    return api_at(load(arguments), Path.cwd())
+    known: ApiClient | None = getattr(arguments, "client", None)
+    if known is not None:
+        return known
+    flags = {one.to.lstrip("?"): one.flags[-1] for one in arguments.declared.flat if one.flags[0].startswith("-")}
+    arguments.client = made = api_at(load(arguments), Path.cwd(), flags)
+    return made
 
 
-def api_at(settings: Settings, folder: Path) -> ApiClient:
+def api_at(settings: Settings, folder: Path, flags: Mapping[str, str] | None = None) -> ApiClient:
     """The same. The token goes only to an address that the user names, never to one that `dev.json` names."""
     token = settings.api.token.get_secret_value() if settings.api.token else None
     named = bool(settings.api_url) and not _by_the_folder(settings)
-    return ApiClient(endpoints.api(settings, folder), token if named else None, withheld=bool(token) and not named)
+    url, withheld = endpoints.api(settings, folder), bool(token) and not named
+    return ApiClient(url, token if named else None, withheld=withheld, flags=flags)
 
 
 def _by_the_folder(settings: Settings) -> bool:
@@ -43,75 +45,99 @@ def _by_the_folder(settings: Settings) -> bool:
     return origin.source == HERE and "api_url" in origin.counting and "api.token" not in origin.counting
 
 
-def path_of(arguments: argparse.Namespace, instance: int | None = None) -> str:
-    """Where the instances of the saga are, or one of them."""
-    base = "/apps" if arguments.saga == APP else f"/sagas/{_quoted(arguments.saga)}"
-    return base if instance is None else f"{base}/{instance}"
+def answer(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the API answers to the command's request. Of a list without `--limit`, the items of all pages.
+
+    Raises `OrchestrixError`: what the API refuses, and what cannot be sent.
+    """
+    command: ShellCommand = arguments.declared
+    method, _, template = command.request.partition(" ")
+    query, body = query_of(arguments), {} if method == "GET" else body_of(arguments)
+    with headers_of(arguments) as headers:
+        api = api_of(arguments)
+        if "createdBy" not in body and any(one.to == "createdBy" for one in command.flat) and not api.authenticated:
+            body |= {"createdBy": who} if (who := user()) else {}  # a token says who asks
+
+        def ask(path: str) -> dict[str, Any]:
+            if method != "GET":
+                return api.send(method, path, body, headers, query)
+            if not isinstance(command.view, tuple):
+                return api.document(path, query)
+            if "limit" in vars(arguments):
+                return api.page(path, query)
+            return {"items": api.all_items(path, query)}
+
+        return on_instance(arguments, api, template, ask)
 
 
-def words(arguments: argparse.Namespace, action: str) -> str:
-    """The command that does `action` to the same kind of saga."""
-    return f"apps {action}" if arguments.saga == APP else f"sagas {action} {arguments.saga}"
+def query_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parameters that its options name."""
+    sent = {one.to[1:]: value for one, value in _given(arguments, lambda to: to.startswith("?"))}
+    return {name: "true" if value is True else value for name, value in sent.items() if value is not False}
 
 
-def json_object(text: str, flag: str) -> dict[str, Any]:
-    """The JSON object that stands behind `flag`. Raises `Invalid`."""
+def body_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The JSON object that its options name. Raises `Invalid`."""
+    body: dict[str, Any] = {}
+    for one, value in _given(arguments, lambda to: to[:1] not in ("", "?")):
+        *outer, name = one.to.split(".")
+        inner = body
+        for step in outer:
+            inner = inner.setdefault(step, {})
+        inner[name] = None if value is NULL else value
+    if any(one.to == "reason" for one in arguments.declared.flat):
+        body["reason"] = reason_of(arguments)
+    return body
+
+
+def _given(arguments: argparse.Namespace, wanted: Callable[[str], bool]) -> Iterator[tuple[Option, Any]]:
+    """The options that go where it is wanted and have a value, with what is sent of it."""
+    for one in filter(lambda one: wanted(one.to), arguments.declared.flat):
+        value = getattr(arguments, one.dest)
+        if value is not None and value != []:
+            yield one, value if one.read is None else one.read(value, one.flags[0])
+
+
+@contextmanager
+def headers_of(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """The headers of a request that changes something.
+
+    Where its outcome is unknown, and it has a key, the error says with which key it can be sent again.
+    """
+    given = vars(arguments)
+    key = given.get("idempotency_key")
+    if key is None and arguments.declared.keyed:
+        key = clock.uuid7()
+    version = given.get("if_version")
+    match = {} if version is None else {"If-Match": f'"{version}"'}
+    headers = match | ({} if key is None else _key_header(key))
     try:
-        found = json.loads(text, parse_constant=_no_number, parse_float=_small_enough)
-    except (ValueError, RecursionError) as wrong:
-        raise Invalid(f'{flag} is not JSON ({explained(wrong)}): write an object, as \'{{"team": "blue"}}\'') from wrong
-    if not isinstance(found, dict):
-        raise Invalid(f'{flag} must be a JSON object, as \'{{"team": "blue"}}\'')
-    return found
+        yield headers
+    except OutcomeUnknown as lost:
+        if key is None:
+            raise
+        told = f"{lost}; the same command with --idempotency-key {key} does it at most once"
+        raise OutcomeUnknown(told) from lost
 
 
-def key_header(key: str) -> dict[str, str]:
+def _key_header(key: str) -> dict[str, str]:
     """The header by which a request is done once, however often it is sent. Raises `Invalid`."""
     if not 0 < len(key) <= 255 or not all("!" <= char <= "~" for char in key):
         raise Invalid("--idempotency-key takes 1 to 255 visible ASCII characters")
     return {"Idempotency-Key": key}
 
 
-@contextmanager
-def keyed(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """The header with the command's key: the one that the user gives, else one of its own.
-
-    Where the outcome of the request is unknown, the error says with which key it can be sent again.
-    """
-    key = clock.uuid7() if arguments.idempotency_key is None else arguments.idempotency_key
-    headers = key_header(key)
-    try:
-        yield headers
-    except OutcomeUnknown as lost:
-        told = f"{lost}; the same command with --idempotency-key {key} does it at most once"
-        raise OutcomeUnknown(told) from lost
-
-
 def reason_of(arguments: argparse.Namespace) -> str:
     """The user's reason; without one, that it was done by hand, and by which user of this machine."""
     if arguments.reason is not None:
         return str(arguments.reason)
+    who = user()
+    return "by hand" if who is None else f"by hand ({who})"
+
+
+def user() -> str | None:
+    """This machine's user."""
     try:
-        return f"by hand ({getpass.getuser()})"
+        return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container can run under a number that nobody has
-        return "by hand"
-
-
-def _quoted(name: str) -> str:
-    if name in ("", ".", ".."):
-        raise Invalid(f"{name!r} is no name of a saga")
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError as wrong:
-        raise Invalid("the saga's name is not valid text: write it in UTF-8") from wrong
-
-
-def _small_enough(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:40]} is larger than JSON's readers can hold")
-    return number
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+        return None

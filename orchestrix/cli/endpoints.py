@@ -77,7 +77,4 @@ def hidden(url: str) -> str:
 
 
 def _nowhere(what: str, names: str, folder: Path) -> str:
-    return (
-        f"no {what} is named: set {names}, or start `orchestrix dev` in {folder}, "
-        f"where its {devfile.path_of(Path()).as_posix()} tells"
-    )
+    return f"No {what} address given: set {names}, or run `orchestrix dev` in this folder ({folder})"

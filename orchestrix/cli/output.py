@@ -10,6 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 GREEN, RED, YELLOW, DIM = "32", "31", "33", "2"
+GAP = 2
+"""Columns of the terminal between two of a table."""
+NARROWEST = 6
+"""Columns of the terminal that a cell keeps however narrow that is."""
 _STATE_COLOURS = {
     "COMPLETED": GREEN,
     "SUCCEEDED": GREEN,
@@ -75,16 +79,50 @@ def cell(value: Any) -> str:
     return visible(str(value))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns two spaces apart, numbers as they come, states in colour."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | None = None) -> str:
+    """Columns two spaces apart, numbers as they come, states in colour.
+
+    What is wider than so many `columns` of the terminal is cut, the widest cells first; the first column is whole.
+    """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
+    if columns is not None:
+        _narrow(widths, columns - GAP * (len(widths) - 1))
+        lines = [[_cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(_line(line, widths) for line in lines)
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _narrow(widths: list[int], room: int) -> None:
+    while sum(widths) > room and len(widths) > 1:
+        widest = max(range(1, len(widths)), key=lambda place: widths[place])
+        if widths[widest] <= NARROWEST:
+            return
+        widths[widest] -= 1
+
+
+def _cut(text: str, wide: int) -> str:
+    """The beginning of a text that is wider, with a mark at its end."""
+    if width(text) <= wide:
+        return text
+    while width(text) > wide - 1:
+        text = text[:-1]
+    return text + ("…" if _unicode() else "~")
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | None = None) -> None:
     """The table on stdout."""
-    print(table(headers, rows))
+    print(table(headers, rows, columns))
+
+
+def terminal_columns() -> int | None:
+    """How wide a table may be: as COLUMNS says, else as the terminal is; None where neither does."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdigit() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
@@ -124,4 +162,4 @@ def _columns(char: str) -> int:
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = [text + " " * (wide - width(text)) for text, wide in zip(cells, widths, strict=True)]
     padded[-1] = cells[-1]
-    return "  ".join(paint_state(text) for text in padded).rstrip(" ")
+    return (" " * GAP).join(paint_state(text) for text in padded).rstrip(" ")

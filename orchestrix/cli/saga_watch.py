@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,9 @@ from orchestrix.cli.sse import ServerSentEvent, events
 from orchestrix.errors import Unavailable
 
 ENDED = frozenset({"COMPLETED", "FAILED"})
+UNDO_FAILED = "COMPENSATION_FAILED"
+_RETRY = re.compile(r"retry \d+\b")
+"""The reason of a change that a failed try made; that of a person's retry has no number."""
 LONG_POLL_S = 20
 """Seconds that the server may hold one long-poll."""
 STREAM_IDLE_TIMEOUT_S = 45.0
@@ -39,7 +43,8 @@ class ProgressPrinter:
                 print(self._line(change), flush=True)
 
     def _line(self, change: dict[str, Any]) -> str:
-        good = change["toState"] not in ("FAILED", "COMPENSATION_FAILED", "COMPENSATING")
+        failed_try = change.get("fromState") == change["toState"] and _RETRY.match(str(change.get("reason")))
+        good = change["toState"] not in ("FAILED", "COMPENSATION_FAILED", "COMPENSATING") and not failed_try
         passed = (datetime.fromisoformat(change["at"]) - self._began).total_seconds()
         state = output.paint_state(f"{output.cell(change['toState']):<18}")
         return f"  {output.mark(good)} {state} {passed:7.2f}s  {output.cell(change.get('reason'))}"
@@ -48,7 +53,7 @@ class ProgressPrinter:
 def until_end(
     api: ApiClient, path: str, instance: dict[str, Any], seconds: float, progress: ProgressPrinter | None
 ) -> dict[str, Any]:
-    """The instance when it has ended, or as it is after `seconds`.
+    """The instance when it has ended or an undo of it has failed, or as it is after `seconds`.
 
     Raises `Unavailable` only if the API is away when the time is over.
     """
@@ -58,7 +63,7 @@ def until_end(
             if progress is not None:
                 progress.show(api.all_items(f"{path}/history"))
             left = deadline - clock.monotonic()
-            if instance["state"] in ENDED or left <= 0:
+            if instance["state"] in {*ENDED, UNDO_FAILED} or left <= 0:
                 return instance
             wait = max(1, min(LONG_POLL_S, round(left)))
             query = {"wait": f"{wait}s", "sinceVersion": instance["version"]}

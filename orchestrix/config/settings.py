@@ -83,6 +83,25 @@ ADDING: Final = ("sagas", "workers")
 """Those to whose modules in the file the environment adds."""
 
 
+_DRIVERS: Final = {
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+    "mysql": "mysql+asyncmy",
+    "mariadb": "mysql+asyncmy",
+    "sqlite": "sqlite+aiosqlite",
+}
+"""The scheme with the driver that we use, for those of other programs."""
+
+
+def _meant_database(url: str) -> str:
+    """What to write instead: the same with our driver where the scheme shows which, without the password."""
+    scheme, mark, rest = url.partition("://")
+    ours = _DRIVERS.get(scheme.partition("+")[0].lower()) if mark else None
+    if ours is None:
+        return "write sqlite+aiosqlite://…, postgresql+asyncpg://… or mysql+asyncmy://…"
+    return f"write {redacted(f'{ours}://{rest}')}"
+
+
 class Settings(SettingsGroup):
     """Every setting. Read from `ORCHESTRIX_…`, nested with `__`; the names of `ALIASES` stand in for some of them."""
 
@@ -119,7 +138,7 @@ class Settings(SettingsGroup):
     @classmethod
     def _known_database(cls, value: str | None) -> str | None:
         if value and not value.startswith(("sqlite+aiosqlite://", "postgresql+asyncpg://", "mysql+asyncmy://")):
-            raise ValueError("write sqlite+aiosqlite://…, postgresql+asyncpg://… or mysql+asyncmy://…")
+            raise ValueError(_meant_database(value))
         return value or None
 
     @field_validator("broker_url")

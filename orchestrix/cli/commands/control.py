@@ -1,98 +1,177 @@
-"""Control commands: explain a saga, act on it, list deadlines, and redispatch."""
+"""Control commands: those whose request or answer depends on more than a declaration says."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.api_request import api_of, json_object, keyed, path_of, reason_of
-from orchestrix.cli.commands.sagas import show_instance
-from orchestrix.errors import Invalid
+from orchestrix.cli.api_client import ApiClient
+from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
+from orchestrix.cli.display.confirmation import confirmed
+from orchestrix.cli.display.views import Look, look_of, print_rows, shown
+from orchestrix.cli.instance_names import APP, id_of, is_id
+from orchestrix.cli.node_phase import phase
+from orchestrix.cli.syntax.declarations import columns
+from orchestrix.errors import Invalid, NotFound, OrchestrixError, Unavailable
 
-_CALLS = {"edit": ("PATCH", ""), "extend": ("PATCH", "/deadline"), "withdraw": ("DELETE", "/deadline")}
-"""Method and end of the path, where they are not `POST` and the verb."""
-_WAKE_UPS = ("saga", "id", "key", "state", "step", "attempt", "wakeReason", "wakeAt", "deadlineAt")
-
-
-def why(arguments: argparse.Namespace) -> int:
-    """`why`: one sentence on why a saga does not go on, and what helps."""
-    found = api_of(arguments).document(path_of(arguments, arguments.id) + "/why")
-    if arguments.output == "json":
-        output.print_json(found)
-    else:
-        titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
-        output.print_fields({title: found.get(name) for title, name in titles.items() if found.get(name) is not None})
-    return exit_codes.OK
-
-
-def act(arguments: argparse.Namespace) -> int:
-    """A verb: does it, or with `--dry-run` shows what it would do. Each command has a key of its own."""
-    method, suffix = _CALLS.get(arguments.verb, ("POST", f"/{arguments.verb}"))
-    body = _body(arguments)
-    headers = {} if arguments.if_version is None else {"If-Match": f'"{arguments.if_version}"'}
-    path, api = path_of(arguments, arguments.id) + suffix, api_of(arguments)
-    with keyed(arguments) as key:
-        if arguments.dry_run:
-            _show_preview(arguments, api.send(method, path, body, headers | key, {"dryRun": "true"}))
-            return exit_codes.OK
-        done = api.instance_of(api.send(method, path, body, headers | key))
-    show_instance(arguments, done)
-    return exit_codes.OK
+_CLUSTER = {
+    "nodes": columns(
+        "id=NODE state isLeader=LEADER roles jobCount=JOBS version? host? beatAt=LAST_SEEN startedAt=STARTED"
+        " endedAt?=ENDED"
+    ),
+    "workers": columns(
+        "id=WORKER state queues jobs lostPlaces?=LOST_PLACES version? host? beatAt=LAST_SEEN startedAt=STARTED"
+    ),
+    "handovers": columns("term from to mode reason gainedAt=AT tookMs=DURATION_(ms)"),
+}
+_LETTERS = "/dead-letters"
 
 
-def deadlines(arguments: argparse.Namespace) -> int:
-    """`deadlines list`: what the engine will do by itself, the soonest first; one page."""
-    page = api_of(arguments).page("/deadlines", {"limit": arguments.limit, "cursor": arguments.cursor})
-    if arguments.output == "json":
-        output.print_json(page)
-        return exit_codes.OK
-    heads = ("SAGA", "ID", "KEY", "STATE", "STEP", "ATTEMPT", "WAITS FOR", "UNTIL", "RUN ENDS")
-    output.print_table(heads, [[item.get(name) for name in _WAKE_UPS] for item in page["items"]])
-    if page.get("nextCursor"):
-        exit_codes.warn(f"there are more: the same command with --cursor {page['nextCursor']}", "note")
-    return exit_codes.OK
+def call(arguments: argparse.Namespace) -> int:
+    """Any command whose declaration says all of it."""
+    if question := arguments.declared.question:
+        confirmed(arguments, question.format(**vars(arguments)))
+    return shown(arguments, answer(arguments))
 
 
 def redispatch(arguments: argparse.Namespace) -> int:
     """`redispatch`: sends commands in flight again, of all sagas, of one, or of some of its instances."""
     if arguments.ids and arguments.saga is None:
         raise Invalid("ids alone do not say whose they are: add --saga, as --saga app")
-    body: dict[str, Any] = {"reason": reason_of(arguments)}
-    body |= {"saga": arguments.saga} if arguments.saga is not None else {}
-    body |= {"ids": arguments.ids} if arguments.ids else {}
-    with keyed(arguments) as key:
-        found = api_of(arguments).send("POST", "/redispatch", body, key)
-    if arguments.output == "json":
-        output.print_json(found)
+    if not all(map(is_id, arguments.ids)):
+        api = api_of(arguments)
+        arguments.ids = [id_of(arguments.saga, text, api) for text in arguments.ids]
+    arguments.ids = [int(one) for one in arguments.ids]
+    confirmed(arguments, _how_many(arguments))
+    return shown(arguments, answer(arguments))
+
+
+def _how_many(arguments: argparse.Namespace) -> str:
+    """The question, with the number where it is asked and the API counts."""
+    try:
+        if arguments.yes or arguments.dry_run or not sys.stdin.isatty():
+            return ""
+        found = answer(argparse.Namespace(**{**vars(arguments), "dry_run": True}))
+        count = found.get("matched", found.get("redispatched"))
+        return f"Send {count} outstanding commands again?"
+    except Invalid:
+        return "Send all outstanding commands again that match?"
+
+
+def edit(arguments: argparse.Namespace) -> int:
+    """`schedules edit`: changes what is named."""
+    if body_of(arguments).keys() == {"reason"}:
+        raise Invalid("nothing is to be changed: name what, as --cron, --overlap or --payload")
+    return shown(arguments, answer(arguments))
+
+
+def letters(arguments: argparse.Namespace) -> int:
+    """`dlq list`: one page; of those with a key, all pages, for the API does not look for keys."""
+    _resolve(arguments)
+    if arguments.key is None:
+        return shown(arguments, answer(arguments))
+    return shown(arguments, {"items": list(_matching(arguments, api_of(arguments))), "nextCursor": None})
+
+
+def redrive(arguments: argparse.Namespace) -> int:
+    """`dlq redrive`: sends one again, or all that match; answers 1 if some of them cannot be sent."""
+    _refuse_unclear(arguments)
+    if arguments.id is not None:
+        return _one(arguments, "POST", f"{_LETTERS}/{arguments.id}/redrive")
+    if arguments.key is not None:
+        return _each(arguments, "POST", "/redrive", "redriven")
+    body = {**body_of(arguments), "filter": query_of(arguments), "dryRun": arguments.dry_run}
+    with headers_of(arguments) as headers:
+        found = api_of(arguments).send("POST", f"{_LETTERS}/redrive", body, headers)
+    shown(arguments, found)
+    return exit_codes.FAILED if found.get("refused") else exit_codes.OK
+
+
+def drop(arguments: argparse.Namespace) -> int:
+    """`dlq drop`: deletes one, or all that match; answers 1 if some of them cannot be deleted."""
+    _refuse_unclear(arguments)
+    if arguments.id is not None:
+        confirmed(arguments, f"Delete dead letter {arguments.id}?")
+        return _one(arguments, "DELETE", f"{_LETTERS}/{arguments.id}")
+    return _each(arguments, "DELETE", "", "dropped")
+
+
+def _resolve(arguments: argparse.Namespace) -> None:
+    """The instance may be named by its name."""
+    if arguments.app is not None:
+        arguments.app = id_of(arguments.saga or APP, str(arguments.app), api_of(arguments))
+
+
+def _refuse_unclear(arguments: argparse.Namespace) -> None:
+    chosen = query_of(arguments) or arguments.key is not None
+    if arguments.id is None and not chosen and not arguments.all:
+        raise Invalid("which ones? give an id, or --queue, --key, --saga, --app or --died-of, or --all")
+    if arguments.id is not None and (chosen or arguments.all or arguments.dry_run):
+        raise Invalid("an id names one dead letter: leave out the filters, --all and --dry-run")
+    _resolve(arguments)
+
+
+def _one(arguments: argparse.Namespace, method: str, path: str) -> int:
+    body, arguments.declared = body_of(arguments), arguments.declared._replace(view=None)
+    with headers_of(arguments) as headers:
+        return shown(arguments, api_of(arguments).send(method, path, body, headers))
+
+
+def _each(arguments: argparse.Namespace, method: str, end: str, done: str) -> int:
+    """Does it to each of those that match, one after the other."""
+    api = api_of(arguments)
+    found = [one["id"] for one in _matching(arguments, api)]
+    told: dict[str, Any] = {"dryRun": arguments.dry_run, "matched": len(found), done: 0, "refused": []}
+    if found and not arguments.dry_run:
+        if method == "DELETE":
+            confirmed(arguments, f"Delete {len(found)} dead letters?")
+        for id in found:
+            try:
+                api.send(method, f"{_LETTERS}/{id}{end}", body_of(arguments))
+                told[done] += 1
+            except Unavailable:
+                raise
+            except NotFound:  # somebody else was quicker
+                continue
+            except OrchestrixError as refused:
+                told["refused"].append({"id": id, "reason": str(refused)})
+    shown(arguments, told)
+    return exit_codes.FAILED if told["refused"] else exit_codes.OK
+
+
+def _matching(arguments: argparse.Namespace, api: ApiClient) -> Iterator[dict[str, Any]]:
+    """All dead letters that the filters let through."""
+    query = {name: value for name, value in query_of(arguments).items() if name not in ("limit", "cursor")}
+    for one in api.all_items(_LETTERS, {**query, "limit": 200}):
+        if arguments.key in (None, one.get("routingKey"), one.get("type")):
+            yield one
+
+
+def cluster_status(arguments: argparse.Namespace) -> int:
+    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads.
+
+    Says so where the node that answers is only starting or stopping: it may be the only one.
+    """
+    found = answer(arguments)
+    leader = found.get("leader")
+    why = None if leader else phase(api_of(arguments))
+    if arguments.output != "json":
+        _tell(found, leader or (f"nobody (this node is {why})" if why else "nobody"), look_of(arguments))
     else:
-        print(f"commands that are sent again: {output.cell(found.get('redispatched'))}")
-    return exit_codes.OK
-
-
-def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    body: dict[str, Any] = {"reason": reason_of(arguments)}
-    if arguments.verb == "skip" and arguments.step_output is not None:
-        body["output"] = json_object(arguments.step_output, "--output")
-    elif arguments.verb == "edit" or (arguments.verb == "retry" and arguments.data is not None):
-        body["data"] = json_object(arguments.data, "--data")
-    elif arguments.verb == "extend":
-        body |= {"at": arguments.at} if arguments.at is not None else {"extendBy": arguments.by}
-    return body
-
-
-def _show_preview(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
-    if arguments.output == "json":
         output.print_json(found)
-        return
-    rows = found.get("history") or []
-    note = found.get("note") or "it is so already"
-    print("nothing is changed; this would be:" if rows else f"nothing would change: {output.visible(str(note))}")
-    if rows:
-        columns = ("version", "fromState", "toState", "reason", "actor")
-        heads = ("VERSION", "FROM", "TO", "REASON", "ACTOR")
-        output.print_table(heads, [[row.get(name) for name in columns] for row in rows])
-    if undo := found.get("undo"):
-        print(f"undone, in this order: {output.visible(', '.join(map(str, undo)))}")
-    if command := found.get("command"):
-        print(f"sent: {output.visible(str(command))}")
+        if why:
+            print(f"this node is {why}", file=sys.stderr)
+    return exit_codes.OK if leader else exit_codes.FAILED
+
+
+def _tell(found: dict[str, Any], leader: str, look: Look) -> None:
+    lease = found.get("lease") or {}
+    head = {"leader": leader, "term": found.get("term"), "mode": found.get("mode"), "lease until": lease.get("until")}
+    output.print_fields({name: value for name, value in head.items() if value is not None})
+    for name, view in _CLUSTER.items():
+        if rows := found.get(name):
+            print()
+            print_rows(view, rows, look)

@@ -1,4 +1,4 @@
-"""Job commands: submit, list, show and cancel jobs, and read their logs."""
+"""Job commands: submit one and wait for its end, list them, and read or follow a log."""
 
 from __future__ import annotations
 
@@ -11,56 +11,52 @@ from typing import Any
 from orchestrix import clock
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
-from orchestrix.cli.api_request import api_of, json_object, reason_of
-from orchestrix.cli.commands.sagas import idempotency
+from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.display.views import shown
+from orchestrix.cli.instance_names import APP, id_of, path_of, quoted
 from orchestrix.cli.interruptible_sleep import pause
 from orchestrix.cli.saga_watch import RECONNECT_TIMEOUT_S, STREAM_IDLE_TIMEOUT_S
 from orchestrix.cli.sse import ServerSentEvent, events
 from orchestrix.errors import Unavailable
 
 _PATH = "/jobs"
-_FILTERS = {"state": "state", "queue": "queue", "created_by": "createdBy", "limit": "limit", "cursor": "cursor"}
-_COLUMNS = ("id", "queue", "handler", "state", "attempt", "progress", "workerId", "createdBy", "createdAt", "waitsFor")
-_HEADS = ("ID", "QUEUE", "HANDLER", "STATE", "ATTEMPT", "PROGRESS", "WORKER", "BY", "CREATED", "WAITS FOR")
+ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
+POLL_INTERVAL_S = 0.5
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """`jobs submit`: submits one."""
-    body: dict[str, Any] = {"queue": arguments.queue, "handler": arguments.handler}
-    if arguments.payload is not None:
-        body["payload"] = json_object(arguments.payload, "--payload")
-    wished = {"timeout": arguments.timeout, "retries": arguments.retries, "createdBy": arguments.by}
-    body |= {name: value for name, value in wished.items() if value is not None}
-    headers = idempotency(arguments.idempotency_key)
-    return _shown(arguments, api_of(arguments).send("POST", _PATH, body, headers))
+    """`jobs submit`; with `--wait` or `--follow` answers 1 if it did not succeed, 6 if it has not ended."""
+    job = answer(arguments)
+    if arguments.wait is None and not arguments.follow:
+        return shown(arguments, job)
+    api, path = api_of(arguments), f"{_PATH}/{job['id']}"
+    if arguments.follow:
+        return _follow(arguments, api, f"{path}/logs")
+    ends = clock.monotonic() + arguments.wait
+    while job["state"] not in ENDED and clock.monotonic() < ends:
+        pause(POLL_INTERVAL_S)
+        job = api.document(path)
+    shown(arguments, job)
+    if job["state"] in ENDED:
+        return exit_codes.OK if job["state"] == "SUCCEEDED" else exit_codes.FAILED
+    told = f"`orchestrix jobs logs -f {job['id']}` follows it, `orchestrix jobs why {job['id']}` says what it waits for"
+    exit_codes.warn(f"still {job['state']} after {arguments.wait:g} s: {told}", "error")
+    return exit_codes.NOT_ENDED
 
 
 def list_all(arguments: argparse.Namespace) -> int:
-    """`jobs list`: one page; where there is more, its last line says how to go on."""
-    page = api_of(arguments).page(_PATH, {name: getattr(arguments, flag) for flag, name in _FILTERS.items()})
-    if arguments.output == "json":
-        output.print_json(page)
-        return exit_codes.OK
-    output.print_table(_HEADS, [[item.get(name) for name in _COLUMNS] for item in page["items"]])
-    if page.get("nextCursor"):
-        exit_codes.warn(f"there are more: the same command with --cursor {page['nextCursor']}", "note")
-    return exit_codes.OK
-
-
-def show(arguments: argparse.Namespace) -> int:
-    """`jobs show`: one with its attempts."""
-    return _shown(arguments, api_of(arguments).document(f"{_PATH}/{arguments.id}"))
-
-
-def cancel(arguments: argparse.Namespace) -> int:
-    """`jobs cancel`: cancels one."""
-    path = f"{_PATH}/{arguments.id}/cancel"
-    return _shown(arguments, api_of(arguments).send("POST", path, {"reason": reason_of(arguments)}))
+    """`jobs list`: one page. A schedule and an instance may be named by their names."""
+    api = api_of(arguments)
+    if arguments.schedule is not None:
+        arguments.schedule = api.document(f"/schedules/{quoted(arguments.schedule, 'name')}")["id"]
+    if arguments.saga_id is not None:
+        arguments.saga_id = id_of(arguments.saga or APP, arguments.saga_id, api)
+    return shown(arguments, answer(arguments))
 
 
 def logs(arguments: argparse.Namespace) -> int:
     """`jobs logs`: what it has logged; with `-f` until it ends, and then 1 unless it has succeeded."""
-    api, path = api_of(arguments), f"{_PATH}/{arguments.id}/logs"
+    api, path = api_of(arguments), path_of(arguments, "/jobs/{id}/logs")
     if arguments.follow:
         return _follow(arguments, api, path)
     items = api.all_items(path)
@@ -119,11 +115,3 @@ def _stream(api: ApiClient, path: str, last_id: str) -> Iterator[ServerSentEvent
 def _line(item: dict[str, Any]) -> str:
     level = output.cell(item.get("level"))
     return f"{output.cell(item.get('at'))}  {level:<7}  {output.visible(str(item.get('message', '')))}"
-
-
-def _shown(arguments: argparse.Namespace, job: dict[str, Any]) -> int:
-    if arguments.output == "json":
-        output.print_json(job)
-    else:
-        output.print_fields(job)
-    return exit_codes.OK

@@ -32,12 +32,25 @@ BROKER_PORT = 5673
 ROLES = ("api", "orchestrator", "coordinator")
 
 log = logging.getLogger("orchestrix")
+_BROKER_LOG = logging.getLogger("orchestrix.broker.embedded.server")
+
+
+_BROKER_NOTE = "the embedded broker is for development only: its messages are lost when it stops"
+
+
+def _said_by_the_banner(record: logging.LogRecord) -> bool:
+    """False for the embedded broker's warning that it is for development."""
+    return record.levelno != logging.WARNING
 
 
 def dev(arguments: argparse.Namespace) -> int:
     """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is no error either."""
-    with suppress(KeyboardInterrupt):
-        _dev(arguments)
+    _BROKER_LOG.addFilter(_said_by_the_banner)
+    try:
+        with suppress(KeyboardInterrupt):
+            _dev(arguments)
+    finally:
+        _BROKER_LOG.removeFilter(_said_by_the_banner)
     with suppress(BrokenPipeError):
         print("Stopped. What is not finished goes on at the next start.", flush=True)
     return exit_codes.OK
@@ -86,6 +99,7 @@ def serve(arguments: argparse.Namespace) -> int:
         log.info("ready", extra={"api_url": running.api_url, "roles": sorted(roles)})
 
     run_to_the_end(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready))
+    log.info("stopped")
     return exit_codes.OK
 
 
@@ -104,6 +118,7 @@ def worker(arguments: argparse.Namespace) -> int:
 
     chosen_queues = {"queues": arguments.queue, "job_queues": arguments.job_queue}
     run_to_the_end(run_worker(settings, **chosen_queues, broker_url=broker_url, ready=ready))
+    log.info("stopped")
     return exit_codes.OK
 
 
@@ -135,7 +150,7 @@ def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, runn
         database_url=running.database_url,
         tries=_tries(settings, api_url),
         roles=running.roles,
-        notes=[*ports.notes(api, broker), *running.notes],
+        notes=[*ports.notes(api, broker), *running.notes, _BROKER_NOTE],
         seconds=clock.monotonic() - began,
     )
     with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on

@@ -1,4 +1,4 @@
-"""Saga commands: start, list, show and watch sagas; `apps …` is `sagas … app` under names of its own."""
+"""Saga commands: start one and wait for its end, and watch one."""
 
 from __future__ import annotations
 
@@ -6,106 +6,60 @@ import argparse
 from typing import Any
 
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.api_client import ApiClient
-from orchestrix.cli.api_request import APP, api_of, json_object, key_header, path_of, words
-from orchestrix.cli.saga_watch import ENDED, ProgressPrinter, until_end, watched
-
-_FILTERS = {
-    "state": "state",
-    "created_by": "createdBy",
-    "created_after": "createdAfter",
-    "created_before": "createdBefore",
-    "q": "q",
-    "sort": "sort",
-    "limit": "limit",
-    "cursor": "cursor",
-}
+from orchestrix.cli.api_client import AlreadyExists, ApiClient
+from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.display.views import shown
+from orchestrix.cli.instance_names import APP, base, on_instance
+from orchestrix.cli.saga_watch import ENDED, UNDO_FAILED, ProgressPrinter, until_end, watched
+from orchestrix.errors import ConflictError
 
 
 def create(arguments: argparse.Namespace) -> int:
     """`create`: starts one; with `--wait` shows its progress and answers 1 if it did not complete."""
-    name = "appName" if arguments.saga == APP else "key"
-    body: dict[str, Any] = {name: arguments.key, "createdBy": arguments.by}
-    if arguments.data is not None:
-        body["data"] = json_object(arguments.data, "--data")
-    headers = idempotency(arguments.idempotency_key)
     api = api_of(arguments)
-    instance = api.post(path_of(arguments), body, headers)
-    if arguments.wait is None:
-        show_instance(arguments, instance)
-        return exit_codes.OK
-    return _create_and_wait(arguments, api, instance)
+    try:
+        instance = api.instance_of(answer(arguments))
+    except AlreadyExists as taken:
+        there = api.document(taken.path)
+        said = f"it is {arguments.saga} {there.get('id')} ({there.get('state')})"
+        raise ConflictError(f"{arguments.key!r} already exists: {said}") from taken
+    return shown(arguments, instance) if arguments.wait is None else _wait(arguments, api, instance)
 
 
-def _create_and_wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any]) -> int:
+def _wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any]) -> int:
     progress = None
-    if arguments.output == "table":
-        print(f"{arguments.saga} {instance['id']}  {output.visible(name_of(instance))}")
+    if arguments.output != "json":
+        name = output.visible(str(instance.get("appName") or instance.get("key") or ""))
+        print(f"{arguments.saga} {instance['id']}  {name}")
         progress = ProgressPrinter(str(instance["createdAt"]))
-    instance = until_end(api, path_of(arguments, instance["id"]), instance, arguments.wait, progress)
+    path = f"{base(arguments.saga)}/{instance['id']}"
+    instance = until_end(api, path, instance, arguments.wait, progress)
     if progress is None:
         output.print_json(instance)
-    if instance["state"] not in ENDED:
-        exit_codes.warn(
-            f"still {instance['state']} after {arguments.wait:g} s; it goes on by itself: "
-            f"`orchestrix {words(arguments, 'watch')} {instance['id']}` follows it",
-            "error",
-        )
-    return exit_codes.OK if instance["state"] == "COMPLETED" else exit_codes.FAILED
+    if instance["state"] in ENDED:
+        return exit_codes.OK if instance["state"] == "COMPLETED" else exit_codes.FAILED
+    return _not_ended(arguments, instance)
 
 
-def list_all(arguments: argparse.Namespace) -> int:
-    """`list`: one page; where there is more, its last line says how to go on."""
-    filters = {name: getattr(arguments, flag) for flag, name in _FILTERS.items()}
-    filters["stuck"] = "true" if arguments.stuck else None
-    page = api_of(arguments).page(path_of(arguments), filters)
-    if arguments.output == "json":
-        output.print_json(page)
-        return exit_codes.OK
-    rows = [
-        (item["id"], name_of(item), item["state"], item["version"], item["createdBy"], item["createdAt"])
-        for item in page["items"]
-    ]
-    output.print_table(("ID", "NAME" if arguments.saga == APP else "KEY", "STATE", "VERSION", "BY", "CREATED"), rows)
-    if page.get("nextCursor"):
-        exit_codes.warn(f"there are more: the same command with --cursor {page['nextCursor']}", "note")
-    return exit_codes.OK
-
-
-def show(arguments: argparse.Namespace) -> int:
-    """`show`: the instance as it is now."""
-    show_instance(arguments, api_of(arguments).instance(path_of(arguments, arguments.id)))
-    return exit_codes.OK
-
-
-def history(arguments: argparse.Namespace) -> int:
-    """`history`: every change of its state, oldest first."""
-    items = api_of(arguments).all_items(path_of(arguments, arguments.id) + "/history")
-    if arguments.output == "json":
-        output.print_json({"items": items})
-        return exit_codes.OK
-    columns = ("version", "fromState", "toState", "reason", "actor", "at")
-    output.print_table(
-        ("VERSION", "FROM", "TO", "REASON", "ACTOR", "AT"),
-        [[item.get(column) for column in columns] for item in items],
-    )
-    return exit_codes.OK
-
-
-def messages(arguments: argparse.Namespace) -> int:
-    """`messages`: what was sent, waits, was ignored or could not be read."""
-    items = api_of(arguments).all_items(path_of(arguments, arguments.id) + "/messages")
-    if arguments.output == "json":
-        output.print_json({"items": items})
-        return exit_codes.OK
-    columns = list(dict.fromkeys(name for item in items for name in item))
-    output.print_table([_title(name) for name in columns], [[item.get(name) for name in columns] for item in items])
-    return exit_codes.OK
+def _not_ended(arguments: argparse.Namespace, instance: dict[str, Any]) -> int:
+    noun = "apps {}" if arguments.saga == APP else f"sagas {{}} {arguments.saga}"
+    why, watch = (f"`orchestrix {noun.format(verb)} {instance['id']}`" for verb in ("why", "watch"))
+    if instance["state"] == UNDO_FAILED:
+        exit_codes.warn(f"an undo failed, and it waits for an operator: see {why}", "error")
+        return exit_codes.FAILED
+    said = f"still {instance['state']} after {arguments.wait:g} s: {watch} follows it, {why} says what it waits for"
+    exit_codes.warn(said, "error")
+    return exit_codes.NOT_ENDED
 
 
 def watch(arguments: argparse.Namespace) -> int:
     """`watch`: each change as it comes, until the end; answers 1 if that is not COMPLETED."""
-    api, path = api_of(arguments), path_of(arguments, arguments.id)
+    api = api_of(arguments)
+    state = on_instance(arguments, api, "{base}/{id}", lambda path: _follow(arguments, api, path))
+    return exit_codes.OK if state == "COMPLETED" else exit_codes.FAILED
+
+
+def _follow(arguments: argparse.Namespace, api: ApiClient, path: str) -> str:
     state = ""
     for change in watched(api, path):
         state = change["toState"]
@@ -113,25 +67,7 @@ def watch(arguments: argparse.Namespace) -> int:
             output.print_json_line(change)
         else:
             print(_change(change), flush=True)
-    return exit_codes.OK if state == "COMPLETED" else exit_codes.FAILED
-
-
-def name_of(instance: dict[str, Any]) -> str:
-    """What the user called it."""
-    return str(instance.get("appName") or instance.get("key") or "")
-
-
-def idempotency(key: str | None) -> dict[str, str]:
-    """The header for a key, if there is one. Raises `Invalid`."""
-    return {} if key is None else key_header(key)
-
-
-def show_instance(arguments: argparse.Namespace, instance: dict[str, Any]) -> None:
-    """The instance, as the user wants it."""
-    if arguments.output == "json":
-        output.print_json(instance)
-    else:
-        output.print_fields(instance)
+    return state
 
 
 def _change(change: dict[str, Any]) -> str:
@@ -143,7 +79,3 @@ def _change(change: dict[str, Any]) -> str:
         output.cell(change.get("actor")),
     )
     return "  ".join(parts)
-
-
-def _title(name: str) -> str:
-    return "".join(f" {char}" if char.isupper() else char for char in name).upper()

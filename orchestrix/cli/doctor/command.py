@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from orchestrix.cli import devfile, endpoints, exit_codes, output
 from orchestrix.cli.api_client import ApiClient
@@ -17,6 +18,8 @@ from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
 from orchestrix.cli.doctor.queues import deaths, letters, queues, waves
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
+from orchestrix.cli.doctor.rights import rights
+from orchestrix.cli.doctor.stuck import stuck
 from orchestrix.cli.doctor.versions import versions
 from orchestrix.cli.endpoints import hidden
 from orchestrix.cli.node_phase import phase_of
@@ -32,6 +35,7 @@ CHECK_TIMEOUT_S = 20.0
 """Seconds for one check: longer than the database and the broker take to fail when they are unreachable."""
 BROKER_TIMEOUT_S = 5.0
 WAIT = "wait until it has, and look again"
+_AT_SIGN = "write an @ in a password as %40"
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -54,11 +58,11 @@ def _examine(settings: Settings, arguments: argparse.Namespace) -> list[CheckRes
     folder = Path.cwd()
     found = _settings(settings)
     found += _modules(settings)
-    health, answer = _api(settings, folder, named=chosen("api_url", arguments, settings))
+    health, answers = _api(settings, folder, named=chosen("api_url", arguments, settings))
     servers = asyncio.run(_servers(settings, folder))
     found += servers if (phase := phase_of(health)) is None else [_passing(one, phase) for one in servers]
     found += _sections(settings)
-    return [*found, answer]
+    return [*found, *answers]
 
 
 def _passing(finding: CheckResult, phase: str) -> CheckResult:
@@ -134,6 +138,8 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
     from orchestrix.bootstrap import open_database
 
     url = endpoints.database(settings, folder)
+    if _at_signs(url):
+        return [CheckResult(FAIL, "database", f"{hidden(url)}: the login has more than one @", _AT_SIGN)]
     database = open_database(settings.model_copy(update={"database_url": url}))
     try:
         await database.ping()
@@ -141,11 +147,16 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
         if schema.status == FAIL:
             return [CheckResult(OK, "database", shown(url)), schema]
         found = [await database_checks.writes(database, shown(url)), schema]
-        for check in (database_checks.clock_of, waves, letters, deaths):
+        for check in (database_checks.clock_of, database_checks.copy_of, waves, letters, deaths):
             found += await check(database)
         return found
     finally:
         await database.close()
+
+
+def _at_signs(url: str) -> bool:
+    """Whether the password seems to have an unescaped @, so that a part of it is taken for the host."""
+    return urlsplit(url).netloc.count("@") > 1
 
 
 async def _schema(database: Database, url: str) -> CheckResult:
@@ -174,11 +185,12 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
         await broker.start()
         if not await broker.wait_up(BROKER_TIMEOUT_S):
             why = broker.trouble or f"no connection within {BROKER_TIMEOUT_S:g} s"
-            return [CheckResult(FAIL, "broker", f"{hidden(url)}: {why}", "start it, or correct ORCHESTRIX_BROKER_URL")]
+            fix = _AT_SIGN if _at_signs(url) else "start it, or correct ORCHESTRIX_BROKER_URL"
+            return [CheckResult(FAIL, "broker", f"{hidden(url)}: {why}", fix)]
         if not await takes_messages(broker):  # nor do workers take any then: their absence says nothing
             why = broker.blocked or broker.trouble or "it does not answer"
             return [CheckResult(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
-        found = [CheckResult(OK, "broker", hidden(url))]
+        found = [CheckResult(OK, "broker", hidden(url)), *await rights(broker, url)]
         try:
             catalog = load_catalog(settings)
         except (ConfigError, DefinitionError):  # which is reported already
@@ -228,7 +240,7 @@ def _sagas(catalog: Catalog, settings: Settings) -> CheckResult:
     from orchestrix.worker.module_loader import SAGAS, named_in
 
     names = ", ".join(saga.name for saga in catalog) or "none"
-    return CheckResult(OK, "sagas", f"looked at: {names} (as named here by {named_in(SAGAS, settings.origin.folder)})")
+    return CheckResult(OK, "sagas", f"checked: {names} (from {named_in(SAGAS, settings.origin.folder)})")
 
 
 def _sections(settings: Settings) -> list[CheckResult]:
@@ -248,7 +260,7 @@ def _sections(settings: Settings) -> list[CheckResult]:
     ]
 
 
-def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, CheckResult]:
+def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, list[CheckResult]]:
     """The health that the API reports, and the findings about it."""
     try:
         api = api_at(settings, folder)
@@ -256,24 +268,28 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, CheckRe
         reasons = list(dict.fromkeys(_reasons(health) + _reasons(api.get("/health", also=(503,)))))
     except OrchestrixError as wrong:
         guessed = not named and not devfile.path_of(folder).exists()
-        return None, CheckResult(WARN if guessed else FAIL, "API", str(wrong))
+        return None, [CheckResult(WARN if guessed else FAIL, "API", str(wrong))]
     if (phase := phase_of(health)) is not None:
-        return health, CheckResult(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)
+        return health, [CheckResult(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)]
+    told = _told_by(api, reasons, _reasons(health, healthy=True))
+    more = _let_in(api)
+    return health, more if told.status == OK and any(one.what == "API" for one in more) else [told, *more]
+
+
+def _told_by(api: ApiClient, reasons: list[str], noted: list[str]) -> CheckResult:
     if reasons:
-        return health, CheckResult(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
-    if noted := _reasons(health, healthy=True):
-        return health, CheckResult(WARN, "API", f"{api.url}: {'; '.join(noted)}")
-    return health, _let_in(api)
+        return CheckResult(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
+    return CheckResult(WARN, "API", f"{api.url}: {'; '.join(noted)}") if noted else CheckResult(OK, "API", api.url)
 
 
-def _let_in(api: ApiClient) -> CheckResult:
-    """Whether it accepts the token, if it needs one: its health needs none."""
+def _let_in(api: ApiClient) -> list[CheckResult]:
+    """Whether it accepts the token, if it needs one, for its health needs none; and what is stuck."""
     try:
         with suppress(NotFound, Unavailable):
-            api.get("/deadlines", {"limit": 1})
+            return stuck(api)
     except OrchestrixError as wrong:
-        return CheckResult(FAIL, "API", f"{api.url}: {wrong}")
-    return CheckResult(OK, "API", api.url)
+        return [CheckResult(FAIL, "API", f"{api.url}: {wrong}", "orchestrix config show")]
+    return []
 
 
 def _reasons(health: Any, *, healthy: bool = False) -> list[str]:

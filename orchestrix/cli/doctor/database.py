@@ -38,3 +38,16 @@ async def clock_of(database: Database) -> list[CheckResult]:
     return [
         CheckResult(WARN, "clock", said, "set the clock right; waits are counted by it as it is, and nothing is lost")
     ]
+
+
+async def copy_of(database: Database) -> list[CheckResult]:
+    """Whether the row that names the installation is there, and no `clone-reset` has stopped half-way."""
+    from orchestrix.errors import SchemaMismatch
+    from orchestrix.persistence.cluster import installation
+
+    try:
+        async with database.read() as connection:
+            await installation.read(connection)
+    except SchemaMismatch as wrong:
+        return [CheckResult(FAIL, "installation", str(wrong), "orchestrix db clone-reset")]
+    return []

@@ -91,7 +91,7 @@ async def _room(known: JobFacts, url: str, folder: Path, most: int) -> CheckResu
         return CheckResult(OK, "jobs", f"jobs.max_live is {most:,}, which the embedded broker has room for")
     told = await asyncio.to_thread(rabbitmq_management.descriptors, url)
     if told is None:
-        look = "what it has is not told here: look for File Descriptors in `rabbitmq-diagnostics status`"
+        look = 'the limit cannot be read here; see "File Descriptors" in `rabbitmq-diagnostics status`'
         return CheckResult(OK, "jobs", f"{need}; {look}")
     return _compared(told, known, most, need)
 
@@ -116,8 +116,9 @@ async def _unread(known: JobFacts, broker: Broker, most: int) -> list[CheckResul
         there = await broker.message_count(dispatch_queue(queue))
         if there is None or there[1] == 0:
             cause, fix = known.causes[queue]
-            full = ", as many as may be of one queue: others wait" if count >= share(most) else ""
-            found.append(CheckResult(WARN, "jobs", f"queue {queue}: {count} sent and not begun{full}: {cause}", fix))
+            full = " (as many as may be of one queue: others wait)" if count >= share(most) else ""
+            many = f"{count} job{'s' * (count != 1)} dispatched but not started{full}"
+            found.append(CheckResult(WARN, "jobs", f"queue {queue}: {many}; {cause}", fix))
     return found
 
 

@@ -30,12 +30,14 @@ _ADVICE = {
 async def queues(broker: Broker, catalog: Catalog) -> list[CheckResult]:
     """A warning for each thing that needs attention, or one good result. Raises `Unavailable`."""
     found: list[CheckResult] = []
+    missing: list[str] = []
     for name in catalog.commands:
-        found += await _work(broker, name, f"orchestrix worker -q {name}")
+        found += await _work(broker, name, f"orchestrix worker -q {name}", missing)
     for name in catalog.event_queues:
-        found += await _work(broker, name, "orchestrix serve --roles api,orchestrator")
-    found += await _left_over(broker, UNROUTED, "that no queue wanted and no orchestrator has moved yet", "message")
-    return found or [
+        found += await _work(broker, name, "orchestrix serve --roles api,orchestrator", missing)
+    meaning = "that no queue wanted and no orchestrator has moved yet"
+    found += await _left_over(broker, UNROUTED, meaning, "message", missing)
+    return found + _absent(missing) or [
         CheckResult(OK, "queues", f"{len(catalog.commands) + len(catalog.event_queues)} queues, all are read")
     ]
 
@@ -109,18 +111,29 @@ def _counted(reasons: Counter[str], more: str) -> str:
     return told if len(reasons) == 1 else f"{reasons.total()}{more}, of which {told}"
 
 
-async def _work(broker: Broker, name: str, reader: str) -> list[CheckResult]:
+async def _work(broker: Broker, name: str, reader: str, missing: list[str]) -> list[CheckResult]:
     count = await broker.message_count(name)
+    unread: list[CheckResult] = []
     if count is None:
-        return [CheckResult(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
-    messages, consumers = count
-    unread = [] if consumers else [CheckResult(WARN, "queues", f"{name}: {messages} ready, nobody reads it", reader)]
-    return unread + await _left_over(broker, dead_letters_of(name), "that no orchestrator has moved yet", "dead letter")
+        missing.append(name)
+    elif not count[1]:
+        unread.append(CheckResult(WARN, "queues", f"{name}: {count[0]} ready, nobody reads it", reader))
+    meaning = "that no orchestrator has moved yet"
+    return unread + await _left_over(broker, dead_letters_of(name), meaning, "dead letter", missing)
 
 
-async def _left_over(broker: Broker, name: str, meaning: str, what: str) -> list[CheckResult]:
+async def _left_over(broker: Broker, name: str, meaning: str, what: str, missing: list[str]) -> list[CheckResult]:
     count = await broker.message_count(name)
     if count is None:
-        return [CheckResult(WARN, "queues", f"{name} does not exist yet", _START_NODE)]
+        missing.append(name)
+        return []
     many = what if count[0] == 1 else f"{what}s"
     return [CheckResult(WARN, "queues", f"{name}: {count[0]} {many} {meaning}")] if count[0] else []
+
+
+def _absent(missing: list[str]) -> list[CheckResult]:
+    """One warning for all: before the first node has started, all are."""
+    if not missing:
+        return []
+    many = "does not exist yet" if len(missing) == 1 else f"and {len(missing) - 1} more queues do not exist yet"
+    return [CheckResult(WARN, "queues", f"{missing[0]} {many}", _START_NODE)]

@@ -112,7 +112,7 @@ def test_deadlines_are_changed(
 
 def test_deadlines_as_a_table(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/deadlines", Reply(body={"items": [WAKE_UP], "nextCursor": "c2"}))
-    answer = shell("deadlines", "list", "--limit", "1", "--cursor", "c1")
+    answer = shell("deadlines", "list", "--limit", "1", "--cursor", "c1", "--utc")
     assert api.requests[0].query == {"limit": ["1"], "cursor": ["c1"]}
     assert answer.out.splitlines()[1].split() == [
         "app",
@@ -122,7 +122,7 @@ def test_deadlines_as_a_table(api: FakeApi, shell: Shell) -> None:
         "registerApp",
         "2",
         "deadline",
-        "2026-01-31T12:01:00.000000Z",
+        "2026-01-31T12:01:00Z",
         "-",
     ]
     assert "--cursor c2" in answer.err
@@ -148,20 +148,20 @@ def test_a_dry_run_is_told_and_not_done(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/apps/42/cancel", Reply(body=PREVIEW))
     lines = shell("apps", "cancel", "42", "--dry-run").out.splitlines()
     assert api.requests[0].query == {"dryRun": ["true"]}
-    assert "nothing is changed" in lines[0]
+    assert lines[0] == "Dry run, nothing changed. Would do:"
     assert lines[2].split()[:3] == ["3", "REGISTERING", "COMPENSATING"]
     assert lines[2].split()[-1] == CANCELLED["actor"], "who is written then, whoever is at the keyboard"
-    assert lines[3:] == ["undone, in this order: registerApp, createGitRepo", "sent: cmd.unregisterApp"]
+    assert lines[3:] == ["undo, in this order: registerApp, createGitRepo", "send: cmd.unregisterApp"]
     assert shell("apps", "cancel", "42", "--dry-run", "-o", "json").json == PREVIEW
 
 
 def test_a_dry_run_of_nothing(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/apps/42/pause", Reply(body={**PREVIEW, "history": [], "undo": [], "command": None}))
     answer = shell("apps", "pause", "42", "--dry-run")
-    assert answer.out == "nothing would change: it is so already\n"
+    assert answer.out == "Nothing would change: it is so already\n"
     note = "it is given up already, and an undo has failed: retry or skip that one, or terminate"
     api.on("POST", "/apps/42/cancel", Reply(body={**PREVIEW, "history": [], "undo": [], "command": None, "note": note}))
-    assert shell("apps", "cancel", "42", "--dry-run").out == f"nothing would change: {note}\n"
+    assert shell("apps", "cancel", "42", "--dry-run").out == f"Nothing would change: {note}\n"
 
 
 def test_a_verb_that_does_not_fit_says_which_do(api: FakeApi, shell: Shell) -> None:
@@ -169,7 +169,7 @@ def test_a_verb_that_does_not_fit_says_which_do(api: FakeApi, shell: Shell) -> N
     api.on("POST", "/apps/42/pause", refused, problem(409, "illegal_transition", "It is COMPLETED.", allowed=[]))
     answer = shell("apps", "pause", "42")
     assert (answer.code, answer.err) == (4, "error: It is COMPLETED; possible now: retry, edit\n")
-    assert shell("apps", "pause", "42").err == "error: It is COMPLETED; possible now: nothing\n"
+    assert shell("apps", "pause", "42").err == "error: It is COMPLETED; no actions are possible\n"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_why_is_a_sentence_and_what_helps(api: FakeApi, shell: Shell, words: str
 def test_redispatch(api: FakeApi, shell: Shell, arguments: str, body: dict[str, Any]) -> None:
     api.on("POST", "/redispatch", Reply(body={"redispatched": 2}))
     answer = shell("redispatch", *arguments.split(), "--reason", "r")
-    assert (answer.code, answer.out) == (0, "commands that are sent again: 2\n")
+    assert (answer.code, answer.out) == (0, "commands sent again: 2\n")
     assert api.requests[0].body == {"reason": "r", **body}
     assert shell("redispatch", *arguments.split(), "-o", "json").json == {"redispatched": 2}
 
@@ -339,7 +339,7 @@ def test_others_can_be_asked_for_again_too(api: FakeApi, shell: Shell, words: st
 def test_what_is_clear_has_no_key_to_repeat(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/apps/42/skip", problem(503, "unavailable", "Nothing was changed. Try again.", retry=1))
     answer = shell("apps", "skip", "42")
-    assert (answer.code, answer.err) == (5, "error: Nothing was changed. Try again (again in 1 s)\n")
+    assert (answer.code, answer.err) == (5, "error: Nothing was changed. Retry in 1 s\n")
 
 
 @pytest.mark.parametrize(("status", "code"), [(408, 5), (421, 2), (429, 5)])

@@ -32,8 +32,8 @@ def test_a_list_as_a_table(api: FakeApi, shell: Shell) -> None:
         "cursor": ["c1"],
     }
     head, line = answer.out.splitlines()
-    assert head.split()[:3] == ["ID", "QUEUE", "SAGA"]
-    assert line.split()[:5] == [ID, "evt.appRegistered", "app", "-", "not-json:"]
+    assert head.split()[:3] == ["ID", "QUEUE", "KEY"]
+    assert line.split()[:6] == [ID, "evt.appRegistered", "evt.appRegistered", "app", "-", "not-json:"]
     assert "--cursor c2" in answer.err
 
 
@@ -80,7 +80,10 @@ def test_those_that_fit_are_sent_again(
     done = {"dryRun": dry, "matched": 2, "redriven": 2, "refused": []}
     api.on("POST", "/dead-letters/redrive", Reply(body=done))
     answer = shell("dlq", "redrive", *arguments.split(), "--reason", "r")
-    assert (answer.code, answer.out) == (0, "dead letters that fit: 2\nsent again: 2\n")
+    assert (answer.code, answer.out) == (
+        0,
+        f"dead letters that match: 2\n{'Dry run, nothing changed.' if dry else 'sent again: 2'}\n",
+    )
     assert api.requests[0].body == {"filter": chosen, "reason": "r", "dryRun": dry}
     assert shell("dlq", "redrive", *arguments.split(), "-o", "json").json == done
 

@@ -14,6 +14,6 @@ def test_a_list_says_what_a_job_waits_for(api: FakeApi, shell: Shell) -> None:
     answer = shell("jobs", "list")
     assert answer.code == 0
     head, waiting, other = answer.out.splitlines()
-    assert head.endswith("  WAITS FOR")
+    assert head.endswith("  WAITING FOR")
     assert waiting.endswith(f"  {sentence}")
     assert (other.split()[0], other.split()[-1]) == ("another", "-")

@@ -16,10 +16,9 @@ from tests.integration.cli.fake_api import FakeApi, Reply, app
 from tests.processes import ORCHESTRIX, Processes
 
 BAD = {
-    "no command": ([], {}, 2),
     "unknown command": (["nonsense"], {}, 2),
     "a later command": (["jobs", "list"], {}, 2),
-    "bad id": (["apps", "show", "1e3"], {}, 2),
+    "bad id": (["jobs", "show", "1e3"], {}, 2),
     "bad port": (["dev", "--port", "x"], {}, 2),
     "bad data": (["apps", "create", "x", "--by", "y", "--data", "{"], {}, 2),
     "no API": (["apps", "list", "--api", "http://127.0.0.1:1"], {}, 5),

@@ -38,7 +38,8 @@ def test_one_is_made_with_all_that_can_be_said(api: FakeApi, shell: Shell) -> No
     }
 
 
-def test_one_is_made_with_as_little_as_can_be_said(api: FakeApi, shell: Shell) -> None:
+def test_one_is_made_with_as_little_as_can_be_said(api: FakeApi, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
     api.on("POST", "/schedules", Reply(201, SCHEDULE))
     answer = shell("schedules", "create", NAME, "reports", "monthly", "--every", "90s")
     assert answer.code == 0
@@ -47,7 +48,10 @@ def test_one_is_made_with_as_little_as_can_be_said(api: FakeApi, shell: Shell) -
         "name": NAME,
         "job": {"queue": "reports", "handler": "monthly"},
         "interval": "90s",
+        "createdBy": "ada",
     }
+    shell("schedules", "create", NAME, "reports", "monthly", "--every", "90s", "--token", "geheim")
+    assert "createdBy" not in api.requests[1].body, "whose the token is, the API knows"
 
 
 def test_a_list_as_a_table(api: FakeApi, shell: Shell) -> None:
@@ -127,14 +131,17 @@ def test_the_past_is_made_up_for(api: FakeApi, shell: Shell) -> None:
     api.on("POST", f"{PATH}/backfill", Reply(body=tried), Reply(body=done))
     dry = shell("schedules", "backfill", NAME, *span, "--dry-run")
     assert dry.out.splitlines()[1:] == [
-        f"{dues[0]}  -",
-        f"{dues[1]}  -",
+        "2026-01-01T12:00:00Z  -",
+        "2026-01-02T12:00:00Z  -",
         "due times that had a run already: 1",
         "the schedule begins later",
-        "nothing is changed",
+        "Dry run, nothing changed.",
     ]
     assert api.requests[0].body == {"from": span[1], "to": span[3], "dryRun": True, "reason": "r"}
-    assert shell("schedules", "backfill", NAME, *span).out.splitlines()[1:3] == [f"{dues[0]}  j-1", f"{dues[1]}  j-2"]
+    assert shell("schedules", "backfill", NAME, *span).out.splitlines()[1:3] == [
+        "2026-01-01T12:00:00Z  j-1",
+        "2026-01-02T12:00:00Z  j-2",
+    ]
     assert shell("schedules", "backfill", NAME, *span, "-o", "json").json == done
 
 
@@ -155,7 +162,7 @@ def test_one_is_forgotten(api: FakeApi, shell: Shell) -> None:
         f"{NAME} is deleted: nothing is due any more",
         "runs that no worker had begun, and that are cancelled: 2",
         "runs that go on to their end, with their retries: 1",
-        f"all of them: GET /jobs?scheduleId={SCHEDULE['id']}",
+        f"all of them: `orchestrix jobs list --schedule {SCHEDULE['id']}`",
     ]
     assert shell("schedules", "delete", NAME, "-o", "json").json == gone
 
@@ -165,7 +172,7 @@ def test_what_is_wrong_is_told_as_the_api_says_it(api: FakeApi, shell: Shell) ->
     errors = [{"pointer": "/cron", "detail": "has the minute '61', which cannot be read: write * or 0 to 59"}]
     api.on("POST", "/schedules", problem(422, "invalid_body", detail, errors=errors))
     answer = shell("schedules", "create", NAME, "reports", "monthly", "--cron", "61 * * * *")
-    assert (answer.code, answer.err) == (2, f"error: {detail.removesuffix('.')}\n")
+    assert (answer.code, answer.err) == (2, f"error: --{detail.removesuffix('.')}\n")
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, 3), (409, 4), (412, 4), (503, 5)])

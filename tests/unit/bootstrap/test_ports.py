@@ -54,6 +54,16 @@ def test_what_lies_near_the_wanted_ports(wanted: list[int], ports: list[int]) ->
     assert list(nearby(*wanted)) == ports
 
 
+def test_a_taken_port_is_said_once() -> None:
+    with listening("127.0.0.1", [0]) as found:
+        port = port_of(found)
+        with pytest.raises(ConfigError) as refused:
+            listening("127.0.0.1", [port])
+    assert str(refused.value) == (
+        f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another --port or --host"
+    )
+
+
 @pytest.mark.parametrize("host", ["256.1.1.1.invalid", "x" * 300])
 def test_an_unknown_host_is_named(host: str) -> None:
     with pytest.raises(ConfigError, match="is no address of this machine"):

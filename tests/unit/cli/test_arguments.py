@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+
 import pytest
 
+from orchestrix.cli.arguments import parse
+from orchestrix.cli.nouns import TABLE
+from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
 from tests.unit.cli.shell import Shell
 
 VERBS = {"why", "retry", "skip", "edit", "pause", "resume", "cancel", "terminate"}
@@ -16,6 +23,9 @@ COMMANDS = {
         "db",
         "apps",
         "sagas",
+        "stuck",
+        "workers",
+        "audit",
         "deadlines",
         "redispatch",
         "dlq",
@@ -28,14 +38,14 @@ COMMANDS = {
     },
     ("db",): {"upgrade", "current", "check"},
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
-    ("sagas",): {"create", "list", "show", "history", "messages", "watch", "check", "migrate", *VERBS},
+    ("sagas",): {"create", "list", "show", "history", "messages", "watch", "definitions", "check", "migrate", *VERBS},
     ("dlq",): {"list", "show", "edit", "redrive", "drop"},
     ("schedules",): {
         *{"create", "list", "show", "edit", "pause", "resume", "run", "backfill", "preview", "delete"},
     },
     ("deadlines",): {"list", "extend", "cancel"},
     ("cluster",): {"status", "drain"},
-    ("jobs",): {"submit", "list", "show", "logs", "cancel"},
+    ("jobs",): {"submit", "list", "show", "why", "logs", "retry", "cancel"},
     ("config",): {"show"},
 }
 LATER = {
@@ -63,7 +73,6 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["apps"],
         ["nonsense"],
         ["apps", "retry"],
@@ -72,7 +81,6 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["apps", "retry", "1", "--if-version", "0"],
         ["deadlines", "extend", "1"],
         ["deadlines", "extend", "1", "--by", "5m", "--at", "2026-01-31T12:00:00Z"],
-        ["redispatch", "x"],
         ["dlq"],
         ["dlq", "show"],
         ["dlq", "show", "1"],
@@ -92,11 +100,10 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["apps", "list", "--lim", "3"],
         ["apps", "list", "--limit", "x"],
         ["apps", "list", "-o", "yaml"],
-        ["apps", "show", "abc"],
-        ["apps", "show", "0"],
-        ["apps", "show", "-5"],
-        ["apps", "show", "٣"],
-        ["apps", "show", "9" * 400],
+        ["apps", "list", "--limit", "0"],
+        ["apps", "list", "--limit", "-5"],
+        ["apps", "list", "--limit", "٣"],
+        ["apps", "list", "--limit", "9" * 400],
         ["apps", "create", "x"],
         ["apps", "create", "--by", "ada"],
         ["apps", "create", "x", "--by", "ada", "--wait", "soon"],
@@ -121,8 +128,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(shell: Shell, arguments
     [
         ("apps list --limit 201", "from 1 to 200"),
         ("apps list --limit x", "from 1 to 200"),
-        ("apps show 0", "from 1 to 9007199254740991"),
-        ("sagas history order 9007199254740992", "from 1 to 9007199254740991"),
+        ("apps retry 1 --if-version 0", "from 1 to 2147483647"),
         ("worker --concurrency 1001", "from 1 to 1000"),
         ("serve --port 65536", "from 0 to 65535"),
         ("apps create x --by y --wait 86401", "up to a day (86400)"),
@@ -139,21 +145,21 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.api.query import MAX_LIMIT
     from orchestrix.api.schedules.routes import MOST_PREVIEWED
-    from orchestrix.cli import arguments, job_arguments, parsing, schedule_arguments
+    from orchestrix.cli import instance_names
+    from orchestrix.cli.nouns import local, options, schedules
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT
     from orchestrix.domain.schedules import CATCH_UP_LIMIT
     from orchestrix.saga.messages import MAX_ID
 
-    assert parsing.LIMIT[1] == MAX_LIMIT
-    assert job_arguments._RETRIES[1] == RETRIES_LIMIT
-    assert arguments._ID[1] == MAX_ID - 1
-    assert schedule_arguments.CATCH_UP[1] == CATCH_UP_LIMIT
-    assert schedule_arguments.COUNT[1] == MOST_PREVIEWED
-    assert schedule_arguments.RETRIES[1] == RETRIES_LIMIT
-    WorkerSettings(concurrency=arguments._CONCURRENCY[1])
+    assert options.LIMITS[1] == MAX_LIMIT
+    assert options.RETRIES[1] == RETRIES_LIMIT
+    assert instance_names.MAX_ID == MAX_ID - 1
+    assert schedules.CATCH_UP[1] == CATCH_UP_LIMIT
+    assert schedules.COUNT[1] == MOST_PREVIEWED
+    WorkerSettings(concurrency=local.CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
-        WorkerSettings(concurrency=arguments._CONCURRENCY[1] + 1)
+        WorkerSettings(concurrency=local.CONCURRENCY[1] + 1)
 
 
 def test_version(shell: Shell) -> None:
@@ -172,3 +178,74 @@ def test_no_deadline_is_made_shorter_by_what_makes_it_longer(shell: Shell, words
 def test_a_number_below_nothing_is_no_option(shell: Shell) -> None:
     assert "'-3' is no whole number from 1 to 200" in shell("apps", "list", "--limit", "-3").err
     assert "unrecognized arguments: -z" in shell("apps", "list", "-z").err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "apps list --stat X",
+            "unrecognized arguments: --stat X, did you mean --state? See `orchestrix apps list --help`",
+        ),
+        ("apps lst", "no command 'lst', did you mean list? See `orchestrix apps --help`"),
+        ("app list", "no command 'app', did you mean apps? See `orchestrix --help`"),
+        ("nonsense", "no command 'nonsense': see `orchestrix --help`"),
+        ("--nonsense bash", "unrecognized arguments: --nonsense: see `orchestrix --help`"),
+        ("--confg x apps list", "unrecognized arguments: --confg, did you mean --config? See `orchestrix --help`"),
+        ("apps list x", "unrecognized arguments: x: see `orchestrix apps list --help`"),
+        ("apps list --created-after 2hours", "--created-after '2hours' is no time: write how long ago, as 30m, 2h"),
+    ],
+)
+def test_the_right_fault_is_named_and_what_was_meant(shell: Shell, line: str, said: str) -> None:
+    shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:1")
+    answer = shell(*line.split())
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: {said}")
+
+
+def test_without_a_word_the_help_is_shown(shell: Shell) -> None:
+    answer = shell()
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == shell("--help").out
+
+
+def test_two_aliases_that_people_try(shell: Shell) -> None:
+    assert shell("version").out == shell("--version").out
+    assert shell("help").out == shell("--help").out
+    assert shell("help", "apps", "list").out == shell("apps", "list", "--help").out
+
+
+def leaves() -> list[tuple[str, ShellCommand]]:
+    found = []
+    for entry in TABLE:
+        found += (
+            [(f"{entry.name} {one.name}", one) for one in entry.commands] if isinstance(entry, CommandGroup) else []
+        )
+        found += [(entry.name, entry)] if isinstance(entry, ShellCommand) else []
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, _ in leaves()])
+def test_every_command_has_a_description_and_an_example_that_can_be_read(shell: Shell, name: str) -> None:
+    command = dict(leaves())[name]
+    told = " ".join(shell(*name.split(), "--help").out.split())
+    assert command.about in told
+    assert f"example: orchestrix {' '.join(command.example.split())}" in told
+    assert command.example.startswith(name)
+    words = shlex.split(command.example.partition(" > ")[0])
+    assert callable(parse(words))
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh"])
+def test_completion_knows_commands_and_options(shell: Shell, kind: str) -> None:
+    answer = shell("--completion", kind)
+    assert (answer.code, answer.err) == (0, "")
+    assert all(word in answer.out for word in ("redispatch", "schedules", "--created-after", "--if-version"))
+
+
+def test_bash_takes_the_completion() -> None:
+    script = "import sys; from orchestrix.cli import main; main(sys.argv[1:])"
+    line = [sys.executable, "-c", script, "--completion", "bash"]
+    written = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    read = subprocess.run(["bash", "-n"], input=written, capture_output=True, text=True, check=False)
+    assert (read.returncode, read.stderr) == (0, "")

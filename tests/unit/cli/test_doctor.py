@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from orchestrix.bootstrap.factories import load_catalog
-from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
+from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published, Topology
 from orchestrix.broker.topology import saga_topology
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.doctor import command, queues, rabbitmq_management
 from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
 from orchestrix.cli.doctor.result import WARN, CheckResult
-from orchestrix.errors import SchemaMismatch, Unavailable
+from orchestrix.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
@@ -51,6 +51,8 @@ class FakeBroker:
     """Why it takes no messages, which it tells who sends one."""
     blocked: str | None = None
     trouble: str | None = "connection refused"
+    refusal: str | None = None
+    """What RabbitMQ says to who declares."""
 
     async def start(self) -> None:
         return
@@ -69,6 +71,13 @@ class FakeBroker:
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         return self.counts.get(queue)
 
+    async def declare(self, topology: Topology) -> None:
+        (queue,), (binding,) = topology.queues, topology.bindings
+        assert queue.exclusive
+        assert (binding.queue, binding.exchange) == (queue.name, "orchestrator.events")
+        if self.refusal is not None:
+            raise ConfigError(f"queue {queue.name}: {self.refusal}")
+
 
 @dataclass
 class FakeDatabase:
@@ -76,6 +85,7 @@ class FakeDatabase:
 
     error: Exception | None = None
     refuses: Exception | None = None
+    copied: Exception | None = None
     ahead: float = 0.0
 
     letters: list[DeadLetter] = field(default_factory=list)
@@ -105,6 +115,8 @@ class Parts:
     versions: list[CheckResult] = field(default_factory=list)
     descriptors: DescriptorUsage | None = None
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
+    answers: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """What the API answers at other paths, by its query."""
 
 
 @pytest.fixture
@@ -153,6 +165,14 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def ahead_s(connection: FakeDatabase) -> float:
         return connection.ahead
 
+    async def installation(connection: FakeDatabase) -> None:
+        if connection.copied is not None:
+            raise connection.copied
+
+    def get(self: ApiClient, path: str, query: Any = None, *, also: Any = ()) -> Any:
+        return found.answers.get(path, lambda query: found.health())(query)
+
+    monkeypatch.setattr("orchestrix.persistence.cluster.installation.read", installation)
     monkeypatch.setattr("orchestrix.persistence.cluster.write_probes.try_once", try_once)
     monkeypatch.setattr("orchestrix.persistence.clock_rollback.ahead_s", ahead_s)
     monkeypatch.setattr(command, "facts", facts)
@@ -162,7 +182,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr("orchestrix.persistence.dead_letters.page", page)
     monkeypatch.setattr("orchestrix.persistence.sagas.command_queues.waves", waves)
     monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.page", suspects)
-    monkeypatch.setattr(ApiClient, "get", lambda self, path, also: found.health())
+    monkeypatch.setattr(ApiClient, "get", get)
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
     return found
@@ -186,7 +206,7 @@ def test_all_is_well(shell: Shell, parts: Parts) -> None:
     assert lines == [
         ["ok", what] for what in ("settings", "database", "schema", "broker", "sagas", "queues", "jobs", "git", "API")
     ]
-    assert "looked at: app (as named here by ORCHESTRIX_SAGAS or orchestrix.toml)" in answer.out
+    assert "checked: app (from ORCHESTRIX_SAGAS or orchestrix.toml)" in answer.out
     assert "geheim" not in answer.out
 
 
@@ -288,6 +308,80 @@ def test_queues_without_readers_and_missing_ones(shell: Shell, parts: Parts) -> 
     }
 
 
+def test_before_the_first_node_one_line_tells_of_all_queues(shell: Shell, parts: Parts) -> None:
+    parts.broker.counts.clear()
+    (found,) = checks(shell, 0)["queues"]
+    assert found.fix == "orchestrix serve"
+    assert found.detail.endswith(" more queues do not exist yet")
+
+
+def test_missing_rights_and_the_line_that_gives_them(shell: Shell, parts: Parts) -> None:
+    shell.set(ORCHESTRIX_BROKER_URL="amqp://joe:geheim@mq/shop%20floor")
+    parts.broker.refusal = "ACCESS_REFUSED - configure access to queue 'x' in vhost 'shop floor' refused for user 'joe'"
+    (found,) = checks(shell, 1)["rights"]
+    assert found.detail == (
+        "RabbitMQ's user 'joe' may not configure in virtual host 'shop floor' what nodes and workers need"
+    )
+    assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.refusal = "NOT_FOUND - no exchange 'orchestrator.events' in vhost '/'"
+    assert "rights" not in checks(shell, 0), "a node makes it"
+
+
+@pytest.mark.parametrize("what", ["ORCHESTRIX_DATABASE_URL", "ORCHESTRIX_BROKER_URL"])
+def test_an_at_sign_in_a_password_is_no_unknown_host(shell: Shell, parts: Parts, what: str) -> None:
+    scheme = "amqp" if "BROKER" in what else "postgresql+asyncpg"
+    shell.set(**{what: f"{scheme}://u:ge@heim@h/d"})
+    parts.broker.up = False
+    found = checks(shell, 1)["broker" if "BROKER" in what else "database"]
+    assert found[0].fix == "write an @ in a password as %40"
+    assert "heim" not in found[0].detail
+
+
+def test_a_copy_that_is_half_reset(shell: Shell, parts: Parts) -> None:
+    parts.database.copied = SchemaMismatch("`orchestrix db clone-reset` has not come to its end: run it again")
+    (found,) = checks(shell, 1)["installation"]
+    assert (found.status, found.fix) == ("fail", "orchestrix db clone-reset")
+
+
+def stuck_one(saga: str, id: int, **more: Any) -> dict[str, Any]:
+    return {"saga": saga, "id": id, "key": f"k-{id}", "state": "PAYING", **more}
+
+
+def test_what_is_stuck_over_all_sagas(shell: Shell, parts: Parts) -> None:
+    items = [stuck_one("trip", 9), stuck_one("trip", 8), stuck_one("app", 1, sentence="paused by ada")]
+    parts.answers["/stuck"] = lambda query: {"items": items}
+    parts.answers["/sagas/trip/9/why"] = lambda query: {"sentence": "cmd.pay has 4 messages and no consumer."}
+    app, trip = checks(shell, 0)["stuck"]
+    assert (app.detail, app.fix) == (
+        "saga app: 1 instance, as 1 'k-1' (PAYING): paused by ada",
+        "orchestrix apps why 1",
+    )
+    assert trip.detail == "saga trip: 2 instances, as 9 'k-9' (PAYING): cmd.pay has 4 messages and no consumer."
+    assert trip.fix == "orchestrix sagas why trip 9"
+    assert "ok    API" in shell("doctor").out
+
+
+def test_an_older_node_is_asked_saga_by_saga(shell: Shell, parts: Parts) -> None:
+    def none(query: Any) -> Any:
+        raise NotFound("There is no such thing")
+
+    parts.answers["/stuck"] = none
+    parts.answers["/sagas"] = lambda query: {"items": [{"saga": "app"}, {"saga": "trip"}]}
+    parts.answers["/apps"] = lambda query: {"items": []}
+    parts.answers["/sagas/trip"] = lambda query: {"items": [stuck_one("trip", 9)] if query["stuck"] == "true" else []}
+    (found,) = checks(shell, 0)["stuck"]
+    assert found.detail.startswith("saga trip: 1 instance, as 9")
+
+
+def test_a_wrong_token_is_a_fault(shell: Shell, parts: Parts) -> None:
+    def refused(query: Any) -> Any:
+        raise ConfigError("Invalid token (correct ORCHESTRIX_API__TOKEN)")
+
+    parts.answers["/stuck"] = refused
+    (found,) = checks(shell, 1)["API"]
+    assert "Invalid token (correct ORCHESTRIX_API__TOKEN)" in found.detail
+
+
 def test_dead_letters_and_unrouted_messages(shell: Shell, parts: Parts) -> None:
     parts.broker.counts |= {"evt.stepFailed.dead": (2, 0), "orchestrator.unrouted": (1, 0)}
     assert [finding.detail for finding in checks(shell, 0)["queues"]] == [
@@ -376,8 +470,8 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
     }
     found = {one.detail: one.fix for one in checks(shell, 0)["jobs"]}
     assert list(found) == [
-        "queue letters: 2 sent and not begun: letters is busy",
-        "queue reports: 3 sent and not begun: reports is busy",
+        "queue letters: 2 jobs dispatched but not started; letters is busy",
+        "queue reports: 3 jobs dispatched but not started; reports is busy",
         "1,000 are open, and no more than 1,000 may be: others wait",
         "1 queue of a job that has ended is still there (of 4 looked at), as orchestrix.job.j-2.logs",
     ]

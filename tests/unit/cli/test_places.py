@@ -57,7 +57,7 @@ def test_nothing_at_all_says_what_to_set(tmp_path: Path) -> None:
         endpoints.database(load({}), tmp_path)
     with pytest.raises(ConfigError, match="ORCHESTRIX_BROKER_URL"):
         endpoints.broker(load({}), tmp_path)
-    with pytest.raises(ConfigError, match="--api or ORCHESTRIX_API_URL, or start `orchestrix dev`"):
+    with pytest.raises(ConfigError, match="--api or ORCHESTRIX_API_URL, or run `orchestrix dev`"):
         endpoints.api(load({}), tmp_path)
 
 

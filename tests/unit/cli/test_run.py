@@ -118,7 +118,7 @@ def test_the_banner_has_what_a_newcomer_needs(shell: Shell, runtime: Runtime) ->
     assert "sqlite ./.orchestrix/orchestrix.db" in words["Database"]
     assert words["Roles"].split()[1:] == ["api,", "orchestrator,", "coordinator,", "workers"]
     assert "curl -X POST http://127.0.0.1:7001/apps" in words["Try"]
-    assert "Note" not in words
+    assert "its messages are lost when it stops" in words["Note"]
     assert lines[-2].startswith("Ready in ")
     assert lines[-2].endswith("s. Ctrl-C to stop.")
 
@@ -207,13 +207,27 @@ def test_dev_is_quiet_unless_asked(shell: Shell, runtime: Runtime) -> None:
     assert "a detail" in shell("dev", "--port", "0").err
 
 
+def test_the_banner_says_what_the_log_of_the_embedded_broker_would(shell: Shell, runtime: Runtime) -> None:
+    broker = logging.getLogger("orchestrix.broker.embedded.server")
+
+    def work() -> None:
+        broker.warning("for development only")
+        broker.error("it broke")
+
+    runtime.while_running = work
+    answer = shell("dev", "--port", "0")
+    assert "for development only" not in answer.err
+    assert "it broke" in answer.err
+    assert broker.filters == [], "the filter is that run's alone"
+
+
 def test_serve_has_all_roles_and_settings_by_default(served: Shell, runtime: Runtime) -> None:
     answer = served("serve")
     assert (answer.code, answer.err) == (0, "")
     [call] = runtime.calls
     assert call.roles == {"api", "orchestrator", "coordinator"}
     assert (call.settings.database_url, call.broker_url()) == (DATABASE, BROKER)
-    assert json.loads(answer.out)["message"] == "ready"
+    assert [json.loads(line)["message"] for line in answer.out.splitlines()] == ["ready", "stopped"]
     assert "secret" not in answer.out
 
 

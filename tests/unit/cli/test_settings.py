@@ -247,3 +247,20 @@ def test_whose_tokens_there_are_is_shown(shell: Shell) -> None:
 
 def test_what_cannot_be_read_is_hidden_as_a_whole() -> None:
     assert hidden("amqp://u:geheim@[bad/") == "amqp://***"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("postgresql://u:geheim@h/x?sslmode=require", "write postgresql+asyncpg://u:***@h/x?sslmode=require"),
+        ("postgres://h/x", "write postgresql+asyncpg://h/x"),
+        ("postgresql+psycopg2://u:geheim@h/x", "write postgresql+asyncpg://u:***@h/x"),
+        ("mysql+pymysql://u:geheim@h/x", "write mysql+asyncmy://u:***@h/x"),
+        ("mariadb://h/x", "write mysql+asyncmy://h/x"),
+        ("sqlite:///x.db", "write sqlite+aiosqlite:///x.db"),
+        ("oracle://u:geheim@h/x", "write sqlite+aiosqlite://…, postgresql+asyncpg://… or mysql+asyncmy://…"),
+    ],
+)
+def test_a_database_url_for_another_driver_is_written_as_it_must_be(shell: Shell, given: str, meant: str) -> None:
+    answer = shell("db", "upgrade", "--database-url", given)
+    assert (answer.code, answer.err) == (2, f"error: --database-url: {meant}\n")

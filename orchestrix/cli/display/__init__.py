@@ -1,0 +1,1 @@
+"""Display: what a person sees and is asked on a terminal."""

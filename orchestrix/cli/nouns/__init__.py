@@ -1,0 +1,35 @@
+"""Nouns: the table of all commands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrix.cli.nouns.cluster import AUDIT, CLUSTER, WORKERS
+from orchestrix.cli.nouns.control import DEAD_LETTERS, DEADLINES, REDISPATCH
+from orchestrix.cli.nouns.jobs import JOBS
+from orchestrix.cli.nouns.local import CONFIG, DATABASE, DEV, DOCTOR, INIT, OPENAPI, SERVE, WORKER
+from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK
+from orchestrix.cli.nouns.schedules import SCHEDULES
+from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
+
+TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
+    INIT,
+    DEV,
+    SERVE,
+    WORKER,
+    DATABASE,
+    APPS,
+    SAGAS,
+    STUCK,
+    DEADLINES,
+    REDISPATCH,
+    DEAD_LETTERS,
+    JOBS,
+    SCHEDULES,
+    CLUSTER,
+    WORKERS,
+    AUDIT,
+    DOCTOR,
+    CONFIG,
+    OPENAPI,
+)

@@ -1,0 +1,35 @@
+"""Commands `cluster`, `workers` and `audit`: who is there, and what people have done."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrix.cli.nouns.options import PAGE
+from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand, columns, option
+
+CLUSTER: Final = CommandGroup("cluster", "the nodes, and who leads", (
+    ShellCommand("status", "the leader, the nodes, the workers, the last hand-overs", "cluster status",
+                 request="GET /cluster", run="commands.control:cluster_status"),
+    ShellCommand("drain", "let a node give away its jobs, and take no more", "cluster drain node-1",
+                 (option("node", "its id, as `cluster status` shows it, or its name", "NODE"),),
+                 "POST /cluster/nodes/{node}/drain"),
+))  # fmt: skip
+WORKERS: Final = ShellCommand(
+    "workers", "all workers, of commands and of jobs, and what they serve", "workers", request="GET /workers",
+    view=columns(
+        "id=WORKER state queues commands? jobs? lostPlaces?=LOST_PLACES version? host? beatAt=LAST_SEEN"
+        " startedAt=STARTED"
+    ),
+)  # fmt: skip
+_AUDIT = (
+    option("--actor", "only what WHO did", "WHO", "?actor"),
+    option("--verb", "only what was done by this verb", "VERB", "?verb"),
+    option("--saga", "only what was done to this saga", "SAGA", "?saga"),
+    *PAGE,
+)
+AUDIT: Final = ShellCommand(
+    "audit", "what people have done, and why, newest first", "audit --actor ada", _AUDIT, "GET /audit",
+    columns(
+        "at=WHEN actor verb saga? sagaId|instanceId|appId=ID jobId?=JOB reason fromVersion+=FROM toVersion+=TO detail+"
+    ),
+)  # fmt: skip

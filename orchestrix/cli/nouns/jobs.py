@@ -1,0 +1,58 @@
+"""Commands `jobs`: long work for the workers of a queue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrix.cli.nouns.options import BY, CREATED_BY, PAGE, REASON, RETRIES, STATE
+from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, ShellCommand, columns, option, switch
+from orchestrix.cli.syntax.parsing import seconds, uuid, whole
+from orchestrix.cli.syntax.values import json_object
+
+_JOB = option("id", "as `jobs list` shows it", "ID", type=uuid)
+_A_JOB: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
+_SUBMIT = (
+    option("queue", "whose workers do it", "QUEUE", "queue"),
+    option("handler", "which of their functions", "HANDLER", "handler"),
+    option("--payload", "what the function gets: an object", "JSON", "payload", json_object),
+    option(
+        "--timeout", "how long an attempt may wait for a worker, and then take, as 30s, 5m or 2h", "TIME", "timeout"
+    ),
+    option("--retries", "how many attempts may follow a failed one", "N", "retries", type=whole(*RETRIES)),
+    BY,
+    option("--idempotency-key", "asking again with the same key submits nothing, but gives the same answer", "KEY"),
+)
+_OUTCOME = OneOf((
+    option("--wait", "wait until it ends (60 s at most if no number is given)", "SECONDS", nargs="?", type=seconds,
+           const=60.0),
+    switch("--follow", "show its log until it ends"),
+))  # fmt: skip
+_COLUMNS = columns(
+    "id queue handler state attempt progress workerId=WORKER createdBy=BY createdAt=CREATED waitsFor=WAITING_FOR"
+    " scheduleId+=SCHEDULE saga+ sagaId+=INSTANCE step+ updatedAt+"
+)
+_FILTERS = (
+    STATE,
+    option("--queue", "only those for the workers of QUEUE", "QUEUE", "?queue"),
+    option("--handler", "only those of this function", "HANDLER", "?handler"),
+    option("--schedule", "only what came of this schedule: its name or id", "NAME", "?scheduleId"),
+    option("--saga", "only the steps of an instance of this saga (app)", "SAGA", "?saga"),
+    option("--saga-id", "only the steps of this instance: its id or name", "ID", "?sagaId"),
+    CREATED_BY,
+    *PAGE,
+)
+JOBS: Final = CommandGroup("jobs", "jobs: long work for the workers of a queue", (
+    ShellCommand("submit", "submit a job", """jobs submit reports monthly --payload '{"month": 3}' --wait""",
+                 (*_SUBMIT, _OUTCOME), "POST /jobs", run="commands.jobs:submit"),
+    ShellCommand("list", "list jobs, newest first", "jobs list --state RUNNING --queue reports", _FILTERS, "GET /jobs",
+                 _COLUMNS, "commands.jobs:list_all"),
+    ShellCommand("show", "show a job with its attempts", f"jobs show {_A_JOB}", (_JOB,), "GET /jobs/{id}"),
+    ShellCommand("why", "what it waits for, or why it failed, and what helps", f"jobs why {_A_JOB}", (_JOB,),
+                 "GET /jobs/{id}/why", "why"),
+    ShellCommand("logs", "what it has logged", f"jobs logs -f {_A_JOB}",
+                 (_JOB, switch("-f --follow", "go on with each line as it comes, until the end")),
+                 "GET /jobs/{id}/logs", run="commands.jobs:logs"),
+    ShellCommand("retry", "begin a failed job anew", f"jobs retry {_A_JOB}", (_JOB, REASON), "POST /jobs/{id}/retry",
+                 keyed=True),
+    ShellCommand("cancel", "stop a job", f"jobs cancel {_A_JOB}", (_JOB, REASON), "POST /jobs/{id}/cancel"),
+))  # fmt: skip

@@ -1,0 +1,43 @@
+"""Refusals: what the API refuses, in the words of the shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_COMMANDS: Final = {"set-deadline": "deadlines extend", "cancel-deadline": "deadlines cancel"}
+"""Verbs of the API that are another command here."""
+_IF_MATCH: Final = re.compile(r'send If-Match: "(\d+)"')
+_RETRY: Final = re.compile(r"[:.,; ]+(?:try|retry) again$|[:.,; ]+retry$", re.IGNORECASE)
+
+
+def sentence(problem: Mapping[str, Any], status: int, flags: Mapping[str, str], retry_after: str | None) -> str:
+    """The text of a problem (RFC 9457). `flags` has the option for each name of a parameter or a field."""
+    text = str(problem.get("detail") or problem.get("title") or f"the API answers {status}").removesuffix(".")
+    details = problem.get("errors")
+    parts = [_part(error) for error in details] if isinstance(details, list) else []
+    verbs = problem.get("allowed")
+    if isinstance(verbs, list):
+        named = ", ".join(_COMMANDS.get(str(verb), str(verb)) for verb in verbs)
+        parts.append(f"possible now: {named}" if named else "no actions are possible")
+    whole = _in_flags("; ".join([text, *(part for part in parts if part and part not in text)]), flags)
+    return f"{_RETRY.sub('', whole)}. Retry in {retry_after} s" if retry_after else whole
+
+
+def _part(error: Any) -> str:
+    if not isinstance(error, dict):
+        return str(error)
+    where = error.get("pointer") or error.get("field") or error.get("loc") or error.get("parameter")
+    what = str(error.get("detail") or error.get("message") or error.get("msg") or "")
+    name = str(where or "").removeprefix("/")
+    if not name:
+        return what
+    return f"{name} {what}" if what[:1].islower() else f"{name}: {what}"
+
+
+def _in_flags(text: str, flags: Mapping[str, str]) -> str:
+    """The same with options instead of the names that begin a clause, and of headers."""
+    for name, flag in flags.items():
+        text = re.sub(rf"(^|; ){re.escape(name)}(?=[ :])", lambda found, flag=flag: found[1] + flag, text)  # type: ignore[misc]
+    return _IF_MATCH.sub(r"use --if-version \1", text).replace("%2B", "+")

@@ -1,0 +1,1 @@
+"""Syntax: how commands are declared and read."""

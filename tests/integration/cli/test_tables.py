@@ -1,0 +1,150 @@
+"""Do tables fit the terminal, are times readable, and is what is empty left out?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from orchestrix.api.cluster_schemas import CLUSTER
+from orchestrix.api.examples import DEAD_LETTER
+from orchestrix.api.job_schemas import ATTEMPT, JOB
+from orchestrix.cli.output import width
+from tests.integration.cli.fake_api import FakeApi, Reply, app, change
+from tests.unit.cli.shell import Shell
+
+
+def page(*items: object) -> Reply:
+    return Reply(body={"items": list(items), "nextCursor": None})
+
+
+@pytest.fixture(autouse=True)
+def noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is three hours after the examples."""
+    monkeypatch.setattr("orchestrix.clock.now", lambda: datetime(2026, 1, 31, 15, 0, 5, tzinfo=UTC))
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+LONG = "evt.stepFailed: CardDeclined: " + "the bank says no, " * 20
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_table_fits_the_terminal_and_wide_shows_all(api: FakeApi, shell: Shell, columns: int) -> None:
+    rows = [change(1, None, "GIT_REPO_CREATED"), change(2, "GIT_REPO_CREATED", "COMPENSATION_FAILED", LONG)]
+    api.on("GET", "/apps/42/history", page(*rows))
+    shell.set(COLUMNS=str(columns))
+    lines = shell("apps", "history", "42").out.splitlines()
+    assert max(map(width, lines)) <= columns
+    assert "…" in lines[2]
+    wide = shell("apps", "history", "42", "-o", "wide").out
+    assert LONG.strip() in wide
+    assert "2026-01-31T12:00:02.500000Z" in wide
+
+
+def test_an_id_is_never_cut(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/dead-letters", page(DEAD_LETTER))
+    shell.set(COLUMNS="40")
+    assert DEAD_LETTER["id"] in shell("dlq", "list").out
+
+
+def test_where_nobody_looks_nothing_is_cut(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/apps/42/history", page(change(2, "A", "B", LONG)))
+    assert LONG.strip() in shell("apps", "history", "42").out
+
+
+def test_times_are_ages_or_utc(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/apps", page(app()))
+    assert shell("apps", "list").out.splitlines()[1].endswith("  3 h ago")
+    assert shell("apps", "list", "--utc").out.splitlines()[1].endswith("  2026-01-31T12:00:00Z")
+    api.on("GET", "/apps/42", Reply(body=app()))
+    assert "createdAt      2026-01-31T12:00:00Z (3 h ago)" in shell("apps", "show", "42").out
+
+
+@pytest.mark.parametrize(
+    "words", ["apps list", "jobs list", "dlq list", "schedules list", "deadlines list", "stuck", "audit", "workers"]
+)
+def test_an_empty_list_says_so(api: FakeApi, shell: Shell, words: str) -> None:
+    path = {"apps list": "apps", "jobs list": "jobs", "dlq list": "dead-letters"}.get(words, words.split()[0])
+    api.on("GET", f"/{path}", page())
+    answer = shell(*words.split())
+    assert (answer.code, answer.out) == (0, "none\n")
+    assert shell(*words.split(), "-o", "json").json["items"] == []
+
+
+def test_what_is_empty_is_left_out_and_attempts_are_a_table(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", f"/jobs/{JOB['id']}", Reply(body={**JOB, "attempts": [ATTEMPT, {**ATTEMPT, "attempt": 2}]}))
+    answer = shell("jobs", "show", JOB["id"])
+    names = [line.split()[0] for line in answer.out.splitlines()]
+    assert "cancelReason" not in names
+    assert "scheduleId" not in names
+    assert ["progress", "40", "%"] in [line.split() for line in answer.out.splitlines()]
+    assert 'historyId": ' not in answer.out
+    head, *rows = answer.out.splitlines()[names.index("attempts:") + 1 :]
+    assert head.split() == ["HISTORY", "ID", "ATTEMPT", "STATE", "WORKER", "ID", "DISPATCHED", "STARTED"]
+    assert [row.split()[1] for row in rows] == ["1", "2"]
+    assert "cancelReason" in shell("jobs", "show", JOB["id"], "-o", "wide").out
+
+
+def test_cells_are_no_json(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/jobs", page(JOB))
+    assert "  40 %  " in shell("jobs", "list").out
+    api.on("GET", "/cluster", Reply(body=CLUSTER))
+    out = shell("cluster", "status").out
+    assert "[" not in out
+    assert all(head in out for head in ("ROLES", "LAST SEEN", "DURATION (ms)"))
+    assert "VERSION" not in out, "nobody says one"
+    nodes = [{**one, "version": "1.2.3", "host": "box"} for one in CLUSTER["nodes"]]
+    api.on("GET", "/cluster", Reply(body={**CLUSTER, "nodes": nodes}))
+    assert {"VERSION", "HOST", "1.2.3", "box"} <= set(shell("cluster", "status").out.split())
+
+
+def test_the_key_of_a_lost_event_is_shown_and_looked_for(api: FakeApi, shell: Shell) -> None:
+    lost = {**DEAD_LETTER, "queue": "orchestrator.unrouted", "routingKey": "evt.typo", "type": None, "saga": None}
+    api.on("GET", "/dead-letters", page(DEAD_LETTER, lost))
+    lines = shell("dlq", "list", "--key", "evt.typo").out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[1:3] == ["orchestrator.unrouted", "evt.typo"]
+    assert [one["routingKey"] for one in shell("dlq", "list", "--key", "evt.typo", "-o", "json").json["items"]] == [
+        "evt.typo"
+    ]
+
+
+def test_what_is_stuck_over_all_sagas(api: FakeApi, shell: Shell) -> None:
+    one = {"saga": "trip", "id": 2, "key": "t-1", "state": "PAYING", "step": "pay", "attempt": 3,
+           "sentence": "cmd.pay has 4 messages and no consumer.", "since": "2026-01-31T14:00:05.000000Z",
+           "wakeAt": None}  # fmt: skip
+    api.on("GET", "/stuck", page(one))
+    answer = shell("stuck", "--limit", "5")
+    assert api.requests[0].query == {"limit": ["5"]}
+    head, row = answer.out.splitlines()
+    assert head.split() == ["SAGA", "ID", "NAME", "STATE", "STEP", "ATTEMPT", "WHY", "SINCE", "NEXT"]
+    assert row.split()[:6] == ["trip", "2", "t-1", "PAYING", "pay", "3"]
+    assert "cmd.pay has 4 messages and no consumer." in row
+    assert "60 min ago" in row
+
+
+def test_what_people_did(api: FakeApi, shell: Shell) -> None:
+    row = {"at": "2026-01-31T14:59:05.000000Z", "actor": "ada", "verb": "cancel", "reason": "r", "saga": "trip",
+           "instanceId": 2, "fromVersion": 1, "toVersion": 2}  # fmt: skip
+    api.on("GET", "/audit", page(row))
+    answer = shell("audit", "--actor", "ada", "--verb", "cancel", "--saga", "trip")
+    assert api.requests[0].query == {"actor": ["ada"], "verb": ["cancel"], "saga": ["trip"]}
+    assert answer.out.splitlines()[1].split() == ["60", "s", "ago", "ada", "cancel", "trip", "2", "r"]
+
+
+def test_every_worker(api: FakeApi, shell: Shell) -> None:
+    worker = {"id": "w-1", "state": "ALIVE", "queues": [], "commands": ["cmd.pay"], "jobs": 0,
+              "beatAt": "2026-01-31T15:00:05.000000Z", "startedAt": "2026-01-31T12:00:00.000000Z"}  # fmt: skip
+    api.on("GET", "/workers", page(worker))
+    assert shell("workers").out.splitlines()[1].split() == ["w-1", "ALIVE", "-", "cmd.pay", "now", "3", "h", "ago"]
+
+
+def test_the_sagas_that_there_are(api: FakeApi, shell: Shell) -> None:
+    old = {"version": 1, "runsHere": True, "live": {"PAYING": 2, "PACKING": 1}}
+    new = {"version": 2, "runsHere": True, "live": {}}
+    trip = {"saga": "trip", "path": "/sagas/trip", "starts": 2, "versions": [old, new]}
+    api.on("GET", "/sagas", Reply(body={"items": [trip]}))
+    head, first, second = shell("sagas", "definitions").out.splitlines()
+    assert head.split() == ["SAGA", "VERSION", "NEW", "ONES", "LIVE", "BY", "STATE", "RUNS", "HERE"]
+    assert first.split() == ["trip", "1", "no", "3", "2", "PAYING,", "1", "PACKING", "yes"]
+    assert second.split()[:4] == ["trip", "2", "yes", "0"]
