@@ -278,7 +278,13 @@ class EventListener:
     def _read(self, delivery: Delivery) -> Received | Event | IgnoredEvent:
         """A bare event is a failure that names no saga."""
         try:
-            event = read_event(delivery.queue, delivery.body, delivery.correlation_id, delivery.message_id)
+            event = read_event(
+                delivery.queue,
+                delivery.body,
+                delivery.correlation_id,
+                delivery.message_id,
+                delivery.headers.get("traceparent"),
+            )
         except UnreadableMessage as refused:
             return IgnoredEvent(str(refused), dead_letter=True)
         match owner_of(self._catalog, event):

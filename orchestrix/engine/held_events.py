@@ -195,7 +195,13 @@ class HeldEvents:
     def _judge(self, saga: Saga, row: Instance, held: HeldEvent) -> SagaTransition | IgnoredEvent:
         headers = held.headers
         try:
-            event = read_event(held.queue, held.body, headers.get("correlationId"), headers.get("messageId"))
+            event = read_event(
+                held.queue,
+                held.body,
+                headers.get("correlationId"),
+                headers.get("messageId"),
+                headers.get("traceparent"),
+            )
         except UnreadableMessage as refused:
             return IgnoredEvent(str(refused), dead_letter=True)
         return advance(saga, row, event, TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrix.saga.changes import STEP_SUCCEEDED, ChangeCause
 from orchestrix.saga.commands import MAX_REASON, SagaTransition, TransitionInputs, out
 from orchestrix.saga.compensation import again, answered, undone
 from orchestrix.saga.definition import (
@@ -16,13 +17,18 @@ from orchestrix.saga.definition import (
 from orchestrix.saga.messages import Event, StepError
 from orchestrix.saga.retry import Failure, fail, held_by_pause, hold
 from orchestrix.saga.state import CLONED, HELD, Instance
-from orchestrix.saga.transition import IgnoredEvent, succeed, unrelated, untimely
+from orchestrix.saga.transition import IgnoredEvent, consumed, succeed, unrelated, untimely
 
 UNDOING = frozenset({COMPENSATING, COMPENSATION_FAILED})
 
 
 def advance(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
     """What `event` does to `instance`; changes nothing by itself."""
+    verdict = _judged(saga, instance, event, tick)
+    return consumed(verdict, event) if isinstance(verdict, SagaTransition) else verdict
+
+
+def _judged(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
     if event.correlation_id != instance.correlation_id:
         return IgnoredEvent("wrong-correlation")
     if instance.blocker == CLONED:  # the event answers the installation that this one is a copy of
@@ -42,20 +48,24 @@ def _done(
 ) -> SagaTransition | IgnoredEvent:
     if instance.state in UNDOING and instance.progress.awaited == step.name:
         refused = unrelated(instance, event)
-        return refused or answered(saga, instance, event.type, tick, current=True, caused_by=event.id)
+        return refused or answered(saga, instance, _success(step, event), tick, current=True)
     gone = {*instance.progress.undone, *instance.progress.refused}
     if instance.state in UNDOING or (instance.state == FAILED and step.name in gone):
-        return again(saga, instance, step, event.type, tick, event.id)
+        return again(saga, instance, step, _success(step, event), tick)
     refused = untimely(saga, instance, step, event)
     if refused is not None:
         return refused
     try:
-        return succeed(saga, instance, step, event.data, tick, reason=event.type, caused_by=event.id)
+        return succeed(saga, instance, step, event.data, tick, _success(step, event))
     except (InvalidDataError, ValueError) as bad:
         if step.job is not None:  # it would not be repeated, and no deadline ends it
             error = StepError("BadOutput", f"the job's result does not fit: {bad}", retryable=False)
-            return _judged(saga, instance, Failure.reported(error, event.id), tick)
+            return _fail(saga, instance, Failure.reported(error, event.id), tick)
         return IgnoredEvent(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)
+
+
+def _success(step: Step, event: Event) -> ChangeCause:
+    return ChangeCause(STEP_SUCCEEDED, event.type, step.name, event.id)
 
 
 def _undone(
@@ -80,10 +90,10 @@ def _failed(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs
         return IgnoredEvent("failure-of-another-attempt")
     if instance.blocker == HELD:
         return IgnoredEvent("repeated")
-    return _judged(saga, instance, Failure.reported(event.error, event.id), tick)
+    return _fail(saga, instance, Failure.reported(event.error, event.id), tick)
 
 
-def _judged(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+def _fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
     if not held_by_pause(instance):
         return fail(saga, instance, failure, tick)
     return IgnoredEvent("repeated") if instance.progress.held else hold(saga, instance, failure, tick)

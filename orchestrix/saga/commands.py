@@ -94,6 +94,12 @@ def expected(saga: Saga, instance: Instance) -> Order | None:
     return here.order if here is not None else saga.step(instance.progress.awaited or "")
 
 
+def step_at_work(saga: Saga, instance: Instance) -> str | None:
+    """The name of the step whose answer, or whose undo's, the instance waits for."""
+    here = out(saga, instance)
+    return here.step.name if here is not None else instance.progress.awaited
+
+
 def job_at_work(saga: Saga, instance: Instance) -> str | None:
     """The id of the job that the instance waits for; it is that of the pending command."""
     here, awaited = out(saga, instance), saga.step(instance.progress.awaited or "")

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+from orchestrix.saga.changes import COMPENSATED, STEP_UNDONE, ChangeCause
 from orchestrix.saga.commands import PendingCommand, SagaTransition, TransitionInputs, issued, out, progressed, rested
 from orchestrix.saga.definition import COMPENSATING, FAILED, Compensation, Saga, Step
 from orchestrix.saga.effect_keys import all_runs, owed_runs, without
 from orchestrix.saga.state import (
     CLONED,
     HELD,
-    ORCHESTRATOR,
     PAUSED,
     RETRY,
     UNDO_FAILED,
@@ -73,13 +73,11 @@ def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
 def begin(
     saga: Saga,
     instance: Instance,
-    reason: str,
+    why: ChangeCause,
     tick: TransitionInputs,
     *,
     current: bool,
     awaited: bool = False,
-    caused_by: str | None = None,
-    actor: str = ORCHESTRATOR,
 ) -> SagaTransition:
     """`instance` with its compensation begun. `current`: whether the pending step may have had effects.
 
@@ -90,15 +88,15 @@ def begin(
         instance = _refused(instance, here)
     todo = tuple(step.name for step in possible_effects(saga, instance, current=current))
     if not todo and not (awaited and here is not None and isinstance(here.undo, Compensation)):
-        return end(saga, instance, reason, tick, caused_by=caused_by, actor=actor)
-    row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
+        return end(saga, instance, why, tick)
+    row = change(instance, COMPENSATING, why, tick.now)
     progress = InstanceProgress(
         attempts=all_attempts(saga, instance),
         todo=todo,
         undone=tuple(name for name in instance.progress.undone if name not in todo),
         refused=tuple(name for name in instance.progress.refused if name not in todo),
-        error=reason,
-        cause=reason,
+        error=why.reason,
+        cause=why.reason,
         unanswered=instance.progress.unanswered,
         sent=instance.progress.sent,
         awaited=here.name if awaited and here is not None else None,
@@ -151,11 +149,9 @@ def in_doubt(instance: Instance) -> bool:
 def end(
     saga: Saga,
     instance: Instance,
-    reason: str,
+    why: ChangeCause,
     tick: TransitionInputs,
     *,
-    caused_by: str | None = None,
-    actor: str = ORCHESTRATOR,
     left_behind: tuple[str, ...] = (),
     forced: bool = False,
 ) -> SagaTransition:
@@ -163,10 +159,10 @@ def end(
 
     `forced`: also without a transition of its saga.
     """
-    row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
+    row = change(instance, FAILED, why, tick.now)
     progress = InstanceProgress(
         attempts=all_attempts(saga, instance),
-        error=instance.progress.cause or instance.progress.error or reason,
+        error=instance.progress.cause or instance.progress.error or why.reason,
         undone=tuple(name for name in instance.progress.undone if name not in left_behind),
         refused=tuple(name for name in instance.progress.refused if name not in left_behind),
         left=left_behind,
@@ -186,7 +182,7 @@ def _runs_left(saga: Saga, instance: Instance, names: tuple[str, ...]) -> Mappin
 
 
 def answered(
-    saga: Saga, instance: Instance, reason: str, tick: TransitionInputs, *, current: bool, caused_by: str | None = None
+    saga: Saga, instance: Instance, why: ChangeCause, tick: TransitionInputs, *, current: bool
 ) -> SagaTransition:
     """The step that a cancelled saga waited for has ended: `current` says whether it may have had effects."""
     progress = instance.progress
@@ -199,8 +195,8 @@ def answered(
     instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
     instance = instance if current else _refused(instance, step)
     if not todo:
-        return end(saga, instance, reason, tick, caused_by=caused_by)
-    return _on(saga, instance, reason, tick, caused_by=caused_by)
+        return end(saga, instance, why, tick)
+    return _on(saga, instance, why, tick)
 
 
 def undone(
@@ -209,15 +205,15 @@ def undone(
     tick: TransitionInputs,
     *,
     caused_by: str | None = None,
-    skipped: tuple[str, str] | None = None,
+    skipped: ChangeCause | None = None,
 ) -> SagaTransition:
-    """The first of the steps to undo is undone, or was `skipped` for a reason by an actor.
+    """The first of the steps to undo is undone, or was `skipped` by an operator.
 
     It stays the first where an earlier run's effects must be undone too; a skip applies to all runs.
     """
     progress = instance.progress
     done, *rest = progress.todo
-    reason, actor = skipped or (f"undone {done}", ORCHESTRATOR)
+    why = skipped or ChangeCause(STEP_UNDONE, f"undone {done}", done, caused_by)
     runs = without(instance, done)
     if skipped:
         runs = {name: owed for name, owed in runs.items() if name != done}
@@ -226,39 +222,34 @@ def undone(
     gone = others if skipped or done in runs else (*others, done)
     after = progressed(instance, todo=tuple(rest), undone=gone, attempts=all_attempts(saga, instance), runs=runs)
     if instance.state == FAILED:
-        row = change(instance, FAILED, reason, tick.now, caused_by=caused_by, actor=actor)
+        row = change(instance, FAILED, why, tick.now)
         return sending(saga, _unwatched(issued(saga, move(saga, after, FAILED, row), tick)), [row])
     if rest:
-        return _on(saga, after, reason, tick, caused_by=caused_by, actor=actor)
+        return _on(saga, after, why, tick)
     if skipped:
-        return end(saga, after, reason, tick, actor=actor)
-    row = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by)
-    ended = end(
-        saga,
-        move(saga, after, COMPENSATING, row),
-        f"undone: {progress.cause or progress.error}",
-        tick,
-        caused_by=caused_by,
-    )
+        return end(saga, after, why, tick)
+    row = change(instance, COMPENSATING, why, tick.now)
+    all_done = ChangeCause(COMPENSATED, f"undone: {progress.cause or progress.error}", caused_by=caused_by)
+    ended = end(saga, move(saga, after, COMPENSATING, row), all_done, tick)
     return SagaTransition(ended.instance, (row, *ended.history), None)
 
 
 def again(
-    saga: Saga, instance: Instance, step: Step, reason: str, tick: TransitionInputs, caused_by: str | None
+    saga: Saga, instance: Instance, step: Step, why: ChangeCause, tick: TransitionInputs
 ) -> SagaTransition | IgnoredEvent:
     """A step succeeded during, or after, the compensation of its saga: it is undone, perhaps once more.
 
     Whatever its worker reported before, the effect exists now. A step that a person has skipped is not among these.
     """
     if instance.state == FAILED:
-        return _again_after_the_end(saga, instance, step, reason, tick, caused_by)
+        return _again_after_the_end(saga, instance, step, why, tick)
     progress = instance.progress
     sent = 0 if _undo_is_to_be_sent(instance) else 1
     if step.name in progress.todo[sent:]:
         return IgnoredEvent("will-be-undone")
     if not isinstance(step.undo, Compensation) or step.name not in progress.attempts:
         return IgnoredEvent("nothing-to-undo")
-    row = change(instance, instance.state, reason, tick.now, caused_by=caused_by)
+    row = change(instance, instance.state, why, tick.now)
     out_now = 0 if progress.awaited is not None else 1
     todo = (*progress.todo[:out_now], *with_undo(saga, [step.name, *progress.todo[out_now:]]))
     late = progressed(instance, todo=todo, runs=all_runs(instance, step.name))
@@ -266,7 +257,7 @@ def again(
 
 
 def _again_after_the_end(
-    saga: Saga, instance: Instance, step: Step, reason: str, tick: TransitionInputs, caused_by: str | None
+    saga: Saga, instance: Instance, step: Step, why: ChangeCause, tick: TransitionInputs
 ) -> SagaTransition | IgnoredEvent:
     """The pending compensation, if any, is of another step, or was sent too early: only one is pending at a time."""
     if not isinstance(step.undo, Compensation):
@@ -274,7 +265,7 @@ def _again_after_the_end(
     todo = instance.progress.todo
     if step.name in todo[1:]:
         return IgnoredEvent("will-be-undone")
-    row = change(instance, FAILED, reason, tick.now, caused_by=caused_by)
+    row = change(instance, FAILED, why, tick.now)
     runs = all_runs(instance, step.name)
     if todo and todo[0] != step.name:
         behind = progressed(instance, todo=(*todo, step.name), runs=runs)
@@ -297,17 +288,9 @@ def _unwatched(instance: Instance) -> Instance:
     return replace(instance, wake_at=None, wake_reason=None, wait_ms=0)
 
 
-def _on(
-    saga: Saga,
-    instance: Instance,
-    reason: str,
-    tick: TransitionInputs,
-    *,
-    caused_by: str | None = None,
-    actor: str = ORCHESTRATOR,
-) -> SagaTransition:
+def _on(saga: Saga, instance: Instance, why: ChangeCause, tick: TransitionInputs) -> SagaTransition:
     """`instance` with the compensation of the first step to undo sent."""
-    row: StateChange = change(instance, COMPENSATING, reason, tick.now, caused_by=caused_by, actor=actor)
+    row: StateChange = change(instance, COMPENSATING, why, tick.now)
     moved = move(saga, instance, COMPENSATING, row)
     held = moved.blocker if moved.blocker == PAUSED else None
     return sending(saga, issued(saga, replace(moved, blocker=held), tick), [row])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrix.saga.trace_context import trace_id
 from orchestrix.saga.validation.json_syntax import stopped
 
 from .definition import STEP_FAILED, Job
@@ -124,7 +125,8 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A worker's report. `causation_id` is the command's id; `error` is set for `evt.stepFailed` alone."""
+    """A worker's report. `causation_id` is the command's id; `error` is set for `evt.stepFailed` alone; `trace_id` is
+    that of the trace which its headers name."""
 
     type: str
     app_id: int
@@ -134,6 +136,7 @@ class Event:
     causation_id: str | None
     data: Mapping[str, Any]
     error: StepError | None = None
+    trace_id: str | None = None
 
 
 def compact(value: object) -> str:
@@ -174,8 +177,16 @@ def load(body: bytes) -> dict[str, Any]:
     return value
 
 
-def event(routing_key: str, body: bytes, correlation_id: str | None = None, message_id: str | None = None) -> Event:
+def event(
+    routing_key: str,
+    body: bytes,
+    correlation_id: str | None = None,
+    message_id: str | None = None,
+    traceparent: object = None,
+) -> Event:
     """The event in `body`; the routing key names its type. The properties replace what the body leaves out.
+
+    `traceparent` is the header of that name, whatever it holds.
 
     Raises `UnreadableMessage`.
     """
@@ -189,6 +200,7 @@ def event(routing_key: str, body: bytes, correlation_id: str | None = None, mess
         causation_id=_text(fields, "causationId"),
         data=_object(fields, "data"),
         error=_error(fields) if routing_key == STEP_FAILED else None,
+        trace_id=trace_id(traceparent),
     )
 
 

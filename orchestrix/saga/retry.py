@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from orchestrix.saga import compensation
+from orchestrix.saga.changes import ATTEMPT_FAILED, FAILURE_DEFERRED, STEP_FAILED, STEP_HELD, ChangeCause
 from orchestrix.saga.commands import (
     MAX_REASON,
     PendingCommand,
@@ -16,8 +17,10 @@ from orchestrix.saga.commands import (
     out,
     progressed,
     retrying,
+    step_at_work,
 )
-from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, HOLD, STEP_FAILED, Saga, milliseconds
+from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, HOLD, Saga, milliseconds
+from orchestrix.saga.definition import STEP_FAILED as FAILURE_EVENT
 from orchestrix.saga.messages import StepError
 from orchestrix.saga.state import DEADLINE, HELD, PAUSED, RETRY, UNDO_FAILED, Instance
 from orchestrix.saga.transition import change, move, sending
@@ -68,7 +71,12 @@ class Failure:
     @property
     def told(self) -> str:
         """The history's text for the failure that ended the run."""
-        return f"{STEP_FAILED}: {self.reason}" if self.answered else self.reason
+        return f"{FAILURE_EVENT}: {self.reason}" if self.answered else self.reason
+
+    def cause(self, kind: str, step: str | None, reason: str | None = None) -> ChangeCause:
+        """Why an instance changes by it; `reason` where history says more than `told`."""
+        said = self.told if reason is None else reason
+        return ChangeCause(kind, said, step, self.caused_by, error_type=self.type, error=self.reason)
 
     def to_json(self) -> dict[str, Any]:
         """What is stored of it during a pause."""
@@ -98,7 +106,8 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInput
     """What `failure` of the current try does: another try, the compensation of all steps, or a wait for a person."""
     if instance.progress.awaited is not None:
         unsure = instance.progress.unanswered or not failure.leaves_nothing
-        return compensation.answered(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
+        why = failure.cause(STEP_FAILED, instance.progress.awaited)
+        return compensation.answered(saga, instance, why, tick, current=unsure)
     here = out(saga, instance)
     if here is not None and _worth_another(here, instance, failure):
         return _retry(saga, instance, here, failure, tick)
@@ -109,12 +118,14 @@ def fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInput
     if here is not None and _asks_a_person(here, instance, failure, tick):
         return _held(saga, instance, failure, tick, unsure=unsure)
     instance = progressed(instance, error=failure.told)
-    return compensation.begin(saga, instance, failure.told, tick, current=unsure, caused_by=failure.caused_by)
+    why = failure.cause(STEP_FAILED, step_at_work(saga, instance))
+    return compensation.begin(saga, instance, why, tick, current=unsure)
 
 
 def hold(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
     """Stores a failure that came during a pause; it is handled at the end of it."""
-    row = change(instance, instance.state, f"held: {failure.told}", tick.now, caused_by=failure.caused_by)
+    why = failure.cause(FAILURE_DEFERRED, step_at_work(saga, instance), f"held: {failure.told}")
+    row = change(instance, instance.state, why, tick.now)
     unsure = instance.progress.unanswered or not failure.leaves_nothing
     held = progressed(instance, held=failure.to_json(), error=failure.told, unanswered=unsure)
     return SagaTransition(move(saga, held, instance.state, row), (row,), None)
@@ -129,7 +140,8 @@ def _asks_a_person(here: PendingCommand, instance: Instance, failure: Failure, t
 def _held(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs, *, unsure: bool) -> SagaTransition:
     """`instance` waiting for a person, in its state. `unsure`: a try of its step may have had effects."""
     told = failure.reason if failure.hold else failure.told
-    row = change(instance, instance.state, f"{HELD}: {told}", tick.now, caused_by=failure.caused_by)
+    why = failure.cause(STEP_HELD, step_at_work(saga, instance), f"{HELD}: {told}")
+    row = change(instance, instance.state, why, tick.now)
     rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - tick.now))
     held = progressed(move(saga, instance, instance.state, row), error=told, unanswered=unsure, run_ms=rest)
     return SagaTransition(replace(held, blocker=HELD, wake_at=None, wake_reason=None, wait_ms=0), (row,), None)
@@ -146,7 +158,8 @@ def _retry(
 ) -> SagaTransition:
     """Assigns the next attempt and its command id at once; the command is sent when the wait is over."""
     attempt = instance.attempt + 1
-    row = change(instance, instance.state, f"retry {attempt}: {failure.told}", tick.now, caused_by=failure.caused_by)
+    why = failure.cause(ATTEMPT_FAILED, here.step.name, f"retry {attempt}: {failure.told}")
+    row = change(instance, instance.state, why, tick.now)
     wait = here.order.retry.wait(instance.tries, tick.chance) if failure.after is None else failure.after
     former = (instance.command_id,) if instance.command_id else ()
     instance = progressed(
@@ -161,7 +174,8 @@ def _retry(
 
 def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
     """A compensation has failed permanently: a person has to decide."""
-    row = change(instance, COMPENSATION_FAILED, failure.told, tick.now, caused_by=failure.caused_by)
+    why = failure.cause(STEP_FAILED, step_at_work(saga, instance))
+    row = change(instance, COMPENSATION_FAILED, why, tick.now)
     held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told)
     blocked = replace(held, blocker=UNDO_FAILED, wake_at=None, wake_reason=None, wait_ms=0)
     return SagaTransition(blocked, (row,), None)

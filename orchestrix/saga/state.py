@@ -164,7 +164,11 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One row of history: the instance became `version` by going from `from_state` to `to_state`."""
+    """One row of history: the instance became `version` by going from `from_state` to `to_state`.
+
+    `reason` is for people. `kind`, `step`, `error_type` and `error` are those of `ChangeCause`. `message_type` and
+    `message_id` name the message that was consumed, `trace_id` its trace. Rows of earlier releases may lack all seven.
+    """
 
     version: int
     from_state: str | None
@@ -175,3 +179,10 @@ class StateChange:
     caused_by: str | None
     command_id: str | None
     at: datetime
+    kind: str | None = None
+    step: str | None = None
+    message_type: str | None = None
+    message_id: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    trace_id: str | None = None

@@ -20,8 +20,10 @@ from orchestrix.saga.commands import (
     to_send,
     unfrozen,
 )
+from orchestrix.saga.trace_context import trace_id
 
 from .catalog import Catalog
+from .changes import ChangeCause
 from .definition import (
     CREATED,
     FAILED,
@@ -33,7 +35,7 @@ from .definition import (
 )
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Event, dump
-from .state import HELD, ORCHESTRATOR, UNSENDABLE, Instance, StateChange
+from .state import HELD, UNSENDABLE, Instance, StateChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,19 @@ def start(saga: Saga, asked: SagaStart, command_id: str, now: datetime, installa
         deadline_at=deadline,
         installation=installation,
     )
-    who, related = asked.actor or asked.created_by, asked.correlation_id
-    created = StateChange(1, None, first.state, CREATED, who, related, None, command_id, now)
+    created = StateChange(
+        version=1,
+        from_state=None,
+        to_state=first.state,
+        reason=CREATED,
+        actor=asked.actor or asked.created_by,
+        correlation_id=asked.correlation_id,
+        caused_by=None,
+        command_id=command_id,
+        at=now,
+        kind=CREATED,
+        trace_id=trace_id(asked.traceparent),
+    )
     return SagaTransition(instance, (created,), command_for(saga, instance))
 
 
@@ -128,27 +141,32 @@ def cause_of(event: Event, candidates: Sequence[Instance]) -> Instance | None:
     return next(iter([*caused, *related, *candidates]), None)
 
 
-def change(
-    instance: Instance,
-    target: str,
-    reason: str,
-    now: datetime,
-    *,
-    caused_by: str | None = None,
-    actor: str = ORCHESTRATOR,
-) -> StateChange:
+def change(instance: Instance, target: str, why: ChangeCause, now: datetime) -> StateChange:
     """The history row of the next version. It names the command that is pending now; see `sending`."""
     return StateChange(
         version=instance.version + 1,
         from_state=instance.state,
         to_state=target,
-        reason=reason[:MAX_REASON],
-        actor=actor,
+        reason=why.reason[:MAX_REASON],
+        actor=why.actor,
         correlation_id=instance.correlation_id,
-        caused_by=caused_by,
+        caused_by=why.caused_by,
         command_id=instance.command_id,
         at=now,
+        kind=why.kind,
+        step=why.step,
+        error_type=why.error_type,
+        error=why.error,
     )
+
+
+def consumed(moved: SagaTransition, event: Event) -> SagaTransition:
+    """`moved`, which `event` has caused: its first history row names the message, and all name its trace."""
+    first, *others = moved.history
+    first = replace(first, message_type=event.type, message_id=event.id, trace_id=event.trace_id)
+    if event.trace_id is not None:
+        others = [replace(row, trace_id=event.trace_id) for row in others]
+    return replace(moved, history=(first, *others))
 
 
 def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, forced: bool = False) -> Instance:
@@ -192,10 +210,7 @@ def succeed(
     step: Step,
     output: Mapping[str, Any],
     tick: TransitionInputs,
-    *,
-    reason: str,
-    caused_by: str | None = None,
-    actor: str = ORCHESTRATOR,
+    why: ChangeCause,
 ) -> SagaTransition:
     """`instance` after its step, which returned `output`. Raises `InvalidDataError` or `ValueError` for what the saga
     rejects."""
@@ -207,10 +222,10 @@ def succeed(
     history: list[StateChange] = []
     target: str | None = step.then
     while target is not None:
-        row = change(instance, target, reason, tick.now, caused_by=caused_by, actor=actor)
+        row = change(instance, target, why, tick.now)
         instance = move(saga, instance, target, row)
         history.append(row)
-        target, reason, actor = saga.immediate.get(target), IMMEDIATE, ORCHESTRATOR
+        target, why = saga.immediate.get(target), ChangeCause(IMMEDIATE, IMMEDIATE, caused_by=why.caused_by)
     held = None if instance.blocker in (UNSENDABLE, HELD) else instance.blocker
     instance = issued(saga, replace(instance, data=data, blocker=held, progress=cleared(instance)), tick)
     return sending(saga, instance, history)
@@ -228,7 +243,7 @@ def block(instance: Instance, blocker: str, reason: str, now: datetime) -> SagaT
     """`instance` waiting for a person, in its state; its wake-up is off. Raises `IllegalTransition` once it ended."""
     if not instance.live:
         raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: there is nothing to wait for")
-    row = change(instance, instance.state, reason, now)
+    row = change(instance, instance.state, ChangeCause(blocker, reason), now)
     held = replace(
         instance, version=row.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
     )

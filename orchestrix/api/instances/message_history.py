@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.changes import STEP_UNDONE
 from orchestrix.saga.definition import (
     COMPENSATING,
     COMPENSATION_FAILED,
@@ -21,8 +22,6 @@ from orchestrix.saga.definition import (
 from orchestrix.saga.state import Instance, StateChange
 
 _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
-_FAILURE: Final = re.compile(r"(retry [0-9]+|held): ")
-_UNDONE: Final = "undone "
 
 
 class MessageHistory(NamedTuple):
@@ -34,20 +33,27 @@ class MessageHistory(NamedTuple):
 
 
 def events(saga: Saga, changes: Iterable[StateChange]) -> Iterator[MessageHistory]:
-    """The events that were accepted. A failure that a pause held back is told once, though two rows speak of it."""
-    known = {step.event for step in saga.steps} | {STEP_FAILED}
-    held: set[tuple[str | None, str]] = set()
+    """The events that were accepted, each by the row of the change that consumed it."""
+    told: set[str] = set()
     for change in changes:
-        match = _FAILURE.match(change.reason)
-        text = change.reason[match.end() :] if match else change.reason
-        name, _, said = text.partition(": ")
-        step = saga.step(change.reason.removeprefix(_UNDONE)) if change.caused_by else None
-        if change.reason.startswith(_UNDONE) and step and isinstance(step.undo, Compensation):
-            yield MessageHistory(step.undo.event, change)
-        elif name in known and (change.caused_by, text) not in held:
-            yield MessageHistory(name, change, said or None)
-        if match and match[1] == "held":
-            held.add((change.caused_by, text))
+        name = change.message_type or _type_by_move(saga, change, told)
+        if name is not None:
+            yield MessageHistory(name, change, change.error)
+        if change.caused_by is not None:
+            told.add(change.caused_by)
+
+
+def _type_by_move(saga: Saga, change: StateChange, told: Container[str]) -> str | None:
+    """The type of the event behind a row that an earlier release has written, where the move shows it."""
+    if change.caused_by is None or change.caused_by in told:
+        return None
+    if change.kind is not None:
+        undone = saga.step(change.step or "") if change.kind == STEP_UNDONE else None
+        return undone.undo.event if undone is not None and isinstance(undone.undo, Compensation) else None
+    step = saga.step_in(change.from_state or "")
+    if step is not None:
+        return step.event if change.to_state == step.then else STEP_FAILED
+    return STEP_FAILED if change.to_state == COMPENSATION_FAILED else None
 
 
 def commands(saga: Saga, instance: Instance, changes: Sequence[StateChange]) -> list[MessageHistory]:
@@ -73,7 +79,7 @@ def commands(saga: Saga, instance: Instance, changes: Sequence[StateChange]) -> 
 
 @dataclass(slots=True)
 class _Undo:
-    """The undo of one step, with all its tries. History names the step only once it is undone."""
+    """The undo of one step, with all its tries. The step is named by the rows of what happens to the undo."""
 
     began: StateChange
     step: Step | None = None
@@ -81,10 +87,10 @@ class _Undo:
 
     def hear(self, saga: Saga, change: StateChange) -> None:
         """Takes from the row whether it is over."""
-        named = change.reason.startswith(_UNDONE)
-        skipped = change.from_state == COMPENSATION_FAILED and change.reason.startswith("skip: ")
-        self.step = saga.step(change.reason.removeprefix(_UNDONE)) if named else None
-        self.over = named or skipped or change.to_state not in _UNDOING
+        skipped = change.from_state == COMPENSATION_FAILED and change.kind == SagaAction.SKIP.value
+        if change.step is not None:
+            self.step = saga.step(change.step)
+        self.over = change.kind == STEP_UNDONE or skipped or change.to_state not in _UNDOING
 
 
 def _name(saga: Saga, undos: Sequence[_Undo]) -> None:
@@ -102,7 +108,7 @@ def _name(saga: Saga, undos: Sequence[_Undo]) -> None:
 
 def _first(saga: Saga, order: Sequence[Step], began: StateChange) -> Step | None:
     """The step that is undone first: the one that was out, if nobody has said that it did nothing, else the last."""
-    here = saga.position(began.from_state or saga.initial) - began.reason.startswith(STEP_FAILED)
+    here = saga.position(began.from_state or saga.initial) - (began.message_type == STEP_FAILED)
     return next((step for step in order if saga.position(step.state) <= here), None)
 
 

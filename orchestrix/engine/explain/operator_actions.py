@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.sagas import history
+from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.commands import NEVER
 from orchestrix.saga.definition import FAILED
@@ -20,10 +21,11 @@ RETRY_ADVICE: Final = "Nothing is left to do; if that was a mistake, `retry` run
 
 @dataclass(frozen=True, slots=True)
 class OperatorEnding:
-    """What a person did to end it, and whether undos were skipped after that."""
+    """What a person did to end it, whether undos were skipped after that, and whether it had failed before."""
 
     deed: AuditRow
     skipped: bool = False
+    had_failed: bool = False
 
     def told(self, at: str, progress: InstanceProgress) -> str:
         """A sentence; `at` is the time of the action in words."""
@@ -31,8 +33,7 @@ class OperatorEnding:
         if self.deed.verb == SagaAction.CANCEL.value:
             return f"{who}: all that it had done is undone{', but for what was skipped' if self.skipped else ''}."
         left = f"what may be left of {', '.join(progress.left)} was not undone" if progress.left else "nothing is left"
-        before = progress.error is not None and not progress.error.startswith(f"{self.deed.verb}: ")
-        return f"{who}: {left}.{f' It had failed before: {progress.error}.' if before else ''}"
+        return f"{who}: {left}.{f' It had failed before: {progress.error}.' if self.had_failed else ''}"
 
     @property
     def _verb(self) -> str:
@@ -55,18 +56,14 @@ async def end_of(connection: Connection, instance: Instance) -> OperatorEnding |
     """Who has given it up, where it has failed by that. Raises `Unavailable`."""
     if instance.state != FAILED:
         return None
-    return given_up(await audit.listing(connection, instance.saga, instance.id), instance.progress.error)
-
-
-def given_up(done: Sequence[AuditRow], error: str | None) -> OperatorEnding | None:
-    """Who gave up the saga whose last run has failed; None where it failed by itself. `done` has the oldest first.
-
-    A later retry has begun it anew, unless it was one of an undo: then the action is still the reason of the end.
-    """
+    done = await audit.listing(connection, instance.saga, instance.id)
     last = max((number for number, row in enumerate(done) if row.verb in _ENDS), default=None)
     if last is None:
         return None
     deed, later = done[last], {row.verb for row in done[last + 1 :]}
-    if SagaAction.RETRY.value in later and error != f"{deed.verb}: {deed.reason}":
+    pair, version = saga_tables_of(instance.saga), deed.to_version or 0
+    began = await history.run_began(connection, pair, instance.id)
+    if version < began:  # a retry has begun it anew since; one of an undo changes nothing
         return None
-    return OperatorEnding(deed, SagaAction.SKIP.value in later)
+    failed = await history.had_failed(connection, pair, instance.id, began, version)
+    return OperatorEnding(deed, SagaAction.SKIP.value in later, failed)

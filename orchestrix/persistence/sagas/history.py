@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, func, or_, select
 
 from orchestrix.persistence.dialects import BulkInsert
 from orchestrix.persistence.dialects.port import Row
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.persistence.storable_text import cleaned
+from orchestrix.saga.actions.requests import SagaAction
+from orchestrix.saga.changes import STEP_SUCCEEDED
+from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, FAILED
 from orchestrix.saga.state import StateChange
 
 _FIELDS: Final = (
@@ -25,8 +28,17 @@ _FIELDS: Final = (
     "caused_by",
     "command_id",
     "at",
+    "kind",
+    "step",
+    "message_type",
+    "message_id",
+    "error_type",
+    "error",
+    "trace_id",
 )
-_CAUSED_BY: Final = 255
+_UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED)
+_MESSAGE_ID: Final = 255
+_ERROR_TYPE: Final = 200
 
 
 async def insert(tx: Transaction, pair: SagaTables, rows: Sequence[tuple[int, StateChange]]) -> None:
@@ -52,8 +64,24 @@ async def listing(
     return [StateChange(*row) for row in await connection.execute(query.order_by(table.c.version).limit(limit))]
 
 
+async def run_began(connection: Connection, pair: SagaTables, id: int) -> int:
+    """The version with which the present run of an instance began, by its start or by a retry of what had failed."""
+    table = pair.history.c
+    begun = or_(table.from_state.is_(None), and_(table.from_state == FAILED, table.to_state != FAILED))
+    query = select(func.max(table.version)).where(table[pair.owner] == id, begun)
+    return int((await connection.execute(query)).scalar() or 0)
+
+
+async def had_failed(connection: Connection, pair: SagaTables, id: int, after: int, before: int) -> bool:
+    """Whether a failure between these versions of an instance was followed by no success of its step."""
+    table = pair.history.c
+    done = and_(table.kind.in_((STEP_SUCCEEDED, SagaAction.SKIP.value)), table.from_state.not_in(_UNDOING))
+    told = or_(table.error_type.is_not(None), done)
+    query = select(table.error_type).where(table[pair.owner] == id, table.version > after, table.version < before, told)
+    return (await connection.execute(query.order_by(table.version.desc()).limit(1))).scalar() is not None
+
+
 def _values(id: int, change: StateChange) -> tuple[Any, ...]:
-    caused_by = cleaned(change.caused_by, _CAUSED_BY) if change.caused_by is not None else None
     return (
         id,
         change.version,
@@ -62,10 +90,21 @@ def _values(id: int, change: StateChange) -> tuple[Any, ...]:
         cleaned(change.reason),
         change.actor,
         change.correlation_id,
-        caused_by,
+        _perhaps(change.caused_by, _MESSAGE_ID),
         change.command_id,
         change.at,
+        change.kind,
+        change.step,
+        change.message_type,
+        _perhaps(change.message_id, _MESSAGE_ID),
+        _perhaps(change.error_type, _ERROR_TYPE),
+        _perhaps(change.error),
+        change.trace_id,
     )
+
+
+def _perhaps(text: str | None, limit: int | None = None) -> str | None:
+    return None if text is None else cleaned(text, limit)
 
 
 @cache

@@ -19,7 +19,7 @@ from orchestrix.persistence.schema.drift import differences
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0009"
+HEAD: Final = "0010"
 """The newest revision in `migrations`; a constant, so that a start with everything in place need not load Alembic."""
 
 

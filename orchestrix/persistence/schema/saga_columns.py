@@ -67,6 +67,13 @@ def history_columns(owner: str, table: str) -> list[SchemaItem]:
         Column("caused_by", String(255)),
         Column("command_id", String(36)),
         Column("at", UtcTime, nullable=False),
+        Column("kind", String(20)),
+        Column("step", String(100)),
+        Column("message_type", String(110)),
+        Column("message_id", String(255)),
+        Column("error_type", String(200)),
+        Column("error", Text),
+        Column("trace_id", String(32)),
         UniqueConstraint(owner, "version"),
     ]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from orchestrix.saga.changes import ChangeCause
 from orchestrix.saga.commands import SagaTransition, progressed
 from orchestrix.saga.definition import Saga, milliseconds
 from orchestrix.saga.state import CLONED, DEADLINE, PAUSED, RETRY, UNSENT, Instance, StateChange
@@ -22,7 +23,7 @@ def held_clone(instance: Instance, now: datetime) -> SagaTransition:
     sent with its whole time, and no answer is waited for. A retry wait starts again in full, and the run's own time is
     what was left at its last change: it is unknown when the copy was made.
     """
-    row: StateChange = change(instance, instance.state, CLONED_REASON, now)
+    row: StateChange = change(instance, instance.state, ChangeCause(CLONED, CLONED_REASON), now)
     progress = instance.progress
     reason = progress.resume if instance.blocker == PAUSED else instance.wake_reason
     rest = instance.wait_ms if reason == RETRY else 0

@@ -23,6 +23,7 @@ from orchestrix.saga.commands import (
     job_at_work,
     out,
     progressed,
+    step_at_work,
     unfrozen,
 )
 from orchestrix.saga.definition import (
@@ -150,8 +151,8 @@ def _refusal(instance: Instance, verb: SagaAction) -> str:
     return f"{verb.value} does not fit a saga that is {instance.state}{held}"
 
 
-def _row(instance: Instance, ask: ActionRequest, target: str, tick: TransitionInputs) -> StateChange:
-    return change(instance, target, f"{ask.verb.value}: {ask.reason}", tick.now, actor=ask.actor)
+def _row(saga: Saga, instance: Instance, ask: ActionRequest, target: str, tick: TransitionInputs) -> StateChange:
+    return change(instance, target, ask.cause(step_at_work(saga, instance)), tick.now)
 
 
 def _acted(moved: SagaTransition, before: Instance | None = None) -> ActionResult:
@@ -160,7 +161,7 @@ def _acted(moved: SagaTransition, before: Instance | None = None) -> ActionResul
 
 
 def _stay(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> tuple[Instance, StateChange]:
-    row = _row(instance, ask, instance.state, tick)
+    row = _row(saga, instance, ask, instance.state, tick)
     return move(saga, instance, instance.state, row), row
 
 
@@ -193,7 +194,7 @@ def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transi
 
 
 def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
-    row = _row(instance, ask, saga.initial, tick)
+    row = _row(saga, instance, ask, saga.initial, tick)
     before = instance.progress
     unfinished = (*before.left, *(name for name in before.todo if name not in before.left))
     run, runs = next_run(instance, unfinished)
@@ -212,7 +213,7 @@ def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transit
 
 
 def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
-    row = _row(instance, ask, COMPENSATING, tick)
+    row = _row(saga, instance, ask, COMPENSATING, tick)
     here = out(saga, instance)
     assert here is not None, "a failed undo is out"
     attempts = {**instance.progress.attempts, here.key: instance.attempt}
@@ -221,17 +222,17 @@ def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transi
 
 
 def _skip(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
-    reason = f"{ask.verb.value}: {ask.reason}"
+    why = ask.cause(step_at_work(saga, instance))
     if instance.blocker == UNDO_FAILED:
         if ask.output:
             raise InvalidActionError(
                 "output", "must be left out where an undo is skipped: that leaves nothing to go on with"
             )
-        return _acted(compensation.undone(saga, instance, tick, skipped=(reason, ask.actor)), instance)
+        return _acted(compensation.undone(saga, instance, tick, skipped=why), instance)
     step = saga.step_in(instance.state)
     assert step is not None, "skip is allowed where a step is out"
     try:
-        moved = succeed(saga, instance, step, ask.output or {}, tick, reason=reason, actor=ask.actor)
+        moved = succeed(saga, instance, step, ask.output or {}, tick, why)
     except InvalidDataError as refused:
         raise InvalidDataError([{**error, "loc": ("output", *error["loc"])} for error in refused.errors]) from refused
     except ValueError as refused:
@@ -322,11 +323,9 @@ def _cancel(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transition
     if instance.state not in saga.path:  # a clone that is being compensated goes on with that
         return _resume(saga, instance, ask, tick)
     flying = compensation.in_flight(instance) and command_for(saga, instance) is not None
-    reason = f"{ask.verb.value}: {ask.reason}"
     waits = flying and instance.blocker != UNSENDABLE
-    moved = compensation.begin(
-        saga, instance, reason, tick, current=compensation.in_doubt(instance), awaited=waits, actor=ask.actor
-    )
+    why, doubtful = ask.cause(step_at_work(saga, instance)), compensation.in_doubt(instance)
+    moved = compensation.begin(saga, instance, why, tick, current=doubtful, awaited=waits)
     if (awaited := moved.instance.progress.awaited) is None:
         return _acted(moved, instance)
     coming = compensation.with_undo(saga, [awaited, *moved.instance.progress.todo])
@@ -337,8 +336,8 @@ def _terminate(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transit
     current = compensation.in_doubt(instance) or compensation.in_flight(instance)
     names = [step.name for step in compensation.possible_effects(saga, instance, current=current)]
     left = compensation.with_undo(saga, [*names, instance.progress.awaited or ""])
-    reason = f"{ask.verb.value}: {ask.reason}"
-    moved = compensation.end(saga, instance, reason, tick, actor=ask.actor, left_behind=left, forced=True)
+    why = ask.cause(step_at_work(saga, instance))
+    moved = compensation.end(saga, instance, why, tick, left_behind=left, forced=True)
     return replace(_acted(moved, instance), undo=())
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from orchestrix.saga.changes import ChangeCause
 from orchestrix.saga.errors import IllegalTransition
 from orchestrix.saga.messages import Command
 from orchestrix.saga.state import Instance, StateChange
@@ -42,6 +43,10 @@ class ActionRequest:
     patch: Mapping[str, Any] | None = None
     at: datetime | None = None
     extend_by: timedelta | None = None
+
+    def cause(self, step: str | None) -> ChangeCause:
+        """Why the saga changes by it, while `step` is in flight."""
+        return ChangeCause(self.verb.value, f"{self.verb.value}: {self.reason}", step, actor=self.actor)
 
 
 @dataclass(frozen=True, slots=True)

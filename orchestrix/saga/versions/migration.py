@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from orchestrix.saga.changes import MIGRATED
 from orchestrix.saga.commands import MAX_REASON, SagaTransition, TransitionInputs, migration_due, out, progressed
 from orchestrix.saga.compensation import in_flight, possible_effects
 from orchestrix.saga.definition import COMPLETED, Compensation, InvalidDataError, Order, Saga, Step
@@ -336,6 +337,7 @@ def _moved(route: MigrationRoute, instance: Instance, tick: TransitionInputs, ac
         caused_by=None,
         command_id=after.command_id,
         at=tick.now,
+        kind=MIGRATED,
     )
     return SagaTransition(after, (row,), None)
 

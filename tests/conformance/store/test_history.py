@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
+from sqlalchemy import insert
 
 from orchestrix.errors import ConflictError, Invalid
 from orchestrix.persistence.engine import Database
@@ -56,3 +60,88 @@ async def test_history_belongs_to_an_instance(database: Database, of: Of) -> Non
     with pytest.raises(Invalid):
         async with database.begin() as tx:
             await history.insert(tx, pair, [(one.id + 4711, change(one, 1))])
+
+
+async def test_what_a_row_is_about_is_kept_beside_its_text(database: Database, of: Of) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    failure = replace(
+        change(one, 1),
+        kind="attempt_failed",
+        step="createGitRepo",
+        message_type="evt.stepFailed",
+        message_id="event-1",
+        error_type="OutOfDisk",
+        error="OutOfDisk: no space left",
+        trace_id="0af7651916cd43dd8448eb211c80319c",
+    )
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, failure)])
+    async with database.read() as connection:
+        assert await history.listing(connection, pair, one.id, 0, 10) == [failure]
+
+
+async def test_what_a_worker_calls_its_failure_is_stored_whatever_it_is(database: Database, of: Of) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    bad = replace(change(one, 1), message_id="id\0" + "x" * 400, error_type="\0\ud800" + "y" * 400, error="a\0b")
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, bad)])
+    async with database.read() as connection:
+        (found,) = await history.listing(connection, pair, one.id, 0, 10)
+    assert found.message_id == "id\ufffd" + "x" * 252
+    assert found.error_type == "\ufffd\ufffd" + "y" * 198
+    assert found.error == "a\ufffdb"
+
+
+async def test_a_node_of_an_earlier_release_writes_rows_beside(database: Database, of: Of) -> None:
+    """It names the columns that it knows, and leaves the others empty."""
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    row = change(one, 1)
+    known = ("version", "from_state", "to_state", "reason", "actor", "correlation_id", "caused_by", "command_id", "at")
+    values = {pair.owner: one.id, **{name: getattr(row, name) for name in known}}
+    async with database.begin() as tx:
+        await tx.execute(insert(pair.history).values(values))
+        await history.insert(tx, pair, [(one.id, replace(change(one, 2), kind="immediate"))])
+    async with database.read() as connection:
+        found = await history.listing(connection, pair, one.id, 0, 10)
+    assert found == [row, replace(change(one, 2), kind="immediate")]
+
+
+async def test_a_run_begins_with_the_start_or_with_a_retry_of_what_had_failed(database: Database, of: Of) -> None:
+    pair, saga = of
+    one, other = await some(database, 2, pair, saga)
+    path = [(None, "A"), ("A", "FAILED"), ("FAILED", "FAILED"), ("FAILED", "A"), ("A", "FAILED")]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, moved(one, n, *step)) for n, step in enumerate(path, start=1)])
+        await history.insert(tx, pair, [(other.id, moved(other, 1, *path[0]))])
+    async with database.read() as connection:
+        assert await history.run_began(connection, pair, one.id) == 4
+        assert await history.run_began(connection, pair, other.id) == 1
+        assert await history.run_began(connection, pair, other.id + 4711) == 0
+
+
+async def test_a_failure_counts_until_its_step_is_done(database: Database, of: Of) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    failed: dict[str, Any] = {"kind": "attempt_failed", "error_type": "Busy"}
+    done: dict[str, Any] = {"kind": "step_succeeded"}
+    rows = [
+        moved(one, 1, None, "A"),
+        replace(moved(one, 2, "A", "A"), **failed),
+        replace(moved(one, 3, "A", "A"), kind="pause"),
+        replace(moved(one, 4, "A", "B"), **done),
+        replace(moved(one, 5, "B", "COMPENSATING"), **failed),
+        replace(moved(one, 6, "COMPENSATING", "COMPENSATING"), **done),
+    ]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in rows])
+    async with database.read() as connection:
+        found = [await history.had_failed(connection, pair, one.id, 0, before) for before in range(2, 8)]
+        assert found == [False, True, True, False, True, True]
+        assert not await history.had_failed(connection, pair, one.id, 5, 7)
+
+
+def moved(instance: Instance, version: int, source: str | None, target: str) -> StateChange:
+    return replace(change(instance, version), from_state=source, to_state=target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from orchestrix.broker.port import Outcome, Outgoing, Published
@@ -291,3 +293,21 @@ async def test_a_success_that_names_another_saga_moves_none(rig: Rig) -> None:
 def buried(rig: Rig) -> list[object]:
     """The reasons of what has gone to the dead letters."""
     return [one.headers["x-reason"] for one in rig.broker.published if one.exchange == "orchestrator.dead"]
+
+
+async def test_history_names_the_message_and_its_trace(rig: Rig) -> None:
+    app = await rig.begin("traced")
+    body = {"appId": app.id, "correlationId": app.correlation_id, "causationId": app.command_id, "id": "event-1"}
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    rig.broker.put("evt.gitRepoCreated", json.dumps(body).encode(), headers=headers)
+    second = await rig.reached(app, "REGISTERING")
+    rig.report(second, "evt.appRegistered")
+    done = await rig.reached(app, "COMPLETED")
+    rows = await rig.history(done)
+    assert [(row.kind, row.step, row.message_type, row.message_id, row.trace_id) for row in rows] == [
+        ("created", None, None, None, None),
+        ("step_succeeded", "createGitRepo", "evt.gitRepoCreated", "event-1", trace),
+        ("immediate", None, None, None, trace),
+        ("step_succeeded", "registerApp", "evt.appRegistered", None, None),
+    ]

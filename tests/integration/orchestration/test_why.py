@@ -120,6 +120,15 @@ async def terminated(rig: Rig) -> Instance:
     return app
 
 
+async def terminated_on_its_way(rig: Rig) -> Instance:
+    """Its step had failed, and was done at the next try."""
+    app = await rig.begin("shop")
+    await failed(rig, app, LATER)
+    rig.report(app, "evt.gitRepoCreated")
+    await ask(rig, await rig.reached(app, "REGISTERING"), SagaAction.TERMINATE)
+    return app
+
+
 async def cancelled_then_failed(rig: Rig) -> Instance:
     app = await cancelled(rig)
     await ask(rig, app, SagaAction.RETRY)
@@ -454,6 +463,12 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         "failed",
         rf"^ada terminated it at {TIME} \(to see\): what may be left of createGitRepo was not undone\. It had failed"
         r" before: .*DiskFull: no space left",
+        "`retry`",
+    ),
+    (
+        terminated_on_its_way,
+        "failed",
+        rf"^ada terminated it at {TIME} \(to see\): what may be left of registerApp, createGitRepo was not undone\.$",
         "`retry`",
     ),
     (cancelled_then_failed, "failed", r"^It has failed: .*DiskFull", "Mend the cause, then `retry`"),

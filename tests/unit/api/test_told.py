@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 from orchestrix.api.instances.message_history import commands, events
 from orchestrix.saga.actions.control import act
@@ -34,13 +36,13 @@ class Run:
     def hears(self, *kinds: str) -> Run:
         """Successes, one after the other."""
         for kind in kinds:
-            self._happened(self._event(kind, None))
+            self.happened(self._event(kind, None))
         return self
 
     def fails(self, retryable: bool = False, times: int = 1) -> Run:
         """What is out fails, as its worker says."""
         for _ in range(times):
-            self._happened(self._event(FAILED, StepError("Full", "disk: full", retryable)))
+            self.happened(self._event(FAILED, StepError("Full", "disk: full", retryable)))
         return self
 
     def asked(self, verb: SagaAction) -> Run:
@@ -66,7 +68,8 @@ class Run:
         known = self.instance.command_id
         return Event(kind, 7, "c-1", None, next(self._ids), known, {}, error)
 
-    def _happened(self, event: Event) -> None:
+    def happened(self, event: Event) -> None:
+        """The event comes."""
         moved = advance(APP, self.instance, event, TransitionInputs(NOW, next(self._ids)))
         assert isinstance(moved, SagaTransition), moved
         self.instance = moved.instance
@@ -146,3 +149,40 @@ def test_a_failure_that_a_pause_held_back_is_told_once() -> None:
 
 def test_what_a_person_says_is_no_event() -> None:
     assert Run().asked(SagaAction.PAUSE).asked(SagaAction.RESUME).heard == []
+
+
+def test_an_undo_during_which_another_step_succeeded_late() -> None:
+    run = Run().hears("evt.gitRepoCreated")
+    late = run.instance.command_id
+    run.fails().happened(Event("evt.appRegistered", 7, "c-1", None, "late", late, {}, None))
+    assert run.sent == [DO, THEN, UNDO]
+    run.hears("evt.gitRepoDeleted", "evt.appUnregistered")
+    assert run.sent == [DO, THEN, UNDO, UNTHEN]
+
+
+def by_an_earlier_release(run: Run) -> Run:
+    """The same, written by a node that knew fewer columns."""
+    names = ("kind", "step", "message_type", "message_id", "error_type", "error", "trace_id")
+    empty: dict[str, Any] = dict.fromkeys(names)
+    run.changes = [replace(change, **empty) for change in run.changes]
+    return run
+
+
+def test_rows_of_an_earlier_release_show_the_events_that_their_moves_show() -> None:
+    run = by_an_earlier_release(Run().fails(retryable=True).hears("evt.gitRepoCreated").fails())
+    assert run.heard == [(FAILED, None), ("evt.gitRepoCreated", None), (FAILED, None)]
+    assert run.sent == [DO, DO, THEN, UNDO]
+
+
+def test_rows_of_an_earlier_release_before_those_of_this_one() -> None:
+    run = by_an_earlier_release(Run().hears("evt.gitRepoCreated").asked(SagaAction.PAUSE).fails(retryable=True))
+    run.asked(SagaAction.RESUME)
+    assert run.heard == [("evt.gitRepoCreated", None), (FAILED, None)]
+    run.fails().fails().asked(SagaAction.SKIP)
+    assert run.sent == [DO, THEN, THEN, UNDO]
+
+
+def test_an_undone_step_whose_message_was_not_known_when_old_rows_were_filled() -> None:
+    run = Run().hears("evt.gitRepoCreated").fails().hears("evt.gitRepoDeleted")
+    run.changes = [replace(one, message_type=None) if one.kind == "step_undone" else one for one in run.changes]
+    assert list(kinds(run)) == ["evt.gitRepoCreated", FAILED, "evt.gitRepoDeleted"]

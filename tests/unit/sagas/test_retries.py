@@ -56,7 +56,7 @@ def test_a_retryable_failure_has_its_next_attempt_at_once_and_its_command_later(
     one = run.instance
     row = StateChange(
         2, "FLYING", "FLYING", "retry 2: evt.stepFailed: Busy: come back later", "orchestrator", CORRELATION, "event-1",
-        SECOND, run.now,
+        SECOND, run.now, "attempt_failed", "flight", "evt.stepFailed", "event-1", "Busy", "Busy: come back later",
     )  # fmt: skip
     assert run.history[1:] == [row]
     assert (one.state, one.version, one.command_id, one.attempt, one.tries) == ("FLYING", 2, SECOND, 2, 2)

@@ -95,7 +95,7 @@ def test_start_gives_a_first_state_a_history_row_and_a_command() -> None:
         traceparent="00-1-2-01",
         tracestate="a=b",
     )
-    created = StateChange(1, None, "APP_INITIATED", "created", "ada", CORRELATION, None, FIRST, NOW)
+    created = StateChange(1, None, "APP_INITIATED", "created", "ada", CORRELATION, None, FIRST, NOW, "created")
     assert result.history == (created,)
     assert sent(result.command).type == "cmd.createGitRepo"
 
@@ -129,12 +129,14 @@ def test_first_success_moves_twice_and_sends_the_next_command() -> None:
     result = moved(APP_PROVISIONING, began().instance, success(CREATED, causation_id=FIRST))
     assert result.history == (
         StateChange(
-            2, "APP_INITIATED", "GIT_REPO_CREATED", CREATED, "orchestrator", CORRELATION, "event-1", FIRST, LATER
+            2, "APP_INITIATED", "GIT_REPO_CREATED", CREATED, "orchestrator", CORRELATION, "event-1", FIRST, LATER,
+            "step_succeeded", "createGitRepo", CREATED, "event-1",
         ),
         StateChange(
-            3, "GIT_REPO_CREATED", "REGISTERING", "immediate", "orchestrator", CORRELATION, "event-1", SECOND, LATER
+            3, "GIT_REPO_CREATED", "REGISTERING", "immediate", "orchestrator", CORRELATION, "event-1", SECOND, LATER,
+            "immediate",
         ),
-    )
+    )  # fmt: skip
     assert result.instance == dataclasses.replace(
         began().instance,
         state="REGISTERING",
@@ -151,7 +153,10 @@ def test_first_success_moves_twice_and_sends_the_next_command() -> None:
 def test_last_success_completes_and_sends_nothing() -> None:
     before = along(APP_PROVISIONING, 1)
     result = moved(APP_PROVISIONING, before, success(REGISTERED, id=None, causation_id=SECOND), THIRD)
-    last = StateChange(4, "REGISTERING", "COMPLETED", REGISTERED, "orchestrator", CORRELATION, None, SECOND, LATER)
+    last = StateChange(
+        4, "REGISTERING", "COMPLETED", REGISTERED, "orchestrator", CORRELATION, None, SECOND, LATER,
+        "step_succeeded", "registerApp", REGISTERED,
+    )  # fmt: skip
     assert result.history == (last,)
     assert result.command is None
     assert result.instance == dataclasses.replace(
@@ -305,7 +310,10 @@ def test_state_of_another_definition_is_behind_all() -> None:
 def test_failure_for_good_ends_a_saga_that_has_done_nothing() -> None:
     before = began().instance
     result = moved(APP_PROVISIONING, before, failure(FIRST, FOR_GOOD))
-    row = StateChange(2, "APP_INITIATED", FAILED, FAILURE, "orchestrator", CORRELATION, "event-1", FIRST, LATER)
+    row = StateChange(
+        2, "APP_INITIATED", FAILED, FAILURE, "orchestrator", CORRELATION, "event-1", FIRST, LATER,
+        "step_failed", "createGitRepo", "evt.stepFailed", "event-1", "OutOfDisk", "OutOfDisk: no space left",
+    )  # fmt: skip
     assert result.history == (row,)
     assert result.command is None
     assert result.instance == dataclasses.replace(

@@ -55,8 +55,9 @@ def test_the_command_of_an_undo() -> None:
     assert (command.attempt, command.undoes_attempt, command.timeout_ms) == (1, 1, 20_000)
     assert (run.instance.command_id, run.instance.wake_reason, run.wait) == (THIRD, "deadline", 20.0)
     assert run.history[-1] == StateChange(
-        4, "NOTICING", BACK, REASON, "orchestrator", CORRELATION, "event-1", THIRD, run.now
-    )
+        4, "NOTICING", BACK, REASON, "orchestrator", CORRELATION, "event-1", THIRD, run.now,
+        "step_failed", "notice", "evt.stepFailed", "event-1", "OutOfDisk", "OutOfDisk: no space left",
+    )  # fmt: skip
 
 
 def test_undo_goes_backwards_and_leaves_out_what_leaves_nothing() -> None:
