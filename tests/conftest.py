@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +23,9 @@ from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
 from tests.tally import Tally
+
+# Nothing that is imported or collected ever becomes garbage: a look at all of it costs half a second, again and again.
+gc.disable()
 
 _SOAKING = os.environ.get("ORCHESTRIX_SOAK") == "1"
 
@@ -50,6 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     short = [item for item in items if "scale" not in getattr(item, "fixturenames", ())]
     items[:] = [item for item in items if item not in short]
     config.hook.pytest_deselected(items=short)
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for, among what the tests themselves make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
